@@ -114,7 +114,7 @@ async def test_functions_instances_and_mount_functions_are_modules():
         ),
     ],
 )
-async def test_what_a_section_does_not_take_is_an_error_that_names_it(section, thing, message):
+async def test_misplaced_module_error_names_section(section, thing, message):
     sections = {"providers": [MockProvider([])], section: [thing]}
     with pytest.raises(ModuleLoadError, match=message) as caught:
         async with AmplifierSession(plan_of(**sections)):
@@ -123,14 +123,14 @@ async def test_what_a_section_does_not_take_is_an_error_that_names_it(section, t
 
 
 @pytest.mark.parametrize("thing", [3, 3.5, True, b"x", ["tool-todo"], {"x"}], ids=repr)
-async def test_what_is_no_module_at_all_is_a_problem_of_the_plan(thing):
+async def test_non_module_is_plan_problem(thing):
     with pytest.raises(
         PlanError, match=r"\$\.tools\[0\]: expected a module: its id, or a mapping with 'module'"
     ):
         AmplifierSession(plan_of(tools=[thing]))
 
 
-async def test_a_function_that_was_called_is_no_module():
+async def test_called_function_is_not_module():
     called = weather("Oslo")
     with pytest.raises(
         PlanError,
@@ -140,7 +140,7 @@ async def test_a_function_that_was_called_is_no_module():
     called.close()
 
 
-def test_a_plan_with_things_has_no_json_and_the_error_names_each_of_them():
+def test_plan_with_objects_has_no_json():
     plan = plan_of(
         providers=[MockProvider([])], tools=["tool-todo", weather, {"module": MockTool("own")}]
     )
@@ -163,7 +163,7 @@ def test_a_plan_with_things_has_no_json_and_the_error_names_each_of_them():
         plan_json(3)  # type: ignore[arg-type]
 
 
-def test_things_are_the_same_modules_in_every_process():
+def test_objects_are_same_modules_everywhere():
     def made() -> dict[str, Any]:
         async def mount(coordinator, config): ...
 
@@ -179,7 +179,7 @@ def test_things_are_the_same_modules_in_every_process():
     ]
 
 
-async def test_events_carry_the_ids_of_things():
+async def test_events_carry_object_ids():
     raw: list[Any] = []
 
     @on("session:fork")
@@ -193,7 +193,7 @@ async def test_events_carry_the_ids_of_things():
     assert raw[0]["tools"] == ["tool-weather"]
 
 
-async def test_the_kit_refuses_a_plan_with_things():
+async def test_kit_refuses_plan_with_objects():
     with pytest.raises(
         ValueError,
         match=r"plan: \$\.tools\[0\] is the function weather; the module runs in a process",
@@ -201,7 +201,7 @@ async def test_the_kit_refuses_a_plan_with_things():
         await check_module("tool-todo", plan={"tools": [weather]})
 
 
-async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
+async def test_engine_takes_session_factory(tmp_path):
     async with open_engine(tmp_path / "turns.db") as engine:
         for given in (plan_of(tools=[weather]), agent("offline")):
             with pytest.raises(
@@ -232,11 +232,11 @@ async def test_an_engine_takes_a_function_that_makes_sessions(tmp_path):
         ),
     ],
 )
-def test_a_model_is_named_by_provider_and_model(model, entry):
+def test_model_is_named_by_provider_and_model(model, entry):
     assert agent(model).config["providers"] == [entry]
 
 
-def test_what_it_makes_is_a_plan(tmp_path):
+def test_agent_makes_plan(tmp_path):
     (tmp_path / "rules.md").write_text("Be polite.\n")
     made = agent(
         "offline",
@@ -291,7 +291,7 @@ def test_what_it_makes_is_a_plan(tmp_path):
     }
 
 
-async def test_a_server_that_does_not_start_fails_at_opening():
+async def test_unstartable_server_fails_at_opening():
     with pytest.raises(
         AmplifierError, match="the command 'no-such-server' was not found on the search path"
     ):
@@ -300,7 +300,7 @@ async def test_a_server_that_does_not_start_fails_at_opening():
 
 
 @pytest.mark.parametrize("hooks", [None, [], ["hooks-logging"]])
-async def test_a_plan_takes_away_nothing_that_the_arguments_have_made(hooks):
+async def test_plan_keeps_argument_results(hooks):
     asked: list[str] = []
 
     def refuse(question: ApprovalQuestion) -> bool:
@@ -315,7 +315,7 @@ async def test_a_plan_takes_away_nothing_that_the_arguments_have_made(hooks):
     assert len(asked) == 2
 
 
-def test_an_approval_module_of_ones_own_is_the_only_one():
+def test_own_approval_module_is_only_one():
     own = {"module": "hooks-approval", "config": {"rules": []}, "on_failure": "deny"}
     assert agent("offline", approve="deny", hooks=[own]).config["hooks"] == [own]
     assert agent("offline", approve="deny", plan={"hooks": ["hooks-approval"]}).config["hooks"] == [
@@ -323,7 +323,7 @@ def test_an_approval_module_of_ones_own_is_the_only_one():
     ]
 
 
-async def test_the_tools_of_a_server_are_there():
+async def test_server_tools_are_present():
     server = Path(__file__).parent / "modules" / "tools" / "mcp" / "small_server.py"
     async with agent(script("Hi."), mcp=[shlex.join([sys.executable, str(server)])]) as session:
         assert session.coordinator.get("tools")
@@ -339,9 +339,8 @@ async def test_the_tools_of_a_server_are_there():
     ],
     ids=["no one", "no one, metered", "n", "Deny", "1", "None"],
 )
-async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_allows(
-    is_partial, options, tmp_path, monkeypatch
-):
+async def test_marked_function_asks_in_every_wrapper(is_partial, options, tmp_path, monkeypatch):
+    """Only True allows the call."""
     # The places below the current folder are looked through before a path is judged.
     monkeypatch.chdir(tmp_path)
     deleted: list[str] = []
@@ -358,7 +357,7 @@ async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_a
     assert deleted == []
 
 
-async def test_a_function_decides_about_tool_calls():
+async def test_function_decides_about_tool_calls():
     asked: list[str] = []
 
     async def decide(question: ApprovalQuestion) -> bool:
@@ -382,7 +381,7 @@ async def test_a_function_decides_about_tool_calls():
 # ── once, without a session ──
 
 
-def test_options_of_run_are_those_of_agent():
+def test_run_has_options_of_agent():
     words_of_a_sub_agent = {"name", "description", "unknown"}
     of_agent = [
         name for name in inspect.signature(agent).parameters if name not in words_of_a_sub_agent
@@ -391,7 +390,7 @@ def test_options_of_run_are_those_of_agent():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_script_without_async_asks_once(backend):
+def test_sync_script_asks_once(backend):
     seen: list[str] = []
 
     async def where() -> str:
@@ -405,7 +404,7 @@ def test_script_without_async_asks_once(backend):
     assert seen == [backend]
 
 
-def test_run_sync_refuses_an_unknown_event_loop():
+def test_run_sync_refuses_unknown_event_loop():
     with pytest.raises(PlanError, match=r"backend: expected 'asyncio', or 'trio'.*got 'curio'"):
         run_sync("go", "offline", backend="curio")  # type: ignore[call-overload]
 
@@ -437,7 +436,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_ctrl_c_ends_the_turn_and_closes_the_agent(backend):
+def test_ctrl_c_ends_turn_and_closes_agent(backend):
     done = run_forked([sys.executable, "-c", INTERRUPTED, backend], text=True)
     assert (done.stdout.split("\n"), done.stderr) == (
         ["tool ended", "closed", "interrupted", ""],

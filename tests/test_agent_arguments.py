@@ -63,7 +63,7 @@ def no_question() -> bool:
         ("skills", ["be-brief.md"], "skills: unknown argument; known are model, tools, hooks, mcp, instructions, approve, "),
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_one_sentence(argument: str, given: Any, message: str):
+def test_wrong_argument_is_one_sentence(argument: str, given: Any, message: str):
     with pytest.raises(PlanError) as caught:
         agent("offline", **{argument: given})
     assert message in str(caught.value)
@@ -98,24 +98,24 @@ EXAMPLES = "such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compa
         ("openai-compatible", "model: expected 'openai-compatible:MODEL@URL', got 'openai-compatible'"),
     ],
 )  # fmt: skip
-def test_a_wrong_model_is_one_sentence(model: Any, message: str):
+def test_wrong_model_is_one_sentence(model: Any, message: str):
     with pytest.raises(PlanError) as caught:
         agent(model)
     assert message in str(caught.value)
 
 
-def test_all_wrong_arguments_are_told_at_once():
+def test_wrong_arguments_are_reported_together():
     with pytest.raises(PlanError) as caught:
         agent("antropic:x", tools=weather, memory=5)  # type: ignore[arg-type]
     assert [path for path, _ in caught.value.problems] == ["model", "tools", "memory"]
 
 
-def test_a_wrong_list_of_a_plan_is_a_problem_of_the_plan():
+def test_wrong_plan_list_is_plan_problem():
     with pytest.raises(PlanError, match=r"\$\.hooks: expected a list of modules, got 5"):
         agent("offline", approve="deny", plan={"hooks": 5})
 
 
-def test_none_is_as_good_as_no_argument():
+def test_none_equals_missing_argument():
     names = (
         "tools",
         "hooks",
@@ -132,11 +132,11 @@ def test_none_is_as_good_as_no_argument():
     assert agent("offline", **nothing).config == agent("offline").config
 
 
-def test_space_around_the_words_of_a_model_does_not_count():
+def test_space_around_model_words_is_ignored():
     assert agent(" anthropic: claude-x ").config == agent("anthropic:claude-x").config
 
 
-def test_run_takes_what_agent_takes():
+def test_run_takes_arguments_of_agent():
     with pytest.raises(PlanError, match=r"tols: unknown argument; did you mean 'tools'\?"):
         run_sync("Hi!", "offline", tols=[weather])  # type: ignore[call-overload]
 
@@ -158,12 +158,12 @@ def test_run_takes_what_agent_takes():
         (("tool:pre",), {"gat": True}, r"gat: unknown argument; did you mean 'gate'\?"),
     ],
 )  # fmt: skip
-def test_wrong_options_of_a_hook_are_one_sentence(events, options, message):
+def test_wrong_hook_options_are_one_sentence(events, options, message):
     with pytest.raises(TypeError, match=message):
         on(*events, **options)
 
 
-def test_a_hook_for_a_misspelt_event_is_warned_about_at_its_line():
+def test_misspelt_hook_event_warns_at_its_line():
     with pytest.warns(
         MisspellingWarning, match=r"'tol:pre', which is not an event .*; did you mean 'tool:pre'\?"
     ) as caught:
@@ -193,7 +193,7 @@ def pieces(event, data):
         ),
     ],
 )
-async def test_a_handler_that_no_event_can_be_given_to_fails_at_opening(handler, message):
+async def test_unusable_handler_fails_at_opening(handler, message):
     with pytest.raises(ModuleLoadError, match=message):
         async with agent(MockProvider(["x"]), hooks=[on("tool:pre")(handler)]):
             pass
@@ -204,7 +204,7 @@ class NoTool:
 
 
 @pytest.mark.parametrize("thing", [NoTool(), 3, None], ids=["object", "number", "None"])
-def test_an_object_that_is_no_tool_gets_the_sentence_that_tells_what_to_do(thing):
+def test_non_tool_error_gives_remedy(thing):
     expected = r"tools\[0\]: expected a function, an object with name, description and execute\(input\), an agent"
     with pytest.raises(PlanError, match=expected):
         agent("offline", tools=[thing])
@@ -214,7 +214,7 @@ def test_an_object_that_is_no_tool_gets_the_sentence_that_tells_what_to_do(thing
         agent("offline", hooks=[thing])
 
 
-async def test_a_function_without_hints_is_named_in_a_warning(caplog):
+async def test_function_without_hints_is_warned_about(caplog):
     def look(place, days: int = 3):
         """Look somewhere."""
         return place

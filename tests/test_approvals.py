@@ -99,7 +99,7 @@ async def test_typed_answer_is_never_asked_about(answer):
     assert person.questions == []
 
 
-async def test_typed_answer_is_not_asked_about_by_other_gates():
+async def test_other_gates_skip_typed_answer():
     @on("tool:pre", gate=True)
     def ask(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(action="ask_user", approval_prompt="Really?")
@@ -111,7 +111,7 @@ async def test_typed_answer_is_not_asked_about_by_other_gates():
     assert person.questions == []
 
 
-async def test_tool_named_like_the_answer_is_asked_about():
+async def test_tool_named_like_answer_is_asked_about():
     """Only the tool that the loop offers passes. One of the application under its name does not."""
 
     @tool(name="final_result")
@@ -126,7 +126,7 @@ async def test_tool_named_like_the_answer_is_asked_about():
     assert [question.tool for question in person.questions] == ["final_result"]
 
 
-async def test_question_holds_what_it_is_about():
+async def test_question_contains_its_subject():
     person = Person()
     async with agent(
         script(("undeclared", {"x": 1}), "Done."), tools=[undeclared], approve=person
@@ -146,7 +146,7 @@ async def test_question_holds_what_it_is_about():
     assert question.seconds == 300
 
 
-async def test_question_of_another_gate_names_the_tool():
+async def test_question_of_other_gate_names_tool():
     @on("tool:pre", gate=True)
     def ask(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(action="ask_user", approval_prompt="Really?")
@@ -161,7 +161,7 @@ async def test_question_of_another_gate_names_the_tool():
     ]
 
 
-async def test_marked_function_asks_without_an_approval_module():
+async def test_marked_function_asks_without_approval_module():
     system = MockApprovalSystem(["Allow once"])
     seen: list[str] = []
 
@@ -208,7 +208,7 @@ async def test_unanswered_question_is_logged_by_name(caplog):
         ({"approval_timeout": "soon", "approve": "deny"}, "approval_timeout: expected"),
     ],
 )
-def test_timeout_without_a_question_is_refused(options, problem):
+def test_timeout_without_question_is_refused(options, problem):
     with pytest.raises(PlanError, match="agent") as caught:
         agent("offline", **options)
     assert problem in str(caught.value)

@@ -56,17 +56,17 @@ def _is_ours(cls: type) -> bool:
     return cls.__module__.partition("._")[0] == errors.__name__
 
 
-def test_the_drawn_tree_is_the_real_one():
+def test_drawn_tree_matches_code():
     assert drawn_tree(errors.__doc__ or "") == real_tree()
 
 
-def test_every_error_is_distinguished_from_its_neighbours_in_a_docstring():
+def test_every_error_is_distinguished_in_docstring():
     assert [
         name for name in errors.__all__ if not (getattr(errors, name).__doc__ or "").strip()
     ] == []
 
 
-def test_module_not_found_is_caught_as_the_builtin_too():
+def test_module_not_found_is_builtin_too():
     with pytest.raises(builtins.ModuleNotFoundError):
         raise errors.ModuleNotFoundError("no module 'tool-x'", module_id="tool-x")
 
@@ -151,7 +151,7 @@ def pickled(error: Exception) -> Any:
 
 @pytest.mark.parametrize("name", errors.__all__)
 @pytest.mark.parametrize("transport", [pickled, copy.copy, copy.deepcopy])
-def test_an_error_survives_pickling_and_copying_with_all_its_fields_and_notes(name, transport):
+def test_error_survives_pickling_and_copying(name, transport):
     error, fields = sample(name)
     assert not hasattr(transport(error), "__notes__")
     error.add_note("while mounting 'tool-x'")
@@ -179,7 +179,7 @@ def test_an_error_survives_pickling_and_copying_with_all_its_fields_and_notes(na
         ("InvalidToolCallError", {"tool_name": None, "raw_arguments": None, "retry_after": None}),
     ],
 )
-def test_a_field_that_is_not_given_has_its_default(name, defaults):
+def test_missing_field_has_default(name, defaults):
     error = getattr(errors, name)(MESSAGE)
     assert {key: getattr(error, key) for key in defaults} == defaults
     assert str(error) == MESSAGE
@@ -197,7 +197,7 @@ RETRYABLE = {
 
 
 @pytest.mark.parametrize("name", LLM_NAMES)
-def test_only_errors_that_pass_with_time_are_retryable_unless_the_provider_knows_better(name):
+def test_transient_errors_are_retryable_by_default(name):
     error = getattr(errors, name)(MESSAGE)
     assert error.retryable is (name in RETRYABLE)
     assert (error.provider, error.model, error.status_code, error.retry_after) == (
@@ -212,7 +212,7 @@ def test_only_errors_that_pass_with_time_are_retryable_unless_the_provider_knows
     ] == [True, False]
 
 
-def test_an_invalid_tool_call_takes_no_retry_delays():
+def test_invalid_tool_call_takes_no_delays():
     with pytest.raises(TypeError, match="retry_after"):
         errors.InvalidToolCallError(MESSAGE, retry_after=1.0)  # type: ignore[call-arg]
 
@@ -235,7 +235,7 @@ def test_an_invalid_tool_call_takes_no_retry_delays():
         ),
     ],
 )
-def test_repr_shows_what_differs_from_a_plain_error(error, shown):
+def test_repr_shows_differences_from_plain_error(error, shown):
     assert repr(error) == shown
 
 
@@ -252,7 +252,7 @@ def test_several_problems_are_counted_and_listed():
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), max_size=5), st.text())
-def test_a_report_of_problems_loses_none_of_them(problems, subject):
+def test_problem_report_loses_nothing(problems, subject):
     error = errors.PlanError(iter(problems), subject=subject)
     assert isinstance(error, ValueError)
     assert error.problems == problems
@@ -277,7 +277,7 @@ def test_a_report_of_problems_loses_none_of_them(problems, subject):
         ),
     ],
 )
-def test_a_missing_extra_error_names_what_to_install(missing, text):
+def test_missing_extra_error_names_package(missing, text):
     error = errors.MissingExtraError("the command line", extra="cli", missing=missing)
     assert isinstance(error, ImportError)
     assert str(error) == text

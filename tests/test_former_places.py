@@ -14,7 +14,7 @@ from tests._support.tree import FORMER_PLACES
 
 
 @pytest.mark.parametrize(("former", "place"), FORMER_PLACES.items())
-def test_a_former_place_has_the_same_names_and_warns(former, place, monkeypatch):
+def test_former_place_has_names_and_warns(former, place, monkeypatch):
     monkeypatch.delitem(sys.modules, former, raising=False)
     with pytest.warns(DeprecationWarning, match=f"^{former} is now {place};"):
         module = importlib.import_module(former)
@@ -23,7 +23,7 @@ def test_a_former_place_has_the_same_names_and_warns(former, place, monkeypatch)
     assert all(getattr(module, name) is getattr(now, name) for name in now.__all__)
 
 
-def test_the_warning_is_shown_to_the_program_that_imports():
+def test_warning_is_shown_to_importing_program():
     program = "".join(f"import {former}\n" for former in FORMER_PLACES)
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -36,7 +36,7 @@ def test_the_warning_is_shown_to_the_program_that_imports():
 
 
 @pytest.mark.filterwarnings("ignore:amplifier.turns is now:DeprecationWarning")
-def test_a_pickle_with_a_former_place_is_read():
+def test_pickle_with_former_place_is_read():
     report = StopReport(cause="closed", parts=[])
     written = pickle.dumps(report, protocol=0)
     former = written.replace(b"camplifier.models.turns\n", b"camplifier.turns\n")

@@ -58,7 +58,7 @@ anyio.run(main, backend="{backend}")
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("output", ["terminal", "pipe"])
-def test_ctrl_c_at_the_question_ends_the_program(backend, output, tmp_path):
+def test_ctrl_c_at_question_ends_program(backend, output, tmp_path):
     with (
         (tmp_path / "output").open("w") as file,
         program_at_terminal(
@@ -78,7 +78,7 @@ def test_ctrl_c_at_the_question_ends_the_program(backend, output, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_an_answer_that_is_no_whole_line_does_not_block_the_program(backend, tmp_path):
+def test_partial_line_does_not_block_program(backend, tmp_path):
     with program_at_terminal(tmp_path, ASKS.format(backend=backend)) as terminal:
         terminal.expect("[y/N]")
         terminal.type("y\x04")  # Ctrl-D ends the input without ending the line
@@ -89,7 +89,7 @@ def test_an_answer_that_is_no_whole_line_does_not_block_the_program(backend, tmp
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_questions_are_answered_one_by_one_at_the_terminal(backend, tmp_path):
+def test_terminal_questions_are_answered_in_turn(backend, tmp_path):
     with program_at_terminal(tmp_path, ASKS.format(backend=backend)) as terminal:
         terminal.expect("[y/N]")
         terminal.type("y\n")
@@ -120,7 +120,7 @@ anyio.run(main, backend="{backend}")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_ctrl_c_ends_a_program_whose_function_blocks(backend, tmp_path):
+def test_ctrl_c_ends_program_with_blocking_function(backend, tmp_path):
     with program_at_terminal(tmp_path, BLOCKS.format(backend=backend, options="")) as terminal:
         terminal.expect("blocked")
         terminal.send(signal.SIGINT)
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_a_program_whose_function_blocks(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_function_that_was_given_up_does_not_keep_the_program_alive(backend, tmp_path):
+def test_abandoned_function_does_not_hold_program(backend, tmp_path):
     with program_at_terminal(
         tmp_path, BLOCKS.format(backend=backend, options="timeout=0.01")
     ) as terminal:
@@ -138,7 +138,7 @@ def test_a_function_that_was_given_up_does_not_keep_the_program_alive(backend, t
         assert "Warning" not in terminal.text
 
 
-async def test_functions_that_were_given_up_do_not_block_others():
+async def test_abandoned_functions_do_not_block_others():
     go_on = threading.Event()
 
     token = anyio.lowlevel.current_token()
@@ -159,7 +159,7 @@ async def test_functions_that_were_given_up_do_not_block_others():
         go_on.set()
 
 
-async def test_calls_above_the_limit_wait_for_their_turn():
+async def test_calls_above_limit_wait():
     lock, running, most = threading.Lock(), 0, 0
 
     def count() -> None:
@@ -188,7 +188,7 @@ def undisturbed_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("undisturbed_threads")
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
-async def test_the_functions_of_one_answer_begin_in_the_order_of_the_model(loop):
+async def test_functions_begin_in_order_of_model(loop):
     begun: list[int] = []
 
     def first(number: int) -> None:
@@ -236,12 +236,12 @@ class _Call:
      functools.partial(_base), functools.partial(_returns_coroutine), functools.partial(_AsyncCall())],
     ids=["async", "returns", "wraps", "async object", "object", "method", "partial", "partial that returns", "partial of an object"],
 )  # fmt: skip
-async def test_what_a_function_returns_to_be_awaited_is_awaited_in_the_event_loop(function):
+async def test_returned_awaitable_is_awaited_in_loop(function):
     result = await FunctionTool(function).execute({"number": 3})
     assert result.output == f"3 in {threading.current_thread().name}"
 
 
-async def test_a_function_may_call_back_into_the_event_loop():
+async def test_function_may_call_into_event_loop():
     loop_thread, token = threading.get_ident(), anyio.lowlevel.current_token()
 
     async def here() -> int:
@@ -259,14 +259,14 @@ async def test_a_function_may_call_back_into_the_event_loop():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_function_may_run_an_event_loop_of_its_own(backend):
+async def test_function_may_run_own_event_loop(backend):
     def own_loop() -> str:
         return anyio.run(_base, 1, backend=backend)
 
     assert (await FunctionTool(own_loop).execute({})).output.startswith("1 in amplifier")
 
 
-async def test_a_function_can_ask_whether_its_call_was_cancelled():
+async def test_function_can_check_its_cancellation():
     running, ended, token = anyio.Event(), threading.Event(), anyio.lowlevel.current_token()
 
     def work() -> None:
@@ -285,7 +285,7 @@ async def test_a_function_can_ask_whether_its_call_was_cancelled():
 
 
 @pytest.mark.parametrize("options", [{}, {"quick": True}, {"isolate": True}])
-async def test_check_cancelled_does_nothing_while_the_call_is_awaited(options):
+async def test_check_cancelled_in_awaited_call(options):
     check_cancelled()
     result = await FunctionTool(tool(**options)(looks_for_its_cancellation)).execute({})
     assert result.output == "still wanted"
@@ -296,7 +296,7 @@ def looks_for_its_cancellation() -> str:
     return "still wanted"
 
 
-async def test_a_cancelled_scope_calls_no_function():
+async def test_cancelled_scope_calls_no_function():
     called: list[int] = []
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -308,7 +308,7 @@ def lambda_named(function: Callable[[], Any]) -> Callable[[], Any]:
     return tool(name="unnamed")(function)
 
 
-async def test_what_a_function_raises_is_raised_without_a_cycle():
+async def test_function_error_has_no_cycle():
     def fails() -> None:
         raise LookupError("no such thing")
 
@@ -337,7 +337,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_program_with_functions_ends_without_warnings(backend, tmp_path):
+def test_program_with_functions_ends_without_warnings(backend, tmp_path):
     path = tmp_path / "program.py"
     path.write_text(ENDS)
     finished = subprocess.run(
@@ -390,18 +390,18 @@ def _start_sleeper(path: str) -> None:
         pass
 
 
-async def test_an_exception_that_cannot_be_sent_is_reported_with_its_name_and_text():
+async def test_unsendable_exception_keeps_name_and_text():
     with pytest.raises(RuntimeError, match=r"^TwoArguments: this and that$"):
         await FunctionTool(raises_what_cannot_be_sent).execute({})
 
 
 @pytest.mark.parametrize("name", ["KeyboardInterrupt", "SystemExit"])
-async def test_what_would_end_the_process_of_a_function_is_an_error_of_the_tool(name):
+async def test_process_ending_exception_is_tool_error(name):
     with pytest.raises(RuntimeError, match=f"^it raised {name}: 3$"):
         await FunctionTool(raises_what_ends_programs).execute({"name": name})
 
 
-async def test_threads_that_an_isolated_function_has_left_do_not_delay_its_answer():
+async def test_leftover_threads_do_not_delay_answer():
     with anyio.fail_after(PATIENCE):
         assert (await FunctionTool(leaves_a_thread).execute({})).output == "answered"
 
@@ -409,7 +409,7 @@ async def test_threads_that_an_isolated_function_has_left_do_not_delay_its_answe
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere only the process group is known"
 )
-async def test_processes_in_sessions_of_their_own_end_with_the_isolated_function(tmp_path):
+async def test_subprocess_sessions_end_with_isolated_function(tmp_path):
     path = tmp_path / "first"
     assert (await FunctionTool(leaves_a_process).execute({"path": str(path)})).output == "answered"
     with pytest.raises(ProcessLookupError):
@@ -426,7 +426,7 @@ async def test_processes_in_sessions_of_their_own_end_with_the_isolated_function
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="elsewhere only the process group is known"
 )
-def test_an_isolated_function_ends_with_a_program_that_is_killed(tmp_path):
+def test_isolated_function_ends_with_killed_program(tmp_path):
     path = tmp_path / "pid"
     code = (
         "import anyio\nfrom amplifier.functions import FunctionTool\nfrom tests.test_function_calls import starts_a_process_and_waits\n"
@@ -460,7 +460,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("how", ["-c", "stdin"])
-def test_a_function_that_another_process_cannot_import_is_refused_when_the_agent_opens(how):
+def test_unimportable_isolated_function_is_refused(how):
     words = ["-c", AT_A_PROMPT] if how == "-c" else ["-"]
     finished = subprocess.run(
         [sys.executable, *words],
@@ -491,7 +491,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_function_below_the_guard_of_its_program_is_an_error_that_says_where_to_put_it(tmp_path):
+def test_function_below_main_guard_explains_itself(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(BELOW_ITS_GUARD)
     finished = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)

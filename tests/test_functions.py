@@ -216,7 +216,8 @@ def inputs(draw: st.DrawFn) -> tuple[list[tuple[int, bool]], Any]:
 
 
 @given(inputs())
-async def test_what_the_schema_accepts_is_called_and_what_it_rejects_goes_back_with_a_path(drawn):
+async def test_call_follows_schema(drawn):
+    """Accepted input is called, rejected input goes back with a path."""
     signature, given_input = drawn
     function, calls = function_of(signature)
     made = FunctionTool(function)
@@ -232,7 +233,7 @@ async def test_what_the_schema_accepts_is_called_and_what_it_rejects_goes_back_w
         assert calls == []
 
 
-async def test_input_arrives_as_the_declared_types():
+async def test_input_has_declared_types():
     seen: list[Any] = []
 
     async def take(
@@ -257,7 +258,7 @@ async def test_input_arrives_as_the_declared_types():
     assert result.output == {"x": 1, "y": 1.0}
 
 
-async def test_keys_arrive_as_the_declared_types():
+async def test_keys_have_declared_types():
     seen: list[Any] = []
 
     async def take(
@@ -278,7 +279,7 @@ async def test_keys_arrive_as_the_declared_types():
     ]  # fmt: skip
 
 
-async def test_a_positional_argument_that_is_not_given_keeps_its_default():
+async def test_omitted_positional_argument_keeps_default():
     async def pair(first: int = 1, second: int = 2, /) -> list[int]:
         return [first, second]
 
@@ -301,7 +302,7 @@ async def test_a_positional_argument_that_is_not_given_keeps_its_default():
     ],
     ids=["attrs", "list of attrs", "pydantic that fails", "pydantic", "recursive", "date", "keys", "dates as keys", "keys in a class", "set"],
 )  # fmt: skip
-async def test_what_only_the_type_knows_goes_back_with_its_path(kind, value, problem):
+async def test_type_specific_problem_has_path(kind, value, problem):
     async def take(value: Any) -> None: ...
 
     take.__annotations__["value"] = kind
@@ -313,7 +314,7 @@ async def test_what_only_the_type_knows_goes_back_with_its_path(kind, value, pro
 @pytest.mark.parametrize(
     "given_input", [None, 3, "text", [], [{"city": "Oslo"}], {"city": None}, {}, {"City": "Oslo"}]
 )
-async def test_input_that_is_no_object_with_the_arguments_is_refused(given_input):
+async def test_non_object_input_is_refused(given_input):
     async def take(city: str) -> None: ...
 
     result = await FunctionTool(take).execute(given_input)
@@ -351,7 +352,7 @@ Of a town.
 
 
 @pytest.mark.parametrize("docstring", [GOOGLE, NUMPY, SPHINX], ids=["google", "numpy", "sphinx"])
-def test_descriptions_come_from_the_docstring(docstring):
+def test_descriptions_come_from_docstring(docstring):
     def weather(city: str, days: int = 3) -> str:
         return city
 
@@ -369,7 +370,7 @@ def test_descriptions_come_from_the_docstring(docstring):
     }
 
 
-def test_a_marked_function_is_the_function_itself():
+def test_marked_function_stays_itself():
     @tool(name="add_numbers", description="Adds.", repeatable=True)
     def add(a: int, b: int) -> int:
         return a + b
@@ -379,7 +380,7 @@ def test_a_marked_function_is_the_function_itself():
     assert (made.name, made.description, made.repeatable) == ("add_numbers", "Adds.", True)
 
 
-async def test_functions_without_async_run_in_a_worker_thread_unless_they_are_quick():
+async def test_sync_functions_use_threads_unless_quick():
     def where() -> int:
         return threading.get_ident()
 
@@ -421,13 +422,13 @@ def gives_a_lock() -> Any:
     return threading.Lock()
 
 
-async def test_an_isolated_function_runs_in_a_process_of_its_own():
+async def test_isolated_function_has_own_process():
     result = await FunctionTool(own_process).execute({"text": "hi"})
     assert result.output[0] != os.getpid()
     assert result.output[1] == "hi"
 
 
-async def test_a_timeout_ends_the_process_of_an_isolated_function(tmp_path):
+async def test_timeout_ends_isolated_process(tmp_path):
     path, timeout = tmp_path / "pid", 0.5
     while (
         not path.exists() or not path.read_text()
@@ -443,7 +444,7 @@ async def test_a_timeout_ends_the_process_of_an_isolated_function(tmp_path):
         os.kill(pid, 0)
 
 
-async def test_a_cancelled_call_ends_the_process_of_an_isolated_function(tmp_path):
+async def test_cancellation_ends_isolated_process(tmp_path):
     path = tmp_path / "pid"
     os.mkfifo(path)  # opening it for reading waits until the function has opened it for writing
     async with anyio.create_task_group() as group:
@@ -454,7 +455,7 @@ async def test_a_cancelled_call_ends_the_process_of_an_isolated_function(tmp_pat
         os.kill(pid, 0)
 
 
-async def test_errors_and_ends_of_an_isolated_function_reach_the_caller():
+async def test_isolated_errors_and_exits_reach_caller():
     with pytest.raises(ValueError, match="no such thing"):
         await FunctionTool(raises).execute({})
     with pytest.raises(
@@ -467,7 +468,7 @@ async def test_errors_and_ends_of_an_isolated_function_reach_the_caller():
         FunctionTool(tool(isolate=True, name="unnamed")(lambda: None))
 
 
-async def test_an_async_function_that_takes_too_long_is_stopped():
+async def test_slow_async_function_is_stopped():
     stopped = anyio.Event()
 
     @tool(timeout=0.01)
@@ -485,7 +486,7 @@ async def test_an_async_function_that_takes_too_long_is_stopped():
     assert stopped.is_set()
 
 
-async def test_its_own_timeout_error_is_not_taken_for_the_limit():
+async def test_own_timeout_error_is_not_limit():
     @tool(timeout=100)
     async def fails() -> None:
         raise TimeoutError("the server did not answer")
@@ -518,7 +519,7 @@ async def test_results_are_written_as_json(value, output):
     assert json.loads(json.dumps(result.output)) == output
 
 
-async def test_a_result_without_a_json_form_is_a_sentence_for_the_model():
+async def test_result_without_json_form_is_explained():
     async def give() -> Any:
         return object()
 
@@ -527,7 +528,7 @@ async def test_a_result_without_a_json_form_is_a_sentence_for_the_model():
     assert result.error["message"].startswith("give returned a object that has no JSON form")
 
 
-async def test_a_tool_result_is_passed_on():
+async def test_tool_result_is_passed_on():
     async def give() -> ToolResult:
         return ToolResult(success=False, error={"message": "no"})
 
@@ -585,7 +586,7 @@ async def test_a_tool_result_is_passed_on():
         ),
     ],
 )
-def test_a_function_that_cannot_be_one_is_refused_with_what_to_change(make, message):
+def test_unusable_function_is_refused_with_advice(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
@@ -604,7 +605,7 @@ def test_a_function_that_cannot_be_one_is_refused_with_what_to_change(make, mess
         ({"description": 3}, "expected a non-empty text, got 3"),
     ],
 )  # fmt: skip
-def test_an_option_that_cannot_be_meant_is_refused_where_it_is_written(options, message):
+def test_senseless_option_is_refused_at_definition(options, message):
     with pytest.raises(TypeError, match=message):
         tool(**options)
 
@@ -647,7 +648,7 @@ async def test_methods_partials_and_lambdas_are_tools(function, name, arguments,
     assert (await made.execute({"text": "hi"})).output == output
 
 
-def test_the_options_of_a_method_are_not_those_of_its_class():
+def test_method_options_do_not_reach_class():
     first = Postman("Oslo")
     tool(name="post")(first.send)
     assert FunctionTool(first.send).name == FunctionTool(Postman("Bergen").send).name == "send"
@@ -678,7 +679,8 @@ def session_with(
     return AmplifierSession(plan, **more)
 
 
-async def test_session_coordinator_and_call_are_injected_and_not_part_of_the_schema():
+async def test_session_coordinator_and_call_are_injected():
+    """They are not part of the schema."""
     seen: list[Any] = []
 
     async def look(
@@ -701,7 +703,7 @@ async def test_session_coordinator_and_call_are_injected_and_not_part_of_the_sch
         assert session.session_id in messages[3]["content"]
 
 
-async def test_a_function_hears_events_and_a_gate_denies():
+async def test_function_receives_events_and_gate_denies():
     heard: list[str] = []
     called: list[str] = []
 
@@ -727,7 +729,7 @@ async def test_a_function_hears_events_and_a_gate_denies():
 
 
 @pytest.mark.parametrize(("answer", "runs"), [("Allow once", True), ("Deny", False)])
-async def test_a_tool_that_needs_approval_is_asked_about(answer, runs):
+async def test_tool_needing_approval_is_asked_about(answer, runs):
     called: list[str] = []
 
     @tool(approve=lambda text: text != "harmless")
@@ -745,7 +747,7 @@ async def test_a_tool_that_needs_approval_is_asked_about(answer, runs):
     assert sorted(called) == (["all\u202e my money", "harmless"] if runs else ["harmless"])
 
 
-def test_a_decision_that_fails_asks():
+def test_failing_decision_asks():
     def decide(text: str) -> bool:
         raise RuntimeError("broken")
 
@@ -756,7 +758,7 @@ def test_a_decision_that_fails_asks():
     assert FunctionTool(send).needs_approval("no object")
 
 
-def test_a_function_that_decides_about_questions_gets_the_defaults_of_the_tool():
+def test_decision_function_gets_tool_defaults():
     @tool(approve=lambda count: count > 3)
     async def send(count: int = 1, label: str = "") -> str:
         """Send it."""
@@ -771,7 +773,7 @@ def test_a_function_that_decides_about_questions_gets_the_defaults_of_the_tool()
     assert made.needs_approval({"label": "x"})  # it cannot decide about what it does not take
 
 
-def test_a_program_without_a_guard_does_not_run_again_in_the_process_of_an_isolated_function(
+def test_unguarded_program_does_not_rerun(
     tmp_path,
 ):
     (tmp_path / "program.py").write_text(
@@ -802,7 +804,7 @@ anyio.run(main)
 @pytest.mark.parametrize(
     "value", [float("nan"), [float("inf")], {"a": "\ud800"}], ids=["nan", "inf", "surrogate"]
 )
-async def test_what_is_no_json_is_an_error_for_the_model(value):
+async def test_non_json_result_is_error_for_model(value):
     def odd() -> Any:
         """Odd."""
         return value

@@ -43,20 +43,20 @@ FAILURES: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("model", "options", "words"), FAILURES)
-async def test_opening_raises_our_error(model, options, words):
+async def test_opening_raises_own_error(model, options, words):
     with pytest.raises(AmplifierError, match=re.escape(words)):
         async with agent(model, **options):
             pass
 
 
-async def test_foreign_error_names_the_module_and_keeps_its_cause():
+async def test_foreign_error_names_module_and_cause():
     with pytest.raises(ModuleLoadError, match="mount-nothing") as caught:
         async with agent("offline", tools=[mount_nothing]):
             pass
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-async def test_busy_session_is_our_error():
+async def test_busy_session_is_own_error():
     begun, go = anyio.Event(), anyio.Event()
 
     async def wait() -> str:
@@ -78,7 +78,7 @@ async def test_busy_session_is_our_error():
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("model", "options", "words"), FAILURES)
-def test_run_sync_raises_our_error(backend, model, options, words):
+def test_run_sync_raises_own_error(backend, model, options, words):
     with pytest.raises(AmplifierError, match=re.escape(words)):
         run_sync("hello", model, backend=backend, **options)
 
@@ -91,7 +91,7 @@ def test_several_failures_can_be_split():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_first_program_of_the_readme_prints_the_line_to_type(backend, tmp_path: Path):
+def test_readme_program_prints_line_to_type(backend, tmp_path: Path):
     program = re.search(
         r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
     )
@@ -105,7 +105,7 @@ def test_first_program_of_the_readme_prints_the_line_to_type(backend, tmp_path: 
     assert len(ended.stderr.splitlines()) < 4
 
 
-def test_missing_key_reaches_the_page_of_a_web_service(tmp_path: Path):
+def test_missing_key_reaches_web_page(tmp_path: Path):
     (tmp_path / "web_service.py").write_text(PROGRAM.read_text(encoding="utf-8"), encoding="utf-8")
     start = "import sys; sys.path.insert(0, '.'); import web_service, uvicorn; uvicorn.run(web_service.app, port=0)"
     with (

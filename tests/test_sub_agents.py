@@ -44,7 +44,7 @@ def results_of(session: AmplifierSession) -> list[Any]:
     return [use.output for use in session.last_turn.tool_calls]
 
 
-async def test_an_agent_among_the_tools_is_a_sub_agent():
+async def test_agent_among_tools_is_sub_agent():
     inner, outer = MockProvider(["It is 42."]), delegating("researcher")
     sub = researcher(inner, instructions="Be exact.", tools=[MockTool("look")])
     async with agent(outer, tools=[sub, MockTool("own")], instructions="Delegate.") as session:
@@ -58,7 +58,7 @@ async def test_an_agent_among_the_tools_is_a_sub_agent():
     assert "researcher: Finds facts." in specs["task"]
 
 
-async def test_a_sub_agent_without_instructions_does_not_get_its_parents():
+async def test_sub_agent_inherits_no_instructions():
     inner = MockProvider(["x"])
     async with agent(
         delegating("researcher"), tools=[researcher(inner)], instructions="Delegate."
@@ -75,7 +75,7 @@ def flat(event: TurnEvent) -> tuple[list[str], TurnEvent]:
     return path, event
 
 
-async def test_a_sub_agent_does_not_get_what_its_parent_was_configured_with():
+async def test_sub_agent_inherits_no_configuration():
     sub = researcher(MockProvider([("look", {}), ("look", {}), "found"]), tools=[MockTool("look")])
     given = {
         "orchestrator": {"config": {"max_iterations": 2}},
@@ -97,7 +97,7 @@ async def test_a_sub_agent_does_not_get_what_its_parent_was_configured_with():
     assert forked.keys().isdisjoint(("metadata", "raw"))
 
 
-async def test_the_deadline_of_the_parent_holds_for_a_sub_agent():
+async def test_parent_deadline_covers_sub_agent():
     async def wait() -> None:
         """Waits."""
         await anyio.sleep_forever()
@@ -113,7 +113,7 @@ async def test_the_deadline_of_the_parent_holds_for_a_sub_agent():
         assert anyio.current_time() - began < 500
 
 
-async def test_events_of_sub_agents_are_in_the_stream_with_their_origin():
+async def test_sub_agent_events_carry_origin():
     reader = agent(
         MockProvider([("look", {}), "deep"]),
         tools=[MockTool("look")],
@@ -145,7 +145,7 @@ async def test_events_of_sub_agents_are_in_the_stream_with_their_origin():
     assert {event.data["session_id"] for path, event in seen if not path} == {session.session_id}
 
 
-async def test_gates_and_approvals_of_the_parent_hold_for_its_sub_agents():
+async def test_parent_gates_cover_sub_agents():
     asked: list[str] = []
 
     def decide(question: ApprovalQuestion) -> bool:
@@ -176,7 +176,7 @@ async def test_gates_and_approvals_of_the_parent_hold_for_its_sub_agents():
     assert "allowed" in asked
 
 
-async def test_the_budget_of_the_parent_and_its_own_hold_for_a_sub_agent():
+async def test_both_budgets_cover_sub_agent():
     calls: list[Any] = [[("own", {})]] * 3
     tool = MockTool("own")
     sub = researcher(MockProvider([*calls, "x"]), tools=[tool], budget={"tool_calls": 1})
@@ -190,7 +190,7 @@ async def test_the_budget_of_the_parent_and_its_own_hold_for_a_sub_agent():
     assert len(tool.calls) == 1
 
 
-async def test_a_stopped_parent_ends_its_sub_agent():
+async def test_stopped_parent_ends_sub_agent():
     ended: list[str] = []
 
     async def wait() -> str:
@@ -229,17 +229,17 @@ async def test_a_stopped_parent_ends_its_sub_agent():
         ({"memory": "talks"}, r"has memory=…, but begins anew with every task"),
     ],
 )
-def test_a_sub_agent_that_cannot_be_one_is_an_error(options, message):
+def test_invalid_sub_agent_is_error(options, message):
     with pytest.raises(PlanError, match=message):
         agent("offline", tools=[researcher("offline", **options)])
 
 
-def test_sub_agents_have_names_of_their_own():
+def test_sub_agents_have_own_names():
     with pytest.raises(PlanError, match=r"tools\[1\]: two sub-agents have the name 'researcher'"):
         agent("offline", tools=[researcher("offline"), researcher("offline")])
 
 
-async def test_a_sub_agent_that_contains_itself_is_an_error():
+async def test_self_containing_sub_agent_is_error():
     sub = researcher("offline")
     sub.config["tools"].append(sub)
     with pytest.raises(
@@ -250,7 +250,7 @@ async def test_a_sub_agent_that_contains_itself_is_an_error():
             pass
 
 
-async def test_a_tool_with_the_name_through_which_sub_agents_are_called_is_an_error():
+async def test_tool_named_like_agent_call_is_error():
     async def task(text: str) -> str:
         """Does something."""
         return text
@@ -262,7 +262,7 @@ async def test_a_tool_with_the_name_through_which_sub_agents_are_called_is_an_er
             pass
 
 
-async def test_an_agent_in_the_tools_of_a_plan_is_an_error_that_says_where_it_belongs():
+async def test_agent_in_plan_tools_is_error():
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
     with pytest.raises(
         AmplifierError, match=r"\$\.tools\[0\] is no tool: .*an agent is a tool in agent\(…, tools"
@@ -281,7 +281,7 @@ async def test_an_agent_in_the_tools_of_a_plan_is_an_error_that_says_where_it_be
         ("openai:gpt-x", r"export OPENAI_API_KEY=\.\.\."),
     ],
 )
-async def test_a_missing_key_fails_at_opening_with_the_line_to_type(model, line, monkeypatch):
+async def test_missing_key_fails_at_opening(model, line, monkeypatch):
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ModuleLoadError, match=line) as caught:
@@ -291,7 +291,7 @@ async def test_a_missing_key_fails_at_opening_with_the_line_to_type(model, line,
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
-async def test_a_missing_key_of_a_sub_agent_fails_when_its_parent_opens(is_deep, monkeypatch):
+async def test_missing_sub_agent_key_fails_with_parent(is_deep, monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     sub = researcher("anthropic:claude-x")
     if is_deep:
@@ -306,7 +306,7 @@ async def test_a_missing_key_of_a_sub_agent_fails_when_its_parent_opens(is_deep,
     assert caught.value.reason_code == "not_configured"
 
 
-async def test_a_sub_agent_is_opened_once_with_its_parent_and_once_for_each_task():
+async def test_sub_agent_opens_for_parent_and_tasks():
     opened: list[str] = []
     heard: list[str] = []
 
@@ -341,9 +341,7 @@ async def test_a_sub_agent_is_opened_once_with_its_parent_and_once_for_each_task
     ("model", "missing", "extra"),
     [("anthropic:claude-x", "httpx", "anthropic"), ("openai:gpt-x", "httpx", "openai")],
 )
-async def test_a_missing_extra_fails_at_opening_with_the_line_to_type(
-    model, missing, extra, monkeypatch
-):
+async def test_missing_extra_fails_at_opening(model, missing, extra, monkeypatch):
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.setenv(name, "sk-test")
     monkeypatch.setitem(sys.modules, "httpx2", None)
@@ -354,7 +352,7 @@ async def test_a_missing_extra_fails_at_opening_with_the_line_to_type(
             pass
 
 
-async def test_a_provider_of_others_that_declines_fails_at_opening():
+async def test_declining_foreign_provider_fails_at_opening():
     async def mount(coordinator, config):
         logging.getLogger("other").warning("no key")
 
@@ -372,7 +370,7 @@ async def test_a_provider_of_others_that_declines_fails_at_opening():
         assert session.failures == []
 
 
-def test_a_misspelt_provider_at_the_command_line_is_recognised():
+def test_misspelt_command_line_provider_is_recognised():
     with pytest.raises(
         CommandError, match=r"no provider 'antropic' is installed; .*; did you mean 'anthropic'\?"
     ):

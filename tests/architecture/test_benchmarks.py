@@ -26,7 +26,7 @@ def taking(seconds: float) -> Side:
     return lambda count: Sample(cpu=seconds * count, wall=2 * seconds * count)
 
 
-def test_a_ratio_is_theirs_by_ours_for_one_time():
+def test_ratio_is_theirs_by_ours():
     bout = fight(taking(0.010), taking(0.002), rounds=5)
     assert bout.ratios == pytest.approx([5.0] * 5)
     assert bout.wall_ratio == pytest.approx(5.0)
@@ -43,16 +43,14 @@ def test_a_ratio_is_theirs_by_ours_for_one_time():
         (0.0, None, "at least", True),
     ],
 )
-def test_a_target_is_met_from_its_own_side(
-    value: float, target: float | None, sense: Any, met: bool
-):
+def test_target_is_met_from_its_side(value: float, target: float | None, sense: Any, met: bool):
     row = Row(work="w", rival="", value=value, low=value, high=value, target=target, sense=sense)
     assert row.is_met is met
     assert ("MISSED" in row.line()) is not met
 
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_a_fit_finds_the_power(power):
+def test_fit_finds_power(power):
     assert slope({size: 3e-6 * size**power for size in (100, 1000, 10_000)}) == pytest.approx(power)
 
 
@@ -71,7 +69,7 @@ RESULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_page_shows_every_row_and_marks_what_was_missed():
+def test_page_shows_rows_and_marks_misses():
     text = page.results_section(RESULTS)
     assert "| emit & more | 42 µs | 1 µs | 42.0× | 40.0 … 45.0 | ≥ 30× |" in text
     assert "| memory |  | 9 KiB | **9 KiB** |  | ≤ 7 KiB |" in text

@@ -55,7 +55,7 @@ def bound_names(tree: ast.Module, *, is_init_file: bool) -> set[str]:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_all_lists_exactly_the_public_names(name):
+def test_all_lists_public_names_exactly(name):
     path = PUBLIC[name]
     expected = bound_names(parse(path), is_init_file=path.name == "__init__.py") - UNLISTED.get(
         name, set()
@@ -64,7 +64,7 @@ def test_all_lists_exactly_the_public_names(name):
 
 
 @pytest.mark.parametrize("name", UNLISTED)
-def test_an_exception_is_still_needed(name):
+def test_exception_is_still_needed(name):
     path = PUBLIC[name]
     assert UNLISTED[name] <= bound_names(parse(path), is_init_file=path.name == "__init__.py")
 
@@ -93,7 +93,7 @@ def test_every_class_and_function_has_one_spelling():
     assert {names[key]: modules for key, modules in spellings.items() if len(modules) > 1} == {}
 
 
-def test_the_facade_only_repeats_names_of_its_packages():
+def test_facade_only_repeats_names_of_packages():
     facade = load("amplifier")
     in_packages = {
         id(getattr(load(module), public)) for module in PUBLIC for public in listed(module)
@@ -103,7 +103,7 @@ def test_the_facade_only_repeats_names_of_its_packages():
     assert [name for name in names if id(getattr(facade, name)) not in in_packages] == []
 
 
-def test_a_name_of_the_facade_is_the_one_that_type_checkers_see():
+def test_facade_names_match_type_checkers_view():
     facade = load("amplifier")
     seen = 0
     for node in statements(parse(SOURCE / "__init__.py")):

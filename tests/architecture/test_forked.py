@@ -39,7 +39,7 @@ def both(words: list[str], **options: Any) -> list[tuple[int, Any, str]]:
 
 
 @pytest.mark.parametrize("form", ["text", "file", "module"])
-def test_a_program_finds_the_same_surroundings(form: str, tmp_path: Path) -> None:
+def test_program_has_same_surroundings(form: str, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "asks.py").write_text(ASK)
     words = {"text": ["-c", ASK], "file": [str(tmp_path / "asks.py")], "module": ["-m", "asks"]}[
@@ -58,7 +58,7 @@ def test_a_program_finds_the_same_surroundings(form: str, tmp_path: Path) -> Non
     assert plain[0] == 7
 
 
-def test_what_changes_how_an_interpreter_starts_is_started_as_usual(tmp_path: Path) -> None:
+def test_interpreter_affecting_start_is_not_forked(tmp_path: Path) -> None:
     (tmp_path / "click").mkdir()
     (tmp_path / "click" / "__init__.py").write_text("print('hidden')")
     show = "import sys; print(sys.flags.dev_mode, sys.flags.optimize)"
@@ -72,7 +72,7 @@ def test_what_changes_how_an_interpreter_starts_is_started_as_usual(tmp_path: Pa
     )
 
 
-def test_a_signal_and_an_end_are_reported() -> None:
+def test_signal_and_end_are_reported() -> None:
     with Forked(
         [sys.executable, "-c", "print('ready', flush=True); input()"],
         stdin=-1,
@@ -93,7 +93,7 @@ def test_a_signal_and_an_end_are_reported() -> None:
     not os.path.exists("/dev/full"), reason="there is no device that is always full"
 )
 @pytest.mark.parametrize("end", ["", "import sys; sys.exit(3)", "import sys; sys.stdout.close()"])
-def test_a_program_ends_as_usual(end: str) -> None:
+def test_program_ends_as_usual(end: str) -> None:
     program = [
         sys.executable,
         "-c",
@@ -112,7 +112,7 @@ def test_a_program_ends_as_usual(end: str) -> None:
     )
 
 
-def test_a_program_uses_the_package_that_is_tested() -> None:
+def test_program_uses_tested_package() -> None:
     ran = run_forked(
         [sys.executable, "-c", "import amplifier; print(amplifier.__file__)"], text=True
     )

@@ -23,7 +23,7 @@ def generated() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", SCHEMAS)
-def test_a_shipped_schema_is_the_one_of_the_code(path: str) -> None:
+def test_shipped_schema_matches_code(path: str) -> None:
     assert (ROOT / path).read_text(encoding="utf-8") == SCHEMAS[path](), "run: make docs"
 
 
@@ -43,7 +43,7 @@ def test_pages_of_removed_sources_are_gone() -> None:
     assert [path for path, text in on_disk.items() if NOTICE in text and path not in PAGES] == []
 
 
-def test_a_build_writes_the_pages_and_removes_those_of_sources_that_are_gone(
+def test_build_writes_current_and_removes_stale_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generated: dict[str, str]
 ) -> None:
     monkeypatch.setattr(_pages, "ROOT", tmp_path)
@@ -62,14 +62,14 @@ def test_a_build_writes_the_pages_and_removes_those_of_sources_that_are_gone(
     assert on_disk == {**generated, f"{REFERENCE}/cli.md": "# The command line\n"}
 
 
-def test_every_page_has_a_title_and_says_where_it_comes_from(generated: dict[str, str]) -> None:
+def test_page_has_title_and_origin(generated: dict[str, str]) -> None:
     for path, text in generated.items():
         title, notice, content = text.split("\n\n", 2)
         assert (title[:2], notice) == ("# ", NOTICE), path
         assert content.strip(), path
 
 
-def test_only_the_page_of_the_plan_has_code_that_a_test_has_to_run_or_read(
+def test_only_plan_page_has_runnable_code(
     generated: dict[str, str],
 ) -> None:
     block = re.compile(r"^```(?:python|json|yaml|toml)$", re.MULTILINE)
@@ -81,19 +81,19 @@ def test_only_the_page_of_the_plan_has_code_that_a_test_has_to_run_or_read(
     )  # tests/docs/test_plan_blocks.py reads the others
 
 
-def test_every_event_has_a_row(generated: dict[str, str]) -> None:
+def test_every_event_has_row(generated: dict[str, str]) -> None:
     rows = re.findall(r"^\| `([^`]+)`", generated[f"{REFERENCE}/events.md"], flags=re.MULTILINE)
     assert rows == list(events.CATALOGUE)
 
 
-def test_every_error_has_a_heading_and_a_place_in_the_tree(generated: dict[str, str]) -> None:
+def test_every_error_has_heading_and_place(generated: dict[str, str]) -> None:
     page = generated[f"{REFERENCE}/errors.md"]
     tree = page.partition("```text\n")[2].partition("```")[0]
     assert set(re.findall(r"^## `(\w+)`$", page, flags=re.MULTILINE)) == set(errors.__all__)
     assert set(errors.__all__) <= set(re.findall(r"\w+", tree))
 
 
-def test_every_clause_has_a_row_on_exactly_one_page(generated: dict[str, str]) -> None:
+def test_every_clause_has_one_row(generated: dict[str, str]) -> None:
     shown = [
         clause_id
         for path, page in generated.items()
@@ -107,7 +107,7 @@ def test_every_clause_has_a_row_on_exactly_one_page(generated: dict[str, str]) -
     assert sorted(shown) == sorted(clause.id for clause in declared)
 
 
-def test_every_public_module_has_a_page_or_is_described_elsewhere() -> None:
+def test_every_public_module_is_described() -> None:
     elsewhere = {
         "amplifier.cli",  # commands.md
         "amplifier.errors",  # errors.md
@@ -119,7 +119,7 @@ def test_every_public_module_has_a_page_or_is_described_elsewhere() -> None:
     assert modules == set(API_PAGES) | elsewhere
 
 
-def test_every_public_name_has_a_heading_or_a_line_on_the_page_of_its_module(
+def test_every_public_name_is_on_its_page(
     generated: dict[str, str],
 ) -> None:
     for module, file in API_PAGES.items():
@@ -128,7 +128,7 @@ def test_every_public_name_has_a_heading_or_a_line_on_the_page_of_its_module(
         assert set(load(module).__all__) <= set(shown), module
 
 
-def test_members_of_bases_that_no_page_describes_are_on_the_page_of_the_class(
+def test_undocumented_base_members_are_on_page(
     generated: dict[str, str],
 ) -> None:
     page = generated[f"{REFERENCE}/api/kernel.md"]
@@ -143,7 +143,7 @@ def test_members_of_bases_that_no_page_describes_are_on_the_page_of_the_class(
     assert "TurnStream(" not in stream
 
 
-def test_every_command_has_its_options_on_the_page(generated: dict[str, str]) -> None:
+def test_every_command_page_has_options(generated: dict[str, str]) -> None:
     page = generated[f"{REFERENCE}/commands.md"]
     run = page.partition("## `amplifier run`")[2].partition("## `")[0]
     assert "| `-y`, `--yes` |" in run

@@ -163,7 +163,7 @@ def source_graph() -> dict[str, set[str]]:
     return import_graph({name: (imports(path), package_of(path)) for name, path in paths.items()})
 
 
-def test_no_source_file_imports_the_facade():
+def test_sources_do_not_import_facade():
     guilty = [
         f"{relative(path)}:{line}"
         for path in python_files(SOURCE)
@@ -173,7 +173,7 @@ def test_no_source_file_imports_the_facade():
     assert guilty == []
 
 
-def test_an_init_file_imports_only_from_its_own_package():
+def test_init_file_imports_own_package_only():
     inits = [
         path
         for path in python_files(SOURCE)
@@ -192,7 +192,7 @@ def test_an_init_file_imports_only_from_its_own_package():
     assert guilty == []
 
 
-def test_a_name_with_an_underscore_is_imported_in_its_own_package_only():
+def test_private_name_is_imported_in_package_only():
     guilty = [
         line
         for path in python_files(SOURCE)
@@ -216,12 +216,12 @@ def test_a_name_with_an_underscore_is_imported_in_its_own_package_only():
         ("def late():\n    from amplifier._internal.json._text import text_size", True),
     ],
 )
-def test_a_planted_import_of_a_private_name_is_found(code, is_private):
+def test_planted_private_import_is_found(code, is_private):
     found = private_imports(ast.parse(code), "amplifier.loading.loader", "amplifier.loading")
     assert bool(found) is is_private
 
 
-def test_no_imports_form_a_cycle():
+def test_imports_form_no_cycle():
     assert import_cycles(source_graph()) == []
 
 
@@ -235,7 +235,7 @@ def test_no_imports_form_a_cycle():
         "if TYPE_CHECKING:\n    from ..session.session import AmplifierSession",
     ],
 )
-def test_a_planted_import_cycle_is_found(code):
+def test_planted_import_cycle_is_found(code):
     planted = "amplifier.kernel.runtime.loop"
     files = dict.fromkeys(source_graph(), (ast.parse(""), "amplifier"))
     files[planted] = (ast.parse(code), "amplifier.kernel.runtime")
@@ -243,7 +243,7 @@ def test_a_planted_import_cycle_is_found(code):
     assert any(planted in cycle for cycle in import_cycles(graph))
 
 
-def test_asyncio_and_unittest_are_named_only_where_they_must_be():
+def test_asyncio_and_unittest_are_confined():
     assert [
         line
         for path in python_files(SOURCE)
@@ -262,7 +262,7 @@ def test_no_test_uses_mocks():
     assert guilty == []
 
 
-def test_every_source_file_has_a_docstring():
+def test_every_source_file_has_docstring():
     assert [
         relative(path) for path in python_files(SOURCE) if not ast.get_docstring(imports(path))
     ] == []
@@ -276,6 +276,6 @@ def test_every_source_file_has_a_docstring():
         ("amplifier.testing.virtual_time", 0),
     ],
 )
-def test_a_planted_asyncio_import_is_seen_where_it_is_banned(module, guilty):
+def test_planted_asyncio_import_is_found(module, guilty):
     assert len(banned_imports(ast.parse("import asyncio"), module)) == guilty
     assert len(banned_imports(ast.parse("from unittest import mock"), module)) == 1

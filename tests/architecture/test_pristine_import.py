@@ -40,7 +40,7 @@ def printed(program: str) -> str:
 @pytest.mark.parametrize(
     "statement", ["import amplifier", "from amplifier import *", "import amplifier.testing"]
 )
-def test_importing_brings_nothing_that_was_not_asked_for(statement):
+def test_import_loads_nothing_unrequested(statement):
     assert sorted(loaded_after(statement).intersection(UNWANTED)) == []
 
 
@@ -62,7 +62,7 @@ def ours_after(statement: str) -> list[str]:
     return sorted(printed(program).split())
 
 
-def test_the_facade_imports_a_name_when_it_is_used():
+def test_facade_imports_names_lazily():
     alone = ["amplifier", "amplifier._internal", "amplifier._internal.facade"]
     assert (
         ours_after("import amplifier; dir(amplifier); amplifier.__version__; amplifier.__all__")
@@ -80,11 +80,11 @@ def test_the_facade_imports_a_name_when_it_is_used():
 @pytest.mark.parametrize(
     "name", ["compat", "contracts", "errors", "events", "kernel", "loading", "models", "plan"]
 )
-def test_a_submodule_is_an_attribute_of_the_facade(name):
+def test_submodule_is_facade_attribute(name):
     assert printed(f"import amplifier; print(amplifier.{name}.__name__)") == f"amplifier.{name}\n"
 
 
-def test_dir_and_a_star_import_are_complete():
+def test_dir_and_star_import_are_complete():
     missing = "print(sorted(set(amplifier.__all__) - set({})))"
     assert printed(f"import amplifier; {missing.format('dir(amplifier)')}") == "[]\n"
     assert (
@@ -93,14 +93,14 @@ def test_dir_and_a_star_import_are_complete():
     )
 
 
-def test_an_unknown_name_of_the_facade_is_an_attribute_error():
+def test_unknown_facade_name_is_attribute_error():
     program = (
         "import amplifier\ntry: amplifier.NoSuchName\nexcept AttributeError as error: print(error)"
     )
     assert printed(program) == "module 'amplifier' has no attribute 'NoSuchName'\n"
 
 
-def test_an_instance_pickled_before_the_facade_was_used_is_read_after_it():
+def test_early_pickle_is_read_after_facade_use():
     program = (
         "import amplifier, pickle; from amplifier.models import Usage;"
         "usage = Usage(input_tokens=1, output_tokens=2, total_tokens=3);"
@@ -110,17 +110,17 @@ def test_an_instance_pickled_before_the_facade_was_used_is_read_after_it():
 
 
 @pytest.mark.parametrize("door", ["amplifier", "amplifier.loading"])
-def test_a_loader_has_the_hooks_of_the_alias_wherever_it_was_imported_from(door):
+def test_loader_has_alias_hooks_everywhere(door):
     program = f"from {door} import ModuleLoader; loader = ModuleLoader(); print(loader.import_hook.__module__, loader.load_hook.__module__)"
     assert printed(program) == "amplifier.compat._alias amplifier.compat._alias\n"
 
 
-def test_the_kernel_brings_no_event_loop():
+def test_kernel_loads_no_event_loop():
     # AnyIO imports a backend when it runs one, so an application on trio never pays for asyncio.
     assert "asyncio" not in loaded_after("from amplifier import *")
 
 
-def test_the_pytest_plugin_brings_pytest_and_nothing_else_of_weight():
+def test_pytest_plugin_loads_pytest_only():
     brought = loaded_after("import amplifier.pytest_plugin")
     assert "pytest" in brought
     assert (
@@ -133,7 +133,7 @@ def test_the_pytest_plugin_brings_pytest_and_nothing_else_of_weight():
     )
 
 
-def test_a_planted_import_is_seen():
+def test_planted_import_is_found():
     assert {"hypothesis", "unittest"} <= loaded_after("import hypothesis, unittest").intersection(
         UNWANTED
     )

@@ -10,7 +10,7 @@ from tests._support.tree import ROOT
 README = ROOT / "README.md"
 
 
-def test_every_link_leads_somewhere_and_no_file_names_a_machine():
+def test_links_and_paths_are_sound():
     assert problems_in_tree() == []
 
 
@@ -25,7 +25,7 @@ def test_every_link_leads_somewhere_and_no_file_names_a_machine():
         '[titled](no-such.md "a title")',
     ],
 )
-def test_a_planted_broken_link_is_seen(text):
+def test_planted_broken_link_is_found(text):
     assert len(broken_links(README, text)) == 1
 
 
@@ -48,5 +48,5 @@ def test_links_to_generated_pages_are_checked():
 @pytest.mark.parametrize(
     "template", ['path = "/{}/x"', "see /{}/notes.md", "cd /{}/repo && make", "(/{}/a)"]
 )
-def test_a_planted_machine_path_is_seen(folder, template):
+def test_planted_machine_path_is_found(folder, template):
     assert len(machine_paths(README, template.format(folder))) == 1

@@ -275,11 +275,11 @@ def test_planted_violation_is_found(code, problem):
         "asyncio.all_tasks()",
     ],
 )
-def test_public_api_is_not_a_violation(code):
+def test_public_api_is_not_violation(code):
     assert list(problems_in(ast.parse(code), "kernel/planted.py")) == []
 
 
-def test_libraries_have_the_names_looked_for():
+def test_libraries_have_expected_names():
     assert {
         "_fut_waiter",
         "_must_cancel",

@@ -152,14 +152,14 @@ BOTH = ("asyncio", "trio")
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("name", ["test_runs", "test_fixture_tasks_are_no_leak"])
-def test_a_well_behaved_async_test_passes_on_both_backends(outcomes, name, backend):
+def test_well_behaved_async_test_passes(outcomes, name, backend):
     assert outcomes[f"{name}[{backend}]"] == ["PASSED"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("name", ["test_really_awaits", "test_property_fails"])
-def test_a_wrong_async_test_fails_on_both_backends(outcomes, name, backend):
+def test_wrong_async_test_fails(outcomes, name, backend):
     (outcome,) = outcomes[f"{name}[{backend}]"]
     assert outcome.startswith("FAILED")
 
@@ -167,7 +167,7 @@ def test_a_wrong_async_test_fails_on_both_backends(outcomes, name, backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BOTH)
 @pytest.mark.parametrize("name", ["test_leaks_task", "test_property_leaks_task"])
-def test_a_leaked_task_fails_its_test(outcomes, name, backend):
+def test_leaked_task_fails_test(outcomes, name, backend):
     (outcome,) = outcomes[f"{name}[{backend}]"]
     assert outcome.startswith("FAILED")
     assert "left behind: task 'forgotten'" in outcome
@@ -189,7 +189,7 @@ def test_a_leaked_task_fails_its_test(outcomes, name, backend):
         ("test_leaks_path", "sys.path entry '/nowhere'"),
     ],
 )
-def test_a_leaked_resource_fails_its_test_by_name(outcomes, name, what):
+def test_leaked_resource_fails_test_by_name(outcomes, name, what):
     passed, error = outcomes[name]
     assert passed == "PASSED"
     assert error.startswith("ERROR")
@@ -198,13 +198,13 @@ def test_a_leaked_resource_fails_its_test_by_name(outcomes, name, what):
 
 
 @pytest.mark.slow
-def test_a_failing_test_is_not_blamed_twice(outcomes):
+def test_failing_test_is_not_blamed_twice(outcomes):
     (outcome,) = outcomes["test_failing_is_blamed_once"]
     assert outcome.startswith("FAILED")
 
 
 @pytest.mark.slow
-def test_a_leak_is_not_blamed_on_the_next_test(outcomes):
+def test_leak_is_not_blamed_on_next_test(outcomes):
     assert outcomes["test_next_is_clean"] == ["PASSED"]
 
 
@@ -238,7 +238,7 @@ def test_state_of_the_user_is_not_seen(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", ["0", "1"])
-def test_the_state_of_the_shell_does_not_reach_the_tests(tmp_path, processes):
+def test_shell_state_does_not_reach_tests(tmp_path, processes):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests._support.surroundings"]\n')
     (tmp_path / "test_inherited.py").write_text(_INHERITED)
     command = [

@@ -40,7 +40,7 @@ async def used_up(session):
     raise AssertionError("it never is")
 
 
-async def test_session_without_a_budget_has_none():
+async def test_session_without_budget_has_none():
     model = Model()
     async with agent(model, budget=None) as session:
         assert await session.execute("hello") == "done"
@@ -48,7 +48,7 @@ async def test_session_without_a_budget_has_none():
         assert session.coordinator.get("providers")["model"] is model
 
 
-async def test_use_is_counted():
+async def test_usage_is_counted():
     async with agent(Model(again(2)), Work("work"), budget={"tokens": 100_000}) as session:
         assert await session.execute("hello") == "done"
         used = session.budget.used
@@ -69,7 +69,7 @@ async def test_use_is_counted():
         ({"tool_calls": 1}, "tool_calls", 1, 1, 1),
     ],
 )
-async def test_call_past_a_limit_ends_the_turn_with_an_error(budget, what, limit, used, requested):
+async def test_call_past_limit_ends_turn(budget, what, limit, used, requested):
     async with agent(Model(again(9)), Work("work"), budget=budget) as session:
         events = heard(session, "budget:exceeded", "provider:error")
         with pytest.raises(BudgetExceeded) as caught:
@@ -97,7 +97,7 @@ async def test_call_past_a_limit_ends_the_turn_with_an_error(budget, what, limit
 
 
 @pytest.mark.parametrize("what", ["tokens", "cost"])
-async def test_model_is_not_called_when_its_worst_case_does_not_fit(what):
+async def test_worst_case_prevents_model_call(what):
     model = Model()
     limit = {"tokens": 200, "cost": "0.200"}[what]
     async with agent(model, budget={what: limit}) as session:
@@ -109,7 +109,7 @@ async def test_model_is_not_called_when_its_worst_case_does_not_fit(what):
         assert used.cost == Decimal(model.spent) / 1000
 
 
-async def test_output_is_limited_to_what_is_left():
+async def test_output_is_limited_to_remainder():
     model = Model(lambda request: Answer(tokens=5_000), usual=10_000)
     async with agent(model, budget={"tokens": 2_000}) as session:
         await session.execute("hello")
@@ -131,14 +131,14 @@ async def test_output_is_limited_to_what_is_left():
         "unknown, and not sent where there is room",
     ],
 )
-async def test_limit_of_the_request(usual, budget, sent):
+async def test_limit_of_request(usual, budget, sent):
     model = Model(usual=usual)
     async with agent(model, budget=budget) as session:
         await session.execute("hello")
         assert model.requests[0].max_output_tokens == sent
 
 
-async def test_session_goes_on_after_the_limit_was_raised():
+async def test_session_continues_after_raised_limit():
     work = Work("work")
     async with agent(Model(again(2)), work, budget={"model_calls": 1}) as session:
         with pytest.raises(BudgetExceeded):
@@ -153,7 +153,7 @@ async def test_session_goes_on_after_the_limit_was_raised():
         assert session.budget.used.model_calls == 4
 
 
-async def test_new_turn_after_a_refused_one_finds_a_valid_transcript():
+async def test_turn_after_refusal_has_valid_transcript():
     async with agent(Model(again(1)), Work("work"), budget={"model_calls": 1}) as session:
         with pytest.raises(BudgetExceeded):
             await session.execute("hello")
@@ -163,7 +163,8 @@ async def test_new_turn_after_a_refused_one_finds_a_valid_transcript():
         assert calls == results
 
 
-async def test_refused_tool_call_has_a_result_and_its_neighbours_finish():
+async def test_refused_tool_call_has_result():
+    """Its neighbours finish."""
     slow = Work("slow", lambda given: anyio.sleep(0.01))
     model = Model(lambda request: Answer(calls=[("slow", {}), ("slow", {}), ("slow", {})]))
     async with agent(model, slow, budget={"tool_calls": 2}) as session:
@@ -180,7 +181,7 @@ async def test_refused_tool_call_has_a_result_and_its_neighbours_finish():
 
 
 @pytest.mark.parametrize("given", [{"tokns": 5}, {"tokens": -1}, {"cost": "much"}, {"seconds": 0}])
-async def test_wrong_limits_are_rejected_and_nothing_changes(given):
+async def test_wrong_limits_are_rejected_unchanged(given):
     async with agent(Model(), budget={"tokens": 5_000}) as session:
         before = session.budget.limits
         with pytest.raises(PlanError, match="invalid budget"):
@@ -188,7 +189,7 @@ async def test_wrong_limits_are_rejected_and_nothing_changes(given):
         assert session.budget.limits is before
 
 
-async def test_estimates_follow_what_the_provider_reports():
+async def test_estimates_follow_reported_usage():
     class Dense(Model):
         """Reports ten tokens for every byte, as no service does."""
 
@@ -209,7 +210,7 @@ async def test_estimates_follow_what_the_provider_reports():
 # ── failures and cancellation ──
 
 
-async def test_failed_call_gives_back_what_was_held():
+async def test_failed_call_releases_reservation():
     model = Model(lambda request: Answer(error=LLMError("no", retryable=False)))
     async with agent(model, budget={"tokens": 5_000}) as session:
         for _ in range(20):
@@ -220,7 +221,7 @@ async def test_failed_call_gives_back_what_was_held():
 
 
 @pytest.mark.virtual_time
-async def test_what_was_streamed_before_a_cancellation_counts():
+async def test_streamed_text_counts_despite_cancellation():
     model = StreamingModel(lambda request: Answer(delay=1))
     async with agent(model, loop="loop-streaming", budget={"tokens": 5_000}) as session:
         with anyio.move_on_after(2.5):
@@ -232,7 +233,7 @@ async def test_what_was_streamed_before_a_cancellation_counts():
 
 
 @pytest.mark.virtual_time
-async def test_call_that_is_cancelled_before_its_answer_begins_gives_back_what_was_held():
+async def test_unanswered_cancelled_call_releases_reservation():
     model = StreamingModel(lambda request: Answer(delay=1))
     async with agent(model, loop="loop-streaming", budget={"tokens": 5_000}) as session:
         with anyio.move_on_after(0.5):
@@ -240,7 +241,7 @@ async def test_call_that_is_cancelled_before_its_answer_begins_gives_back_what_w
         assert session.budget.used.tokens == 0
 
 
-async def test_answer_without_a_report_of_usage_is_estimated():
+async def test_answer_without_usage_is_estimated():
     class Silent(Model):
         async def complete(self, request, **kwargs):
             response = await super().complete(request, **kwargs)
@@ -253,7 +254,7 @@ async def test_answer_without_a_report_of_usage_is_estimated():
         assert session.budget.used.output_tokens > 5
 
 
-async def test_stream_without_a_block_around_it_is_counted_and_may_be_left():
+async def test_stream_without_block_is_counted():
     class Streaming(Model):
         stream = _BareStream
 
@@ -297,7 +298,7 @@ class _BareStream:
 
 
 @pytest.mark.virtual_time
-async def test_turn_that_runs_out_of_time_is_stopped():
+async def test_overrunning_turn_is_stopped():
     async with agent(Model(lambda request: Answer(delay=3)), budget={"seconds": 5}) as session:
         events = heard(session, "budget:exceeded", "cancel:completed")
         await session.execute("hello")
@@ -314,7 +315,7 @@ async def test_turn_that_runs_out_of_time_is_stopped():
 
 
 @pytest.mark.virtual_time
-async def test_timeout_of_the_turn_is_told_from_the_budget():
+async def test_turn_timeout_differs_from_budget():
     async with agent(Model(lambda request: Answer(delay=3)), budget={"seconds": 5}) as session:
         with pytest.raises(ExecutionTimeout):
             await session.execute("hello", timeout=1)
@@ -328,7 +329,7 @@ async def test_timeout_of_the_turn_is_told_from_the_budget():
     [(10, 0.5, [("model_calls", 10, 5, 0.5)]), (7, None, [])],
     ids=["wanted", "none"],
 )
-async def test_warning_at_the_share_once_per_limit(limit, warn_at, warned):
+async def test_warning_comes_once_per_limit(limit, warn_at, warned):
     async with agent(
         Model(again(6)), Work("work"), budget={"model_calls": limit, "warn_at": warn_at}
     ) as session:
@@ -354,7 +355,7 @@ class Priceless(Model):
         return response
 
 
-async def test_unknown_price_is_refused_before_the_first_call():
+async def test_unknown_price_is_refused_before_call():
     model = Priceless()
     async with agent(model, budget={"cost": 1}) as session:
         with pytest.raises(
@@ -373,7 +374,7 @@ async def test_unknown_price_can_be_allowed():
 
 
 @pytest.mark.parametrize("name", ["small", "*"])
-async def test_price_of_the_plan_is_used(name):
+async def test_plan_price_is_used(name):
     prices = {name: {"input_per_million": 1_000, "output_per_million": "2000.0"}}
     async with agent(
         Priceless(), budget={"cost": 100, "currency": "EUR", "prices": prices}
@@ -382,7 +383,7 @@ async def test_price_of_the_plan_is_used(name):
         assert session.budget.used.cost == Decimal("0.05")
 
 
-async def test_dollars_of_the_provider_are_not_taken_for_another_currency():
+async def test_provider_currency_is_not_converted():
     async with agent(Model(), budget={"cost": 1, "currency": "EUR"}) as session:
         with pytest.raises(BudgetError, match="in EUR is not known"):
             await session.execute("hello")
@@ -391,7 +392,7 @@ async def test_dollars_of_the_provider_are_not_taken_for_another_currency():
 # ── loops of third parties ──
 
 
-async def test_loop_that_turns_errors_into_answers_does_not_hide_the_refusal():
+async def test_loop_answering_errors_keeps_refusal():
     async def body(turn):
         [provider] = turn.providers.values()
         try:
@@ -410,7 +411,7 @@ async def test_loop_that_turns_errors_into_answers_does_not_hide_the_refusal():
         assert len(model.requests) == 3
 
 
-async def test_loop_that_wraps_the_error_does_not_hide_it():
+async def test_loop_wrapping_error_keeps_it():
     async def body(turn):
         [provider] = turn.providers.values()
         try:
@@ -430,7 +431,7 @@ async def test_loop_that_wraps_the_error_does_not_hide_it():
 
 
 @pytest.mark.parametrize("event", ["llm:response", "provider:response"])
-async def test_loop_that_calls_models_past_the_budget_is_reported(event):
+async def test_loop_exceeding_budget_is_reported(event):
     async def body(turn):
         await turn.hooks.emit(event, {"usage": {"input_tokens": 1}})
         await anyio.sleep(3600)
@@ -441,12 +442,12 @@ async def test_loop_that_calls_models_past_the_budget_is_reported(event):
             await session.execute("hello")
 
 
-async def test_loop_that_calls_no_model_is_fine():
+async def test_loop_without_model_calls_passes():
     async with small_agent(session={"budget": {"tokens": 5_000}}) as session:
         assert await session.execute("hello") == "hello"
 
 
-async def test_provider_that_is_put_at_its_mount_point_by_hand_is_metered():
+async def test_manually_mounted_provider_is_metered():
     async with agent(Model(), budget={"model_calls": 1}) as session:
         session.coordinator.mount_points["providers"]["model"] = Model()
         await session.execute("hello")
@@ -454,7 +455,7 @@ async def test_provider_that_is_put_at_its_mount_point_by_hand_is_metered():
             await session.execute("hello")
 
 
-async def test_provider_that_asks_another_one_counts_once():
+async def test_nested_provider_counts_once():
     class Router(Model):
         name = "router"
 
@@ -476,7 +477,7 @@ async def test_provider_that_asks_another_one_counts_once():
             await provider.complete(_request())
 
 
-async def test_metered_module_looks_like_the_one_inside():
+async def test_metered_module_looks_like_original():
     work = Work("work")
     async with agent(Model(), work, budget={"model_calls": 1}) as session:
         tool: Any = session.coordinator.get("tools")["work"]
@@ -487,7 +488,7 @@ async def test_metered_module_looks_like_the_one_inside():
         assert "Work object" in repr(tool)
 
 
-async def test_session_of_the_alias_keeps_its_budget():
+async def test_alias_session_keeps_budget():
     section = {"orchestrator": "loop-basic", "context": "context-simple", "budget": {"tokens": 1}}
     session = PublishedSession({"session": section, "providers": [{"module": "provider-offline"}]})
     await session.initialize()

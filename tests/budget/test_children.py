@@ -245,7 +245,7 @@ async def run_tree(tree: Node, stop_after: float | None) -> None:
 
 @pytest.mark.virtual_time
 @given(tree=TREES, stop_after=STOPS)
-async def test_no_limit_is_passed_over_random_trees(tree, stop_after):
+async def test_random_trees_pass_no_limit(tree, stop_after):
     await run_tree(tree, stop_after)
 
 
@@ -254,7 +254,7 @@ async def test_no_limit_is_passed_over_random_trees(tree, stop_after):
 @pytest.mark.virtual_time
 @settings(max_examples=1_000)
 @given(tree=TREES, stop_after=STOPS)
-async def test_no_limit_is_passed_over_a_thousand_random_trees(tree, stop_after):
+async def test_thousand_random_trees_pass_no_limit(tree, stop_after):
     await run_tree(tree, stop_after)
 
 
@@ -287,7 +287,7 @@ def spawning(
 
 
 @pytest.mark.virtual_time
-async def test_children_share_the_budget_of_the_root():
+async def test_children_share_root_budget():
     model, work, sessions, outcomes = spawning(5)
     async with agent(model, work, budget={"model_calls": 3}) as session:
         sessions.append(session)
@@ -300,7 +300,7 @@ async def test_children_share_the_budget_of_the_root():
 
 
 @pytest.mark.virtual_time
-async def test_calls_that_do_not_fit_beside_others_wait_for_them():
+async def test_oversized_concurrent_calls_wait():
     model, work, sessions, outcomes = spawning(3)
     async with agent(
         model, work, budget={"tokens": 4_000}
@@ -314,7 +314,7 @@ async def test_calls_that_do_not_fit_beside_others_wait_for_them():
 
 
 @pytest.mark.virtual_time
-async def test_tighter_budget_of_a_child_wins_and_the_parent_goes_on():
+async def test_tighter_child_budget_wins():
     model, work, sessions, outcomes = spawning(1, {"session": {"budget": {"model_calls": 0}}})
     async with agent(model, work, budget={"model_calls": 10}) as session:
         events = heard(session, "budget:exceeded")
@@ -326,7 +326,7 @@ async def test_tighter_budget_of_a_child_wins_and_the_parent_goes_on():
         assert session.budget.used.model_calls == 2
 
 
-async def test_child_does_not_keep_limits_that_the_parent_had_before():
+async def test_child_drops_former_parent_limits():
     async with agent(Model(), budget={"model_calls": 1}) as session:
         session.budget.set_limits(model_calls=5)
         async with session.fork() as child:
@@ -340,7 +340,7 @@ async def test_child_does_not_keep_limits_that_the_parent_had_before():
         assert child.budget.used.model_calls == 5
 
 
-async def test_child_that_is_forked_before_the_parent_is_open_keeps_the_limits():
+async def test_child_forked_before_opening_keeps_limits():
     session = agent(Model(), budget={"model_calls": 1})
     async with session.fork() as child:
         await child.execute("hello")
@@ -348,7 +348,7 @@ async def test_child_that_is_forked_before_the_parent_is_open_keeps_the_limits()
             await child.execute("hello")
 
 
-async def test_session_that_a_tool_creates_by_itself_uses_the_same_budget():
+async def test_session_made_by_tool_shares_budget():
     inner = Model()
 
     async def create(given: dict[str, Any]) -> str:
@@ -363,7 +363,7 @@ async def test_session_that_a_tool_creates_by_itself_uses_the_same_budget():
 
 
 @pytest.mark.virtual_time
-async def test_time_of_children_that_run_outside_of_the_parents_turn_counts_once():
+async def test_time_of_outside_children_counts_once():
     async with agent(Model(lambda request: Answer(delay=3)), budget={"seconds": 5}) as session:
         outcomes: list[Any] = []
 
@@ -384,7 +384,7 @@ async def test_time_of_children_that_run_outside_of_the_parents_turn_counts_once
         assert session.budget.used.seconds == pytest.approx(5)
 
 
-async def test_agent_of_tool_task_reports_its_refused_call_to_its_parent():
+async def test_task_agent_reports_refused_call():
     def script(request: ChatRequest) -> Answer:
         has_results = any(message.role == "tool" for message in request.messages)
         return (

@@ -24,7 +24,7 @@ def chat(home: Path, workdir: Path, *options: str, columns: int = 100) -> Iterat
         terminal.leave()
 
 
-def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, plan):
+def test_model_changes_within_conversation(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         terminal.say("history", "1 prompts so far")
         terminal.say("/model", "chosen by provider-scripted")
@@ -41,9 +41,7 @@ def test_the_model_changes_and_the_conversation_goes_on(backend, home, workdir, 
     assert record.model == "large"
 
 
-def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(
-    backend, home, workdir, plan
-):
+def test_compact_shrinks_view_and_is_undoable(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         terminal.say("/compact", "There is too little to compact")
         for number in range(
@@ -58,7 +56,7 @@ def test_compact_makes_what_the_model_is_shown_smaller_and_can_be_undone(
 
 
 @pytest.mark.parametrize("columns", [100, 40])
-def test_commands_that_show_something(columns, home, workdir, plan):
+def test_informational_commands(columns, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, columns=columns) as terminal:
         terminal.say("/diff", "nothing was edited")
         terminal.say("/mcp", "no MCP servers")
@@ -71,7 +69,7 @@ def test_commands_that_show_something(columns, home, workdir, plan):
         )
 
 
-def test_resume_lists_the_sessions_of_the_folder_and_goes_on_with_one(home, workdir, plan):
+def test_resume_lists_and_continues_sessions(home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--session-id", "first") as terminal:
         terminal.say("history", "1 prompts so far")
     with chat(home, workdir, "--plan", plan, "--session-id", "second") as terminal:
@@ -81,7 +79,8 @@ def test_resume_lists_the_sessions_of_the_folder_and_goes_on_with_one(home, work
         terminal.say("history", "2 prompts so far")
 
 
-def test_export_writes_markdown_and_a_page_and_replaces_nothing(home, workdir, plan):
+def test_export_writes_markdown_and_page(home, workdir, plan):
+    """It replaces no file."""
     with chat(home, workdir, "--plan", plan) as terminal:
         terminal.say("say <script>alert(1)</script> **bold**", "bold")
         terminal.say("/export", "conversation.md")
@@ -95,7 +94,7 @@ def test_export_writes_markdown_and_a_page_and_replaces_nothing(home, workdir, p
     assert "<script>" not in page
 
 
-def test_a_page_loads_nothing_and_runs_nothing():
+def test_page_loads_and_runs_nothing():
     message = {
         "role": "assistant",
         "content": "![x](http://e.example/x.png) [y](javascript:alert(1)) <img src=x>",
@@ -106,7 +105,7 @@ def test_a_page_loads_nothing_and_runs_nothing():
     assert "default-src 'none'" in page
 
 
-def test_commands_of_ones_own_are_messages(home, workdir, plan):
+def test_own_commands_are_messages(home, workdir, plan):
     for folder, text in (
         (home / "commands", "say mine $ARGUMENTS!"),
         (workdir / ".amplifier" / "commands", "say theirs"),
@@ -126,9 +125,8 @@ def test_commands_of_ones_own_are_messages(home, workdir, plan):
         assert "---" not in terminal.text
 
 
-def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(
-    backend, home, workdir, plan
-):
+def test_tab_completes_commands_and_files(backend, home, workdir, plan):
+    """A mentioned file is attached."""
     (workdir / "notes.txt").write_text("the notes")
     (workdir / "my notes").mkdir()
     (workdir / "my notes" / "one.txt").write_text("more notes")
@@ -147,7 +145,7 @@ def test_tab_completes_commands_and_files_and_a_mentioned_file_is_attached(
         terminal.expect("not attached: nope: there is no such file", "text text")
 
 
-def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
+def test_user_editor_writes_message(home, workdir, plan, tmp_path):
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\necho "say from the editor" > "$1"\n')
     editor.chmod(0o700)
@@ -161,7 +159,7 @@ def test_the_editor_of_the_user_writes_a_message(home, workdir, plan, tmp_path):
         terminal.leave()
 
 
-def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
+def test_only_files_of_folder_are_attached(workdir, monkeypatch):
     monkeypatch.chdir(workdir)
     (workdir.parent / "secret").write_text("secret")
     (workdir / "link").symlink_to(workdir.parent / "secret")
@@ -177,7 +175,7 @@ def test_only_files_of_the_folder_are_attached(workdir, monkeypatch):
 
 
 @pytest.mark.anyio
-async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeypatch):
+async def test_changes_span_first_edit_to_now(workdir, monkeypatch):
     monkeypatch.chdir(workdir)
     edits, path = Edits(keeps_first=True), workdir / "a.txt"
     path.write_text("one\n")
@@ -193,7 +191,7 @@ async def test_changes_are_from_the_first_edit_of_a_file_to_now(workdir, monkeyp
     assert "-one" in edits.changes()
 
 
-def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, plan):
+def test_undo_and_redo_of_turn(backend, home, workdir, plan):
     with chat(
         home, workdir, "--plan", plan, "--backend", backend, "--session-id", "one"
     ) as terminal:
@@ -216,7 +214,7 @@ def test_undo_takes_a_turn_back_and_redo_does_it_again(backend, home, workdir, p
         terminal.say("history", "3 prompts so far")
 
 
-def test_a_stored_session_is_taken_back_and_its_files_with_it(home, workdir, plan):
+def test_stored_session_undo_restores_files(home, workdir, plan):
     made = json.dumps({"path": str(workdir / "made")})
     run = ("run", "--plan", plan, "--session-id", "one", "-y")
     assert run_cli(*run, f"call risky {made}", home=home, cwd=workdir).returncode == 0

@@ -27,9 +27,7 @@ def run_in_shell(
 @pytest.mark.slow
 @pytest.mark.parametrize("output_format", ["text", "json"])
 @mostly_on("trio")
-def test_an_answer_that_cannot_be_written_is_reported_and_fails(
-    output_format, backend, home, workdir, plan
-):
+def test_unwritable_answer_is_reported_and_fails(output_format, backend, home, workdir, plan):
     words = (
         "run",
         "-q",
@@ -53,14 +51,14 @@ def test_an_answer_that_cannot_be_written_is_reported_and_fails(
     assert record.status == "success"  # the turn itself went well and is kept
 
 
-def test_a_listing_that_cannot_be_written_is_reported(home, workdir):
+def test_unwritable_listing_is_reported(home, workdir):
     finished = run_in_shell(f">{FULL}", "module", "list", home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == "amplifier: No space left on device\n"
 
 
 @pytest.mark.parametrize("words", [["run", "say hello"], ["session", "list"], ["--version"]])
-def test_a_closed_standard_output_is_refused_before_anything_happens(words, home, workdir):
+def test_closed_standard_output_is_refused_early(words, home, workdir):
     finished = run_in_shell(">&-", *words, home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == "amplifier: standard output is closed; there is nowhere to write to\n"
@@ -68,16 +66,14 @@ def test_a_closed_standard_output_is_refused_before_anything_happens(words, home
 
 
 @pytest.mark.slow
-def test_without_standard_input_and_error_a_failure_is_still_an_exit_code(home, workdir):
+def test_failure_without_streams_keeps_exit_code(home, workdir):
     finished = run_in_shell("<&- 2>&-", "run", "x", "--resume", "no-such", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
 
 
 @pytest.mark.slow
 @mostly_on("trio")
-def test_a_closed_standard_input_holds_no_prompt_and_is_not_needed_for_one(
-    backend, home, workdir, plan
-):
+def test_closed_standard_input_holds_no_prompt(backend, home, workdir, plan):
     finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2
     assert finished.stderr == 'amplifier: the prompt is empty; give one: amplifier run "…"\n'

@@ -66,7 +66,7 @@ def rules_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
     return rules
 
 
-def test_a_project_only_tightens_rules_before_it_is_trusted(project, workdir, user):
+def test_untrusted_project_only_tightens_rules(project, workdir, user):
     user.write_text('model = "mine"\n[[rules]]\ntool = "web_fetch"\naction = "allow"\n')
     found = read_configuration(workdir)
     assert {path: each.value for path, each in found.values.items()} == {
@@ -89,7 +89,7 @@ def test_a_project_only_tightens_rules_before_it_is_trusted(project, workdir, us
     assert "tool-mcp" not in json.dumps(plan)
 
 
-def test_trust_is_for_the_file_as_it_is_and_can_be_revoked(project, workdir, home):
+def test_trust_covers_file_contents_and_is_revocable(project, workdir, home):
     def trust(*more: str) -> str:
         return run_cli("config", "trust", *more, home=home, cwd=workdir).stdout
 
@@ -109,7 +109,7 @@ def test_trust_is_for_the_file_as_it_is_and_can_be_revoked(project, workdir, hom
     assert not used()
 
 
-def test_a_file_that_every_command_refuses_is_not_trusted(project, workdir, home):
+def test_invalid_file_is_not_trusted(project, workdir, home):
     project.write_text('[[rules]]\ntool = "bash"\naction = "alow"\n')
     finished = run_cli("config", "trust", home=home, cwd=workdir)
     assert finished.returncode == 2
@@ -117,7 +117,7 @@ def test_a_file_that_every_command_refuses_is_not_trusted(project, workdir, home
     assert finished.stdout == ""
 
 
-def test_nothing_of_an_untrusted_project_runs(project, workdir, home, marker, backend):
+def test_nothing_of_untrusted_project_runs(project, workdir, home, marker, backend):
     finished = run_cli(
         "run", "hello", "-p", "offline", "--backend", backend, home=home, cwd=workdir
     )
@@ -132,12 +132,12 @@ def test_nothing_of_an_untrusted_project_runs(project, workdir, home, marker, ba
     assert "tool-pwned" in finished.stderr
 
 
-def test_a_folder_of_a_repository_has_the_configuration_of_the_repository(project, workdir):
+def test_subfolder_uses_repository_configuration(project, workdir):
     (workdir / "below").mkdir()
     assert Project(workdir / "below").file == project
 
 
-def test_the_users_provider_model_and_modules_are_used_and_options_win(user, workdir):
+def test_user_configuration_yields_to_options(user, workdir):
     user.write_text(
         'provider = "mock"\nmodel = "large"\n[modules.tool-bash.config]\ntimeout = 7\n[modules.loop-basic]\n'
         '[mcpServers.files]\ncommand = "server"\nenv = { KEY = "${env:SECRET}" }\n'
@@ -167,9 +167,7 @@ def test_the_users_provider_model_and_modules_are_used_and_options_win(user, wor
         ("provider = ", "not valid TOML"),
     ],
 )
-def test_a_wrong_file_is_reported_with_its_path_and_nothing_is_guessed(
-    content, problem, user, workdir, home
-):
+def test_wrong_file_is_reported_with_path(content, problem, user, workdir, home):
     user.write_text(content)
     with pytest.raises(CommandError) as caught:
         read_configuration(workdir)
@@ -178,7 +176,7 @@ def test_a_wrong_file_is_reported_with_its_path_and_nothing_is_guessed(
     assert run_cli("run", "hello", home=home, cwd=workdir).returncode == 2
 
 
-def test_config_shows_values_with_their_origin_and_no_secret(user, workdir, home):
+def test_config_shows_origins_without_secrets(user, workdir, home):
     user.write_text('[mcpServers.a]\ncommand = "x"\nenv = { API_KEY = "sk-ant-REDACTED" }\n')
     finished = run_cli("config", home=home, cwd=workdir)
     rows = [line.split("\t") for line in finished.stdout.splitlines()]
@@ -191,7 +189,7 @@ def test_config_shows_values_with_their_origin_and_no_secret(user, workdir, home
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_config_at_a_terminal_and_the_plain_theme(columns, user, workdir, home):
+def test_config_at_terminal_and_plain_theme(columns, user, workdir, home):
     user.write_text('theme = "plain"\nprovider = "offline"\n')
     with open_terminal("config", home=home, cwd=workdir, size=(24, columns)) as terminal:
         assert terminal.end() == 0
@@ -202,7 +200,7 @@ def test_config_at_a_terminal_and_the_plain_theme(columns, user, workdir, home):
         assert "\x1b" not in terminal.screen
 
 
-def test_damaged_state_is_an_error_and_trusts_nothing(project, workdir, home):
+def test_damaged_state_is_error_and_untrusted(project, workdir, home):
     (home / "projects.json").write_text("{")
     with pytest.raises(CommandError, match="is damaged"):
         read_configuration(workdir)

@@ -22,7 +22,7 @@ def files(workdir) -> Path:
 
 
 @pytest.mark.slow
-def test_it_answers_from_the_files_at_once(backend, home, files):
+def test_default_agent_answers_from_files(backend, home, files):
     words = (
         "run",
         "list the files and count the lines of notes.txt",
@@ -56,7 +56,7 @@ def test_writing_needs_permission(home, files):
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_ends_the_processes_of_a_command(backend, home, files):
+def test_double_ctrl_c_ends_command_processes(backend, home, files):
     sleep = f"sleep 1000.{secrets.randbelow(10**12)}"  # found by its command line: in a sandbox it has another process id
     with open_terminal("run", "--backend", backend, home=home, cwd=files) as terminal:
         terminal.expect("› ")
@@ -77,7 +77,7 @@ def wait_until_it_runs(text: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, files):
+def test_missing_package_drops_its_tool_only(home, files):
     finished = run_without(
         "truststore", "run", "count the lines of notes.txt", "-q", home=home, cwd=files
     )
@@ -85,7 +85,7 @@ def test_a_package_that_is_missing_leaves_out_its_tool_and_nothing_else(home, fi
     assert "3 lines" in finished.stdout
 
 
-def test_a_provider_without_its_key_names_the_variable(home, files):
+def test_provider_without_key_names_variable(home, files):
     finished = run_cli("run", "hello", "-p", "anthropic", home=home, cwd=files)
     assert finished.returncode == 2
     assert "ANTHROPIC_API_KEY" in finished.stderr
@@ -93,14 +93,14 @@ def test_a_provider_without_its_key_names_the_variable(home, files):
     assert "Traceback" not in finished.stderr
 
 
-def test_the_example_plan_runs(home, files):
+def test_example_plan_runs(home, files):
     plan = str(ROOT / "examples" / "agent.yaml")
     finished = run_cli("run", "count the lines of notes.txt", "--plan", plan, home=home, cwd=files)
     assert finished.returncode == 0
     assert "notes.txt has 3 lines" in finished.stdout
 
 
-def test_the_doctor_finds_no_problem(home, files):
+def test_doctor_finds_no_problem(home, files):
     finished = run_cli("doctor", home=home, cwd=files)
     assert finished.returncode == 0, finished.stdout
     assert (

@@ -41,7 +41,7 @@ def modules(plan: dict, section: str) -> list[str]:
     return [entry["module"] for entry in plan[section]]
 
 
-def test_the_default_plan_is_valid_and_has_everything():
+def test_default_plan_is_valid_and_complete():
     made = build_plan(EVERYTHING, environment={})
     assert check_plan(made.plan) == ([], [])
     assert modules(made.plan, "tools") == list(DEFAULT_TOOLS)
@@ -49,7 +49,7 @@ def test_the_default_plan_is_valid_and_has_everything():
     assert [hook.get("on_failure") for hook in made.plan["hooks"]] == ["deny", "deny", None]
 
 
-def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
+def test_default_plan_pins_essential_modules_only():
     plan = build_plan(EVERYTHING, environment={}).plan
     specs = [*plan["session"].values(), *plan["providers"], *plan["tools"], *plan["hooks"]]
     pinned = {spec["module"] for spec in specs if spec.get("source") == "builtin"}
@@ -60,9 +60,7 @@ def test_the_default_plan_pins_what_the_command_relies_on_and_nothing_else():
     assert [spec for spec in specs if "source" in spec and spec["module"] not in pinned] == []
 
 
-def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(
-    tmp_path, monkeypatch, installed
-):
+def test_foreign_provider_needs_no_own_package(tmp_path, monkeypatch, installed):
     installed.discard("httpx2")
     assert (
         build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "x"}).provider
@@ -89,12 +87,12 @@ def test_a_third_party_provider_does_not_need_the_package_that_ours_needs(
         ({"ANTHROPIC_API_KEY": "x"}, "provider-mock", "provider-mock"),
     ],
 )
-def test_the_provider_is_the_one_asked_for_else_the_one_with_a_key(environment, wanted, chosen):
+def test_provider_is_requested_or_has_key(environment, wanted, chosen):
     made = build_plan(EVERYTHING, provider=wanted, environment=environment)
     assert (modules(made.plan, "providers"), made.provider, made.notes) == ([chosen], chosen, [])
 
 
-def test_a_key_without_its_package_is_reported(installed):
+def test_key_without_package_is_reported(installed):
     installed.discard("httpx2")
     made = build_plan(EVERYTHING, environment={"ANTHROPIC_API_KEY": "very-secret"})
     assert made.provider == "provider-offline"
@@ -103,7 +101,7 @@ def test_a_key_without_its_package_is_reported(installed):
     assert "very-secret" not in note
 
 
-def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
+def test_tool_without_package_is_left_out(installed):
     assert list(build_plan(EVERYTHING, environment={}).plan["agents"]) == ["explorer"]
     installed.discard("truststore")
     made = build_plan(EVERYTHING - {"tool-bash", "tool-task", "hooks-approval"}, environment={})
@@ -114,14 +112,14 @@ def test_a_tool_without_its_package_or_its_module_is_left_out(installed):
     assert modules(made.plan, "hooks") == ["hooks-redaction", "hooks-logging"]
 
 
-def test_error_for_an_unknown_provider_lists_the_installed_ones():
+def test_unknown_provider_error_lists_installed_ones():
     with pytest.raises(
         CommandError, match="no provider 'tool-bash' is installed; there are: anthropic, mock"
     ):
         build_plan(EVERYTHING, provider="tool-bash", environment={})
 
 
-def test_a_model_goes_to_the_loop():
+def test_model_goes_to_loop():
     made = build_plan(EVERYTHING, model="big", environment={"ANTHROPIC_API_KEY": "x"})
     assert (made.provider, made.model) == ("provider-anthropic", "big")
     config = made.plan["session"]["orchestrator"]["config"]
@@ -223,7 +221,7 @@ def plan_file(folder: Path, **sections: object) -> Path:
     return file
 
 
-def test_a_plan_of_the_users_is_taken_as_it_is_with_its_variables(tmp_path):
+def test_user_plan_is_kept_with_variables(tmp_path):
     file = plan_file(tmp_path, providers=[{"module": "provider-x", "config": {"key": "${KEY}"}}])
     made = build_plan(EVERYTHING, file=file, environment={"KEY": "value"})
     assert made.plan["providers"] == [{"module": "provider-x", "config": {"key": "value"}}]
@@ -232,7 +230,7 @@ def test_a_plan_of_the_users_is_taken_as_it_is_with_its_variables(tmp_path):
 
 
 @pytest.mark.parametrize("wanted", ["second", "provider-y", "y"])
-def test_the_provider_asked_for_goes_first(wanted, tmp_path):
+def test_requested_provider_goes_first(wanted, tmp_path):
     entries = ["provider-x", {"module": "provider-y", "instance_id": "second"}]
     made = build_plan(
         EVERYTHING, file=plan_file(tmp_path, providers=entries), provider=wanted, environment={}
@@ -241,7 +239,7 @@ def test_the_provider_asked_for_goes_first(wanted, tmp_path):
     assert made.provider == "provider-y"
 
 
-def test_a_provider_the_plan_does_not_have_is_added_in_front(tmp_path):
+def test_provider_missing_in_plan_is_added(tmp_path):
     file = plan_file(tmp_path, providers=["provider-x"])
     made = build_plan(EVERYTHING, file=file, provider="mock", model="m", environment={})
     assert made.plan["providers"] == [{"module": "provider-mock"}, "provider-x"]
@@ -252,7 +250,7 @@ def test_a_provider_the_plan_does_not_have_is_added_in_front(tmp_path):
 
 
 @pytest.mark.parametrize("session", [None, [], {"orchestrator": 7}])
-def test_an_invalid_plan_is_not_changed(session, tmp_path):
+def test_invalid_plan_is_not_changed(session, tmp_path):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": session}))
     made = build_plan(EVERYTHING, file=file, model="m", environment={})
@@ -274,7 +272,7 @@ def test_conversation_and_events_get_their_paths(tmp_path):
     assert check_plan(placed) == ([], [])
 
 
-def test_paths_the_user_chose_are_kept(tmp_path):
+def test_user_paths_are_kept(tmp_path):
     plan = {
         "session": {
             "orchestrator": "loop-basic",

@@ -109,21 +109,21 @@ def play(screen: Display, *events: TurnEvent) -> None:
         ([request(), delta("cut off")], None, "cut off"),
     ],
 )
-def test_the_answer_is_written_once_on_a_terminal(events, response, expected):
+def test_answer_is_written_once_on_terminal(events, response, expected):
     screen = Screen()
     play(screen, *events)
     screen.end_turn(response)
     assert on_screen(screen.written) == expected.splitlines()
 
 
-def test_a_pipe_gets_the_final_answer_only():
+def test_pipe_gets_final_answer_only():
     screen = Screen(is_piped=True)
     play(screen, request(), delta("thinking aloud"), request(), delta("the answer"))
     screen.end_turn("the answer")
     assert screen.written == "the answer\n"
 
 
-def test_json_formats_do_not_write_the_answer():
+def test_json_formats_do_not_write_answer():
     screen = Screen("json")
     play(screen, request(), delta("x"))
     screen.end_turn("x")
@@ -141,7 +141,7 @@ MARKS = st.sampled_from("\n\n\n  \t#*_`~->|[]()!<&;\\.:1ax\x1b\u202e漢")
         st.text(alphabet=MARKS, max_size=200),
     )
 )
-def test_model_output_has_no_escape_sequences_and_is_the_same_in_pieces_and_at_once(text):
+def test_model_output_is_escape_free_in_pieces(text):
     os.environ["TERM"] = "xterm"
     screens = []
     for events in (
@@ -214,9 +214,7 @@ def window(monkeypatch: pytest.MonkeyPatch, height: int, width: int) -> None:
     ("size", "expected"), [((24, 80), WIDE), ((24, 40), NARROW), ((4, 40), NARROW)]
 )
 @pytest.mark.parametrize("piece", [1, 5, 1000])
-def test_markdown_is_rendered_while_it_arrives_and_stays_in_the_scrollback(
-    size, expected, piece, monkeypatch
-):
+def test_markdown_is_rendered_live_into_scrollback(size, expected, piece, monkeypatch):
     monkeypatch.setattr("amplifier.cli.terminal.display._REDRAW_INTERVAL", 0.0)
     monkeypatch.setattr(
         "amplifier.cli.terminal.display.time", SimpleNamespace(monotonic=lambda: 0.0)
@@ -256,7 +254,7 @@ def test_no_color_leaves_emphasis_and_takes_colour(no_colour, coloured, monkeypa
         ("```python\n" + "x = 1\n" * 5_000 + "END", "END"),
     ],
 )
-def test_hostile_markdown_is_shown_and_obeyed_in_nothing(text, shown):
+def test_hostile_markdown_is_shown_inertly(text, shown):
     screen = Screen()
     play(screen, request(), delta(text))
     screen.end_turn(text)
@@ -265,7 +263,7 @@ def test_hostile_markdown_is_shown_and_obeyed_in_nothing(text, shown):
     assert CONTROLS.search(OWN_SEQUENCES.sub("", written)) is None
 
 
-def test_a_line_that_is_not_whole_finishes_no_block():
+def test_incomplete_line_finishes_no_block():
     text = "- a\n--- x"  # no rule below a list, but a second line of its item
     screen = Screen()
     play(screen, request(), delta(text[:7]), delta(text[7:]))
@@ -273,7 +271,7 @@ def test_a_line_that_is_not_whole_finishes_no_block():
     assert on_screen(screen.written) == [" • a", "   --- x"]
 
 
-def test_an_answer_that_begins_anew_drops_its_unfinished_block():
+def test_restarted_answer_drops_unfinished_block():
     screen = Screen()
     reset = AnswerReset(name=CONTENT_BLOCK_RESET, data={}, text="kept\n\nnext\n\nvoid\n")
     play(screen, request(), delta("kept\n\n"), delta("next\n\nvoid\n"), reset, delta("again"))
@@ -288,7 +286,7 @@ def test_an_answer_that_begins_anew_drops_its_unfinished_block():
     ]
 
 
-def test_a_notice_goes_above_the_block_that_is_being_written():
+def test_notice_goes_above_open_block():
     screen = Screen()
     play(screen, request(), delta("half a "))
     screen.notice("careful", "warning")
@@ -297,7 +295,7 @@ def test_a_notice_goes_above_the_block_that_is_being_written():
     assert on_screen(screen.written) == ["careful", "half a line"]
 
 
-def test_nothing_live_is_drawn_after_a_turn_that_was_cut_off():
+def test_interrupted_turn_draws_nothing_live():
     screen = Screen()
     play(screen, request(), delta("half a "), started(path="a"))
     screen.end_turn(None)
@@ -306,7 +304,7 @@ def test_nothing_live_is_drawn_after_a_turn_that_was_cut_off():
     assert on_screen(screen.written) == ["half a", "", "ended by SIGTERM"]
 
 
-def test_a_window_that_became_narrower_is_cleared_all_the_same(monkeypatch):
+def test_narrowed_window_is_cleared(monkeypatch):
     screen = Screen()
     window(monkeypatch, 24, 80)
     play(screen, request(), delta("word " * 10))
@@ -327,7 +325,7 @@ def finished(call: str = "c1", *, success: bool = True, **data: Any) -> ToolFini
     return ToolFinished(name=name, data={**data, **ids}, **ids, success=success)
 
 
-def test_live_lines_are_cleared_before_anything_else_is_written():
+def test_live_lines_are_cleared_before_output():
     screen = Screen()
     play(
         screen,
@@ -352,7 +350,7 @@ def test_number_of_live_lines_is_limited():
     assert rows[-2:] == ["⋯ and 12 more", "⠋ 0 s, Ctrl-C stops"]
 
 
-def test_nothing_is_written_below_a_question():
+def test_nothing_is_written_below_question():
     screen = Screen()
     record = TurnRecord()
     for event in (started(path="a"), started(call="c2", path="b")):
@@ -399,19 +397,19 @@ _NO_END = "\\ No newline at end of file"
         ({"old_string": "a"}, b"a", None),
     ],
 )
-def test_a_diff_is_made_of_the_file_and_the_call(given, before, lines, tmp_path):
+def test_diff_comes_from_file_and_call(given, before, lines, tmp_path):
     if before is not None:
         (tmp_path / "f").write_bytes(before)
     edit = _edit({"file_path": "f", **given}, tmp_path)
     assert (None if edit is None else edit.lines) == lines
 
 
-def test_a_diff_of_what_is_no_regular_file_does_not_wait_for_it(tmp_path):
+def test_diff_of_irregular_file_does_not_wait(tmp_path):
     os.mkfifo(tmp_path / "f")
     assert _edit({"file_path": "f", "content": "x"}, tmp_path) is None
 
 
-def test_arguments_that_a_question_writes_otherwise_stay_beside_the_diff(tmp_path):
+def test_other_arguments_stay_beside_diff(tmp_path):
     given = {"file_path": "f", "content": "if x:\n" + " " * 20 + "y"}
     edit = _edit(given, tmp_path)
     assert edit is not None
@@ -427,7 +425,7 @@ def test_arguments_that_a_question_writes_otherwise_stay_beside_the_diff(tmp_pat
     assert not edit.covers.intersection(other)
 
 
-def test_the_time_a_person_takes_is_not_the_time_of_the_call(monkeypatch):
+def test_answer_time_is_not_call_time(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     screen = Screen()
@@ -458,7 +456,8 @@ def test_secrets_are_not_shown():
     assert "abcdefghijklmnop" not in screen.errors
 
 
-def test_a_log_record_is_one_line_and_warnings_about_failed_modules_are_hidden():
+def test_log_record_is_one_line():
+    """Warnings about failed modules are hidden."""
     screen = Screen(is_piped=True)
     handler = LogNotices(screen)
 
@@ -471,7 +470,7 @@ def test_a_log_record_is_one_line_and_warnings_about_failed_modules_are_hidden()
     assert screen.errors.splitlines() == ["amplifier.modules.x: first", "amplifier.session: worse"]
 
 
-def test_log_notices_can_be_held_and_moved_into_an_error_message():
+def test_log_notices_can_move_into_error():
     screen = Screen(is_piped=True)
     lines = LogNotices(screen)
     lines.hold()
@@ -501,7 +500,7 @@ def pipe_without_reader() -> Iterator[Any]:
             stream.close()
 
 
-def test_only_a_required_stream_raises_when_its_reader_has_gone():
+def test_only_required_stream_raises_without_reader():
     with pipe_without_reader() as stream:
         lost = Output(stream, is_required=False)
         lost.write("x")
@@ -511,7 +510,7 @@ def test_only_a_required_stream_raises_when_its_reader_has_gone():
         Output(stream, is_required=True).write("x")
 
 
-def test_an_encoding_without_the_glyphs_gets_ascii():
+def test_encoding_without_glyphs_gets_ascii():
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     output = Output(ascii_stream, is_required=False)
     assert (output.glyph("✓", "ok"), output.glyph("é", "e")) == ("ok", "e")
@@ -529,9 +528,7 @@ def test_an_encoding_without_the_glyphs_gets_ascii():
         ("", "", False, False),
     ],
 )
-def test_terminal_capabilities_follow_the_environment(
-    term, no_colour, capable, coloured, monkeypatch
-):
+def test_terminal_capabilities_follow_environment(term, no_colour, capable, coloured, monkeypatch):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("NO_COLOR", no_colour)
     master, slave = pty.openpty()

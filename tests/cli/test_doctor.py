@@ -25,7 +25,7 @@ def findings(capsys) -> dict[str, list[dict[str, str]]]:
     return found
 
 
-def test_the_doctor_checks_everything_and_shows_no_key(tmp_path, monkeypatch, capsys):
+def test_doctor_checks_everything_without_showing_keys(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
     monkeypatch.setenv("ANTHROPIC_API_KEY", "very-secret")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -43,7 +43,7 @@ def test_the_doctor_checks_everything_and_shows_no_key(tmp_path, monkeypatch, ca
     ]
 
 
-def test_a_state_folder_that_cannot_be_written_to_is_a_problem(tmp_path, monkeypatch, capsys):
+def test_unwritable_state_folder_is_problem(tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
     assert main(["doctor", "--json"]) == 1
@@ -52,7 +52,7 @@ def test_a_state_folder_that_cannot_be_written_to_is_a_problem(tmp_path, monkeyp
     assert "set AMPLIFIER_HOME" in state["text"]
 
 
-def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
+def test_crashing_check_is_finding(tmp_path, monkeypatch, capsys):
     def _check_weather():
         raise RuntimeError("no window")
         yield
@@ -64,7 +64,7 @@ def test_a_check_that_crashes_is_a_finding(tmp_path, monkeypatch, capsys):
     assert "no window" in weather["text"]
 
 
-def test_a_module_that_is_broken_is_named(plant, capsys):
+def test_broken_module_is_named(plant, capsys):
     plant("tool-broken", "import no_such_library\n")
     main(["doctor", "--json"])
     (broken,) = [
@@ -74,7 +74,7 @@ def test_a_module_that_is_broken_is_named(plant, capsys):
     assert "no_such_library" in broken["text"]
 
 
-def test_a_module_that_runs_on_an_island_on_trio_is_named(plant, capsys):
+def test_module_on_island_is_named(plant, capsys):
     plant(
         "tool-timer",
         '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n',
@@ -94,7 +94,7 @@ def script(folder, text):
     file.chmod(0o755)
 
 
-def test_another_command_of_the_same_name_is_reported(tmp_path, monkeypatch, capsys):
+def test_other_command_of_same_name_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     metadata = tmp_path / "site" / "amplifier_app_cli-0.1.0.dist-info"
@@ -136,7 +136,7 @@ def test_another_command_of_the_same_name_is_reported(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     ("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "#compdef"), ("fish", "function")]
 )
-def test_each_shell_gets_code_of_its_own(shell, word, cli):
+def test_each_shell_gets_own_code(shell, word, cli):
     captured = cli("completion", shell).out
     assert word in captured
     assert "_AMPLIFIER_COMPLETE" in captured
@@ -150,7 +150,7 @@ def test_each_shell_gets_code_of_its_own(shell, word, cli):
         (["amplifier", "module", "show", "loop-b"], {"loop-basic"}),
     ],
 )
-def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
+def test_shell_completes_commands_and_ids(words, expected, tmp_path):
     SessionStore(tmp_path / "sessions").write(SessionRecord(session_id="monday"))
     variables = {
         **environment(tmp_path),
@@ -165,7 +165,7 @@ def test_the_shell_is_offered_commands_and_ids(words, expected, tmp_path):
     assert os.listdir(tmp_path) == ["sessions"]
 
 
-def test_an_installation_without_trio_is_in_order(monkeypatch, cli):
+def test_installation_without_trio_is_valid(monkeypatch, cli):
     found = importlib.util.find_spec
     for module in (sys.modules[_doctor.__name__], installed_modules):
         monkeypatch.setattr(

@@ -66,9 +66,7 @@ def roles(home: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_call_that_was_cut_off_is_not_repeated_without_permission(
-    backend, home, workdir, durable_plan
-):
+def test_interrupted_call_needs_permission_to_repeat(backend, home, workdir, durable_plan):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, backend, home, workdir)
     gate.touch()
@@ -96,9 +94,7 @@ def test_a_call_that_was_cut_off_is_not_repeated_without_permission(
 @pytest.mark.parametrize(
     ("tool", "shown"), [("wait_for", "s  wait_for"), ("risky", "Your answer: ")]
 )
-def test_without_a_terminal_the_turn_stays_as_it_was(
-    tool, shown, backend, home, workdir, durable_plan
-):
+def test_turn_without_terminal_is_unchanged(tool, shown, backend, home, workdir, durable_plan):
     """Whether the question is about repeating a call, or one of a hook's about a call that was never started."""
     trace = workdir / "trace"
     kill_while(shown, call(tool, path=trace), durable_plan, backend, home, workdir)
@@ -133,9 +129,7 @@ def test_without_a_terminal_the_turn_stays_as_it_was(
 
 
 @pytest.mark.slow
-def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut_off(
-    backend, home, workdir, durable_plan
-):
+def test_unattended_new_turn_is_left_resumable(backend, home, workdir, durable_plan):
     trace = workdir / "trace"
     words = ("--plan", durable_plan, "--backend", backend)
     finished = run_cli("run", call("risky", path=trace), *words, home=home, cwd=workdir)
@@ -154,7 +148,7 @@ def test_a_new_turn_that_needs_someone_is_left_and_resumed_like_one_that_was_cut
 
 
 @pytest.mark.slow
-def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, workdir, durable_plan):
+def test_waiting_question_is_asked_again(backend, home, workdir, durable_plan):
     trace = workdir / "trace"
     kill_while("Your answer: ", call("risky", path=trace), durable_plan, backend, home, workdir)
     assert not trace.exists()
@@ -170,7 +164,7 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(backend, home, work
 
 
 @pytest.mark.slow
-def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, durable_plan):
+def test_prompt_replaces_open_turn(backend, home, workdir, durable_plan):
     kill_while(
         "s  wait_for", call("wait_for", path=workdir / "gate"), durable_plan, backend, home, workdir
     )
@@ -182,7 +176,7 @@ def test_a_prompt_gives_the_turn_up_and_begins_another(backend, home, workdir, d
 
 
 @pytest.mark.slow
-def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir, durable_plan):
+def test_changed_plan_is_shown_before_resuming(home, workdir, durable_plan):
     gate = workdir / "gate"
     kill_while("s  wait_for", call("wait_for", path=gate), durable_plan, "asyncio", home, workdir)
     gate.touch()
@@ -204,7 +198,7 @@ def test_a_plan_that_has_changed_is_shown_before_the_turn_goes_on(home, workdir,
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
 
 
-def test_the_changes_of_a_plan_are_listed_and_secrets_are_not_kept(tmp_path):
+def test_plan_changes_are_listed_without_secrets(tmp_path):
     tools = [{"module": "tool-a", "config": {"api_key": "sk-1234567890abcdef"}}, "tool-b", "tool-b"]
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}, "tools": tools}
     store = SessionStore(tmp_path)

@@ -44,7 +44,7 @@ def debug_log(monkeypatch, request):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_debug_record_is_one_line_without_controls(attack, debug_log):
+def test_debug_record_is_one_clean_line(attack, debug_log):
     logging.getLogger("amplifier.x").debug("input %s", {"path": ATTACKS[attack]}["path"])
     lines = debug_log.getvalue().splitlines()
     assert len(lines) == 1
@@ -53,7 +53,7 @@ def test_a_debug_record_is_one_line_without_controls(attack, debug_log):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_traceback_in_the_debug_log_is_indented_and_without_controls(attack, debug_log):
+def test_debug_traceback_is_indented_and_clean(attack, debug_log):
     try:
         raise ValueError(ATTACKS[attack])
     except ValueError:
@@ -64,13 +64,13 @@ def test_a_traceback_in_the_debug_log_is_indented_and_without_controls(attack, d
     assert not _controls(debug_log.getvalue())
 
 
-def test_a_secret_in_the_debug_log_is_redacted(debug_log):
+def test_secret_in_debug_log_is_redacted(debug_log):
     logging.getLogger("amplifier.x").debug("input password=hunter2!")
     assert debug_log.getvalue() == "DEBUG amplifier.x: input password=[REDACTED]\n"
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_notice_has_no_controls_and_no_line_that_looks_like_another_notice(attack, monkeypatch):
+def test_notice_cannot_imitate_another(attack, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     Display(StandardStreams(), "text", quiet=False).notice(f"[hook] {ATTACKS[attack]}", "warning")
@@ -79,7 +79,7 @@ def test_a_notice_has_no_controls_and_no_line_that_looks_like_another_notice(att
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_problems_of_a_plan_are_one_line_each(attack, tmp_path, cli):
+def test_plan_problems_are_one_line_each(attack, tmp_path, cli):
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"session": {"orchestrator": ATTACKS[attack]}, ATTACKS[attack]: 1}))
     captured = cli("plan", "check", str(file), code=1)
@@ -88,7 +88,7 @@ def test_problems_of_a_plan_are_one_line_each(attack, tmp_path, cli):
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_plan_is_shown_without_controls_and_as_the_same_json(attack, tmp_path, cli):
+def test_plan_is_shown_clean_and_equivalent(attack, tmp_path, cli):
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "agents": {"ü": ATTACKS[attack]},
@@ -101,9 +101,7 @@ def test_a_plan_is_shown_without_controls_and_as_the_same_json(attack, tmp_path,
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_error_of_a_failed_command_and_its_traceback_have_no_controls(
-    attack, tmp_path, monkeypatch, cli
-):
+def test_failed_command_error_is_clean(attack, tmp_path, monkeypatch, cli):
     monkeypatch.setenv(
         "AMPLIFIER_HOME", str(tmp_path / ATTACKS[attack])
     )  # its name is part of the message

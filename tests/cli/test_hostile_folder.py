@@ -33,9 +33,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("make", [fifo, endless])
 @pytest.mark.parametrize(("name", "command", "words"), COMMANDS.values(), ids=COMMANDS)
-def test_what_is_no_regular_file_is_refused_and_not_waited_for(
-    name, command, words, make, home, workdir
-):
+def test_irregular_file_is_refused_without_waiting(name, command, words, make, home, workdir):
     make(workdir / name)
     finished = run_cli(*command, home=home, cwd=workdir)
     assert finished.returncode in (1, 2), finished.stderr
@@ -43,7 +41,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(
     assert "Traceback" not in finished.stderr
 
 
-def test_a_plan_that_is_larger_than_any_is_refused_before_it_is_read(home, workdir):
+def test_oversized_plan_is_refused_unread(home, workdir):
     with (workdir / "plan.json").open("wb") as file:
         file.truncate(2_000_000_000)
     finished = run_cli("plan", "check", "plan.json", home=home, cwd=workdir)

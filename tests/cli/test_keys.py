@@ -27,7 +27,7 @@ def keyring(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
+def test_key_is_kept_listed_used_and_removed(home, workdir, keyring):
     def run(*arguments, stdin=None, **more):
         return run_cli(*arguments, home=home, cwd=workdir, stdin=stdin, extra={**keyring, **more})
 
@@ -62,7 +62,7 @@ def test_a_key_is_kept_listed_used_and_removed(home, workdir, keyring):
     ) == (2, True)
 
 
-def test_a_key_that_the_keyring_has_lost_is_named(home, workdir, keyring):
+def test_key_lost_by_keyring_is_named(home, workdir, keyring):
     run_cli("keys", "set", "openai", home=home, cwd=workdir, stdin=KEY, extra=keyring)
     (Path(keyring["XDG_DATA_HOME"]) / "python_keyring/keyring_pass.cfg").unlink()
     finished = run_cli("run", "hello", home=home, cwd=workdir, extra=keyring)
@@ -91,13 +91,13 @@ def test_a_key_that_the_keyring_has_lost_is_named(home, workdir, keyring):
         ("anthropic", "a\nb\n", "as one line of text on standard input, got 2 lines"),
     ],
 )
-def test_what_is_no_key_is_refused(name, stdin, message, home, workdir, keyring):
+def test_invalid_key_is_refused(name, stdin, message, home, workdir, keyring):
     refused = run_cli("keys", "set", name, home=home, cwd=workdir, stdin=stdin, extra=keyring)
     assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
     assert not (home / "keys").exists()
 
 
-def test_a_system_without_a_keyring_is_told_so(home, workdir):
+def test_system_without_keyring_is_reported(home, workdir):
     none = {"PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring"}
     refused = run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=none)
     assert refused.returncode == 2
@@ -106,9 +106,8 @@ def test_a_system_without_a_keyring_is_told_so(home, workdir):
     )
 
 
-def test_a_backend_that_is_not_there_is_told_so_and_an_agent_without_a_key_runs(
-    home, workdir, keyring
-):
+def test_missing_backend_is_reported(home, workdir, keyring):
+    """An agent without a key runs."""
     run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=keyring)
     broken = {"PYTHON_KEYRING_BACKEND": "nowhere.Keyring"}
     finished = run_cli("run", "hello", "-p", "offline", home=home, cwd=workdir, extra=broken)
@@ -131,7 +130,7 @@ class Keyring(KeyringBackend):
 """
 
 
-def test_a_keyring_that_waits_for_its_user_can_be_left(home, workdir, keyring):
+def test_waiting_keyring_can_be_left(home, workdir, keyring):
     run_cli("keys", "set", "anthropic", home=home, cwd=workdir, stdin=KEY, extra=keyring)
     (workdir / "slow_keyring.py").write_text(SLOW)
     path = os.pathsep.join([str(workdir), environment(home)["PYTHONPATH"]])
@@ -149,7 +148,7 @@ def test_a_keyring_that_waits_for_its_user_can_be_left(home, workdir, keyring):
         assert process.wait(PATIENCE) == 130
 
 
-def test_the_terminal_does_not_show_what_is_typed(home, workdir, keyring):
+def test_terminal_hides_typed_key(home, workdir, keyring):
     with open_terminal(
         "keys", "set", "anthropic", home=home, cwd=workdir, extra=keyring
     ) as terminal:

@@ -21,7 +21,7 @@ from tests._support.tree import ROOT
 
 
 @pytest.mark.slow
-def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, workdir, plan):
+def test_line_is_edited_recalled_and_pasted(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -48,7 +48,7 @@ def test_a_line_is_edited_recalled_and_pasted_at_the_terminal(backend, home, wor
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
-def test_lines_typed_ahead_wait_for_their_turn(home, workdir, plan):
+def test_lines_typed_ahead_wait(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("say one\nsay two\nhistory\n/exit", "\none", "\ntwo", "3 prompts so far")
         assert terminal.end() == 0
@@ -71,7 +71,7 @@ EDITS = {
 
 
 @mostly_on("trio")
-def test_keys_edit_the_line(backend, home, workdir, plan):
+def test_keys_edit_line(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -82,7 +82,7 @@ def test_keys_edit_the_line(backend, home, workdir, plan):
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, workdir, plan):
+def test_history_survives_restart_and_keeps_draft(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -104,7 +104,7 @@ def test_history_survives_a_restart_and_returns_to_the_draft(backend, home, work
 
 
 @pytest.mark.slow
-def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
+def test_resumed_session_history_comes_first(home, workdir, plan):
     assert (
         run_cli(
             "run", "say asked", "--plan", plan, "--session-id", "mine", home=home, cwd=workdir
@@ -122,9 +122,8 @@ def test_history_of_a_resumed_session_comes_first(home, workdir, plan):
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_out(
-    backend, home, workdir, plan
-):
+def test_pasted_text_is_sent_exactly(backend, home, workdir, plan):
+    """Its controls are spelled out on the screen."""
     family, word = (
         "👩\u200d👩\u200d👧",
         "می\u200cخواهم",
@@ -158,7 +157,7 @@ def test_pasted_and_recalled_text_is_sent_as_it_is_and_its_controls_are_spelled_
     assert asked[-2:] == sent
 
 
-def test_completions_are_listed_with_what_a_terminal_would_obey_spelled_out(tmp_path, monkeypatch):
+def test_completions_spell_out_controls(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a\u202eb.txt").touch()
     completer = _Completer({"/do": "turn \u202e it"})
@@ -170,9 +169,8 @@ def test_completions_are_listed_with_what_a_terminal_would_obey_spelled_out(tmp_
         assert (found.text, found.display_text, found.display_meta_text) == (text, shown, about)
 
 
-def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output(
-    home, workdir, plan, tmp_path
-):
+def test_line_goes_to_standard_error(home, workdir, plan, tmp_path):
+    """The answer goes to standard output."""
     answers = tmp_path / "answers"
     with (
         answers.open("w") as file,
@@ -185,9 +183,7 @@ def test_a_line_goes_where_standard_error_goes_and_the_answer_to_standard_output
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(
-    which, backend, home, workdir, plan
-):
+def test_signal_during_input_restores_terminal(which, backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -200,7 +196,7 @@ def test_a_signal_while_a_line_is_being_entered_restores_the_terminal(
         assert terminal.screen.count("\x1b[?2004h") == terminal.screen.count("\x1b[?2004l")
 
 
-def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
+def test_keys_after_ctrl_c_join_next_line(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("say dropped\x03say kept", "Press Ctrl-C again to leave.", "\nkept")
         terminal.leave("\x04")
@@ -208,7 +204,7 @@ def test_keys_behind_a_ctrl_c_belong_to_the_next_line(home, workdir, plan):
 
 
 @pytest.mark.slow
-def test_a_window_that_is_closed_at_the_prompt_ends_the_chat(backend, home, workdir, plan):
+def test_closed_window_ends_chat(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -231,9 +227,7 @@ def without_prompt_toolkit(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(ROOT), str(package.parent)])}
 
 
-def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolkit(
-    without_prompt_toolkit, home, workdir, plan
-):
+def test_dumb_terminal_needs_no_prompt_toolkit(without_prompt_toolkit, home, workdir, plan):
     extra = {**without_prompt_toolkit, "TERM": "dumb"}
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir, extra=extra) as terminal:
         terminal.say("say hello", "\nhello")
@@ -244,9 +238,7 @@ def test_a_chat_at_a_terminal_that_cannot_move_its_cursor_needs_no_prompt_toolki
         assert "\x1b" not in terminal.screen
 
 
-def test_a_chat_without_prompt_toolkit_names_the_extra_to_install(
-    without_prompt_toolkit, home, workdir, plan
-):
+def test_missing_prompt_toolkit_names_extra(without_prompt_toolkit, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, home=home, cwd=workdir, extra=without_prompt_toolkit
     ) as terminal:
@@ -265,7 +257,7 @@ def kept(history: PromptHistory) -> list[str]:
     return list(history.load_history_strings())[::-1]
 
 
-def test_history_keeps_entries_of_several_lines_in_order(tmp_path):
+def test_history_keeps_multiline_entries_in_order(tmp_path):
     history = PromptHistory(tmp_path / "home" / "history")
     for entry in ("one", "two\nlines", "漢 \u2028 \u202e \udcff"):
         history.append_string(entry)
@@ -281,7 +273,7 @@ def test_damaged_history_lines_are_left_out(tmp_path):
     assert kept(PromptHistory(tmp_path / "history")) == ["one", "two"]
 
 
-def test_history_file_is_cut_back_to_the_latest_entries(tmp_path, monkeypatch):
+def test_history_file_keeps_latest_entries(tmp_path, monkeypatch):
     monkeypatch.setattr(line_prompt, "MOST_ENTRIES", 3)
     history = PromptHistory(tmp_path / "history")
     for number in range(6):
@@ -292,7 +284,7 @@ def test_history_file_is_cut_back_to_the_latest_entries(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["history"]
 
 
-def test_long_entries_of_several_chats_do_not_mix(tmp_path):
+def test_long_concurrent_entries_do_not_mix(tmp_path):
     entries = {letter * 50_000 for letter in "abcd"}
 
     def enter(entry: str) -> None:
@@ -308,7 +300,7 @@ def test_long_entries_of_several_chats_do_not_mix(tmp_path):
     assert (len(found), set(found)) == (80, entries)
 
 
-def test_a_history_that_cannot_be_kept_is_no_error(tmp_path):
+def test_unwritable_history_is_not_error(tmp_path):
     history = PromptHistory(tmp_path)  # a folder
     history.append_string("one")
     assert kept(history) == []

@@ -14,7 +14,7 @@ from tests._support.programs import run_program
 from tests._support.terminal import environment
 
 
-def test_the_version_is_the_installed_one_also_of_the_package_as_a_program(cli):
+def test_version_is_installed_one(cli):
     assert cli("--version").out == f"amplifier, version {version('amplifier')}\n"
     finished = run_program([sys.executable, "-m", "amplifier", "--version"])
     assert (finished.returncode, finished.stderr) == (0, "")
@@ -22,7 +22,7 @@ def test_the_version_is_the_installed_one_also_of_the_package_as_a_program(cli):
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
-def test_version_and_help_import_neither_the_kernel_nor_the_commands(option):
+def test_version_and_help_import_little(option):
     program = f"import sys; from amplifier.cli import main; main([{option!r}]); print(*sorted(sys.modules))"
     loaded = run_program([sys.executable, "-c", program]).stdout.split()
     assert {"click", "amplifier.cli.commands.app"} <= set(loaded)
@@ -47,7 +47,7 @@ def test_version_and_help_import_neither_the_kernel_nor_the_commands(option):
     assert sorted(unwanted.intersection(loaded)) == []
 
 
-def test_an_unknown_command_is_a_usage_error(cli):
+def test_unknown_command_is_usage_error(cli):
     assert "No such command 'no-such-command'." in cli("no-such-command", code=2).err
 
 
@@ -55,12 +55,12 @@ def test_an_unknown_command_is_a_usage_error(cli):
     ("words", "meant"),
     [(["sesion", "list"], "session"), (["docter"], "doctor"), (["module", "validat"], "validate")],
 )
-def test_error_for_a_misspelt_command_suggests_the_nearest_one(words, meant, cli):
+def test_misspelt_command_error_suggests_nearest(words, meant, cli):
     assert f"did you mean {meant!r}?" in cli(*words, code=2).err
 
 
 @pytest.mark.parametrize("words", [["--version"], ["plan", "check", "x.yaml"], []])
-def test_without_click_one_line_names_the_extra_to_install(words):
+def test_missing_click_names_extra(words):
     program = f"import sys; sys.modules['click'] = None; from amplifier.cli import main; sys.exit(main({words!r}))"
     finished = run_program([sys.executable, "-c", program])
     assert (finished.returncode, finished.stdout) == (2, "")
@@ -70,7 +70,7 @@ def test_without_click_one_line_names_the_extra_to_install(words):
     )
 
 
-def test_another_module_missing_is_not_blamed_on_click():
+def test_click_is_not_blamed_for_others():
     missing = "amplifier.cli.commands.shared_options"
     program = f"import sys; sys.modules[{missing!r}] = None; from amplifier.cli import main; main(['--version'])"
     finished = run_program([sys.executable, "-c", program])
@@ -79,7 +79,7 @@ def test_another_module_missing_is_not_blamed_on_click():
 
 
 @pytest.mark.parametrize("width", ["40", "80", "400"])
-def test_the_help_lists_what_the_commands_report_of_themselves(width):
+def test_help_lists_commands_own_descriptions(width):
     program = (
         "import sys; from amplifier.cli.commands import app\n"
         "app.app._summaries = {} if sys.argv[1] == 'imported' else app.app._summaries\n"
@@ -92,7 +92,7 @@ def test_the_help_lists_what_the_commands_report_of_themselves(width):
     assert (known.returncode, known.stdout) == (0, imported.stdout)
 
 
-def test_ctrl_c_while_the_command_is_still_being_imported_ends_it_quietly():
+def test_ctrl_c_during_import_ends_quietly():
     program = (
         "import sys\n"
         "class Impatient:\n"
@@ -106,7 +106,7 @@ def test_ctrl_c_while_the_command_is_still_being_imported_ends_it_quietly():
 
 
 @pytest.mark.slow
-def test_usage_lines_name_the_command_that_was_typed():
+def test_usage_line_names_typed_command():
     ended = run_program([sys.executable, "-m", "amplifier", "run", "--nonsense"], timeout=60)
     assert ended.returncode == 2
     assert ended.stderr.startswith("Usage: python -m amplifier run ")

@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_list_shows_the_tools_and_the_servers_that_fail(file, backend, cli):
+def test_list_shows_tools_and_failing_servers(file, backend, cli):
     printed = cli("mcp", "list", "--plan", file, "--backend", backend, code=1)
     assert "small\tsmall_echo\tread-only\tReturn the text.\n" in printed.out
     assert "small\tsmall_erase\tdestructive\tErase it.\n" in printed.out
@@ -54,13 +54,13 @@ def test_test_prints_timings(file, cli):
 
 
 @pytest.mark.parametrize("words", [["text=a b"], ['{"text": "a b"}']])
-def test_call_prints_the_result_and_its_time(file, words, backend, cli):
+def test_call_prints_result_and_time(file, words, backend, cli):
     printed = cli("mcp", "call", "small", "upper", *words, "--plan", file, "--backend", backend)
     assert printed.out == "A B\n"
     assert printed.err.endswith(" s\n")
 
 
-def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, cli):
+def test_call_accepts_plan_name_and_prints_json(file, cli):
     assert (
         json.loads(
             cli("mcp", "call", "small", "small_echo", "text=7", "--plan", file, "--json").out
@@ -96,7 +96,7 @@ def test_call_takes_the_name_in_the_plan_as_well_and_prints_json(file, cli):
         (["login", "gone"], 1, "was not found"),
     ],
 )
-def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, cli):
+def test_wrong_call_gets_one_message(file, arguments, code, words, cli):
     error = cli("mcp", *arguments, "--plan", file, code=code).err
     assert words in error
     assert len(error.splitlines()) == 1
@@ -113,12 +113,12 @@ def test_a_wrong_call_gets_one_clear_message(file, arguments, code, words, cli):
     ],
 )
 @pytest.mark.parametrize("words", [["list"], ["test"], ["list", "--json"]])
-def test_a_file_without_servers_is_refused(words, content, message, tmp_path, cli):
+def test_file_without_servers_is_refused(words, content, message, tmp_path, cli):
     (tmp_path / "mcp.json").write_text(content)
     assert message in cli("mcp", *words, "--plan", str(tmp_path / "mcp.json"), code=2).err
 
 
-def test_import_prints_a_section_of_a_plan(tmp_path, cli, monkeypatch):
+def test_import_prints_plan_section(tmp_path, cli, monkeypatch):
     monkeypatch.setenv("GITHUB_KEY", "value")
     given: dict[str, Any] = {
         "fs": {
@@ -145,7 +145,7 @@ def test_import_prints_a_section_of_a_plan(tmp_path, cli, monkeypatch):
     assert [server.name for server in read_mcp_options(read_servers(plan)).servers] == ["fs", "web"]
 
 
-def test_the_file_of_vs_code_is_read():
+def test_vs_code_file_is_read():
     assert servers_of({"inputs": [], "servers": {"x": {"command": "a"}}}) == {"x": {"command": "a"}}
     assert servers_of({"session": {}, "servers": {}}) is None
 
@@ -153,9 +153,7 @@ def test_the_file_of_vs_code_is_read():
 # ── in the default agent ─────────────────────────────────────────────────────────────────────────
 
 
-def test_an_added_server_is_in_the_default_agent_until_it_is_removed(
-    backend, tmp_path, monkeypatch, cli
-):
+def test_added_server_stays_until_removed(backend, tmp_path, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GREETING", "hello")
     monkeypatch.chdir(tmp_path)
@@ -189,13 +187,13 @@ def test_an_added_server_is_in_the_default_agent_until_it_is_removed(
         (["", "run"], "expected a printable name of a server"),
     ],
 )
-def test_add_checks_what_it_writes(arguments, problem, tmp_path, monkeypatch, capsys):
+def test_add_checks_its_output(arguments, problem, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
     main(["mcp", "add", *arguments])
     assert problem in capsys.readouterr().err
 
 
-def test_run_uses_the_servers_of_a_file(file, backend, tmp_path):
+def test_run_uses_servers_of_file(file, backend, tmp_path):
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()
     with open_terminal(

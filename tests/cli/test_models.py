@@ -9,7 +9,7 @@ import pytest
 from tests._support.terminal import run_cli
 
 
-def test_models_of_a_provider_are_listed(backend, home, workdir):
+def test_provider_models_are_listed(backend, home, workdir):
     listed = run_cli(
         "models", "-p", "offline", "--json", "--backend", backend, home=home, cwd=workdir
     )
@@ -35,19 +35,19 @@ def test_models_of_a_provider_are_listed(backend, home, workdir):
         ),
     ],
 )
-def test_a_provider_that_cannot_be_used_is_refused_with_advice(arguments, message, home, workdir):
+def test_unusable_provider_is_refused_with_advice(arguments, message, home, workdir):
     refused = run_cli(*arguments, home=home, cwd=workdir)
     assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
 
 
-def test_the_provider_of_the_configuration_is_listed_without_a_key(home, workdir):
+def test_configured_provider_is_listed_without_key(home, workdir):
     home.mkdir()
     (home / "config.toml").write_text('provider = "offline"\n')
     listed = run_cli("models", "--json", home=home, cwd=workdir)
     assert "offline" in {model["provider"] for model in json.loads(listed.stdout)}
 
 
-def test_compatible_server_of_the_configuration_is_listed(home, workdir):
+def test_configured_compatible_server_is_listed(home, workdir):
     """Nothing listens there, so the report names it as the one that gives no list."""
     home.mkdir()
     config = '[modules.provider-openai-compatible.config]\nbase_url = "http://127.0.0.1:9/v1"\ndefault_model = "x"\n'

@@ -11,7 +11,7 @@ from amplifier.plan import check_plan
 from tests.loading._forge import distribution, package
 
 
-def test_modules_are_listed_by_kind_with_a_line_each(cli):
+def test_modules_are_listed_by_kind(cli):
     rows = [line.split("\t") for line in cli("module", "list").out.splitlines()]
     by_id = {row[0]: row for row in rows}
     assert by_id["loop-basic"][1] == "orchestrator"
@@ -22,7 +22,7 @@ def test_modules_are_listed_by_kind_with_a_line_each(cli):
     )
 
 
-def test_a_kind_can_be_asked_for_and_json(cli):
+def test_list_of_kind_as_json(cli):
     shown = json.loads(cli("module", "list", "--type", "context", "--json").out)
     assert {"context-simple", "context-persistent"} <= {info["id"] for info in shown}
     assert {info["type"] for info in shown} == {"context"}
@@ -31,7 +31,7 @@ def test_a_kind_can_be_asked_for_and_json(cli):
     )  # each its own, not its distribution's
 
 
-def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(cli):
+def test_module_is_shown_with_origin(cli):
     shown = json.loads(cli("module", "show", "tool-search", "--json").out)
     assert shown["loads"] is True
     assert shown["origin"].startswith("entry point tool-search of amplifier")
@@ -39,7 +39,7 @@ def test_a_module_is_shown_with_what_it_is_and_where_it_comes_from(cli):
     assert "mount point    tools" in cli("module", "show", "tool-search").out
 
 
-def test_error_for_an_unknown_kind_lists_the_kinds(cli):
+def test_unknown_kind_error_lists_kinds(cli):
     printed = cli("module", "list", "--type", "tols", code=2)
     assert printed.out == ""
     assert (
@@ -48,7 +48,7 @@ def test_error_for_an_unknown_kind_lists_the_kinds(cli):
     )
 
 
-def test_a_missing_package_is_shown_with_the_command_to_install_it(monkeypatch, cli):
+def test_missing_package_shows_install_command(monkeypatch, cli):
     monkeypatch.setattr(_module, "missing_package", lambda module_id: ("anthropic", "anthropic"))
     assert (
         "missing        anthropic: pip install 'amplifier[anthropic]'\n"
@@ -60,14 +60,14 @@ def test_a_missing_package_is_shown_with_the_command_to_install_it(monkeypatch, 
     }
 
 
-def test_a_module_that_cannot_be_imported_is_shown_as_such(plant, cli):
+def test_unimportable_module_is_shown(plant, cli):
     plant("tool-broken", "import no_such_library\n")
     shown = json.loads(cli("module", "show", "tool-broken", "--json").out)
     assert shown["loads"] is False
     assert "no_such_library" in shown["problem"]
 
 
-def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio(plant, cli):
+def test_asyncio_only_module_shows_trio_behaviour(plant, cli):
     plant(
         "tool-metronome",
         '__amplifier_backends__ = ("asyncio",)\n\nasync def mount(coordinator, config): ...\n',
@@ -81,7 +81,7 @@ def test_a_module_for_asyncio_only_is_listed_and_shown_with_what_happens_on_trio
     assert "backends" not in cli("module", "show", "tool-todo").out
 
 
-def test_the_default_plan_can_be_seen_and_used_as_a_file(tmp_path, cli):
+def test_default_plan_is_shown_and_usable(tmp_path, cli):
     shown = cli("plan", "show", "-m", "openai:big").out
     plan = json.loads(shown)
     assert check_plan(plan)[0] == []
@@ -91,7 +91,7 @@ def test_the_default_plan_can_be_seen_and_used_as_a_file(tmp_path, cli):
     cli("plan", "check", str(file))
 
 
-def test_a_plan_is_shown_without_its_secrets(tmp_path, monkeypatch, cli):
+def test_plan_is_shown_without_secrets(tmp_path, monkeypatch, cli):
     monkeypatch.setenv("MY_KEY", "sk-very-secret-value-0123456789")
     file = tmp_path / "plan.json"
     plan = {
@@ -121,7 +121,7 @@ def published(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_listing_shows_which_module_is_in_use_each_with_its_own_description(published, cli):
+def test_listing_shows_module_in_use(published, cli):
     rows = [
         line.split("\t")
         for line in cli("module", "list", "--type", "tool").out.splitlines()
@@ -144,19 +144,19 @@ def test_the_listing_shows_which_module_is_in_use_each_with_its_own_description(
     ]
 
 
-def test_a_module_is_shown_with_those_it_takes_precedence_over(published, cli):
+def test_module_shows_overridden_ones(published, cli):
     shown = cli("module", "show", "tool-todo").out
     assert "from           amplifier_module_tool_todo 1.2\n" in shown
     assert 'others         built in (not used; source: "builtin")\n' in shown
 
 
-def test_validate_checks_the_module_in_use(published, capsys):
+def test_validate_checks_module_in_use(published, capsys):
     from amplifier.conformance.target.locate import find_target
 
     assert find_target("tool-todo").import_name == "amplifier_module_tool_todo"
 
 
-def test_a_contested_id_is_listed_as_such(published, cli):
+def test_contested_id_is_listed(published, cli):
     distribution(published, "evil", {"tool-todo": "evil:mount"}, "6.6")
     rows = [
         line.split("\t")

@@ -26,7 +26,7 @@ def examined(folder: Path, **options: Any) -> Report:
 
 
 @pytest.mark.parametrize("kind", CONTRACTS)
-def test_a_new_module_of_every_type_is_well_formed(kind, tmp_path, capsys):
+def test_new_module_is_well_formed(kind, tmp_path, capsys):
     assert main(["module", "new", "word-count", "--type", kind, "--into", str(tmp_path)]) == 0
     [folder] = tmp_path.iterdir()
     assert str(folder) in capsys.readouterr().out
@@ -61,7 +61,7 @@ def test_new_module_keeps_required_and_recommended_clauses(kind, backends, tmp_p
     assert report.recommendations == [], str(report)
 
 
-def test_a_new_loop_gives_the_model_a_tools_output_as_the_built_in_loops_do(tmp_path, capsys):
+def test_new_loop_passes_tool_output_to_model(tmp_path, capsys):
     assert (
         main(["module", "new", "loop-mine", "--type", "orchestrator", "--into", str(tmp_path)]) == 0
     )
@@ -96,7 +96,7 @@ async def first_result(plan: dict[str, Any]) -> str:
         return str(next(message["content"] for message in messages if message["role"] == "tool"))
 
 
-def test_readme_of_a_new_module_names_the_ways_to_install_the_kernel(tmp_path):
+def test_readme_names_ways_to_install_kernel(tmp_path):
     assert main(["module", "new", "tool-words", "--into", str(tmp_path)]) == 0
     readme = (tmp_path / "amplifier-module-tool-words" / "README.md").read_text()
     assert "pip install -e '../amplifier[testing,cli]'" in readme
@@ -104,7 +104,7 @@ def test_readme_of_a_new_module_names_the_ways_to_install_the_kernel(tmp_path):
     assert "amplifier[testing,cli] @ git+https://" in readme
 
 
-def test_readme_of_a_new_module_shows_the_report_and_its_outputs_for_ci(tmp_path):
+def test_readme_shows_report_and_ci_outputs(tmp_path):
     assert main(["module", "new", "words", "--type", "tool", "--into", str(tmp_path)]) == 0
     readme = (tmp_path / "amplifier-module-tool-words" / "README.md").read_text()
     known = {option for parameter in validate.params for option in parameter.opts}
@@ -133,7 +133,7 @@ def denial_plan(loop: str, tool: str, hook: str) -> dict[str, Any]:
     }
 
 
-def test_denial_of_a_new_hook_reaches_the_model_through_a_new_loop(tmp_path):
+def test_new_hook_denial_reaches_model(tmp_path):
     for name in ("loop-words", "tool-words", "hooks-words"):
         assert main(["module", "new", name, "--into", str(tmp_path)]) == 0
     folders = [
@@ -145,7 +145,7 @@ def test_denial_of_a_new_hook_reaches_the_model_through_a_new_loop(tmp_path):
     )
 
 
-def test_error_for_a_missing_type_lists_the_types(tmp_path, capsys):
+def test_missing_type_error_lists_types(tmp_path, capsys):
     assert main(["module", "new", "words", "--into", str(tmp_path)]) == 2
     assert "--type is missing; expected one of orchestrator, " in capsys.readouterr().err
     assert main(["module", "new", "words", "--type", "tol", "--into", str(tmp_path)]) == 2

@@ -12,7 +12,7 @@ from tests._support.terminal import open_terminal, run_without
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["hypothesis", "trio"])
-def test_a_missing_extra_is_reported_and_not_blamed_on_the_module(package, home, workdir):
+def test_missing_extra_is_not_blamed_on_module(package, home, workdir):
     finished = run_without(package, "module", "validate", "tool-todo", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == (
@@ -56,9 +56,7 @@ def test_static_checks_need_no_extra(cli, monkeypatch):
         ),
     ],
 )
-def test_options_that_are_invalid_or_not_for_the_module_are_rejected_before_running(
-    arguments, message, cli
-):
+def test_invalid_options_are_rejected_before_running(arguments, message, cli):
     printed = cli("module", "validate", *arguments, code=2)
     assert printed.out == ""
     assert message in printed.err
@@ -73,9 +71,7 @@ def test_options_that_are_invalid_or_not_for_the_module_are_rejected_before_runn
         (["tool-todo", "--only", "T99"], "there is no such clause"),
     ],
 )
-def test_a_command_that_fails_is_reported_in_every_form_that_was_asked_for(
-    arguments, message, cli, tmp_path
-):
+def test_failing_command_is_reported_in_every_form(arguments, message, cli, tmp_path):
     junit = tmp_path / "report.xml"
     printed = cli("module", "validate", *arguments, "--junit", str(junit), code=2)
     assert message in printed.err
@@ -103,7 +99,7 @@ def test_unchecked_clauses_are_not_reported_as_kept(cli):
     )
 
 
-def test_a_part_of_the_contract_can_be_checked(cli):
+def test_part_of_contract_can_be_checked(cli):
     assert "  kept " not in cli("module", "validate", "tool-todo", "--only", "A2", "--static").out
     shown = cli(
         "module", "validate", "tool-todo", "--only", "A2", "--static", "-v"
@@ -115,7 +111,7 @@ def test_a_part_of_the_contract_can_be_checked(cli):
 MUTE = '__amplifier_module_type__ = "tool"\n\n\ndef mount(coordinator, config):\n    pass\n'
 
 
-def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monkeypatch, cli):
+def test_combined_outputs_keep_verdict_exit_code(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     Path("tool_mute.py").write_text(MUTE)
     files = ["--html", "r.html", "--junit", "r.xml"]
@@ -129,7 +125,7 @@ def test_every_output_at_once_gives_the_exit_code_of_the_verdict(tmp_path, monke
     assert ElementTree.parse("r.xml").getroot().get("failures") == "1"
 
 
-def test_a_file_that_cannot_be_written_is_reported_after_the_report(tmp_path, cli):
+def test_unwritable_file_is_reported_after_report(tmp_path, cli):
     (tmp_path / "tool_mute.py").write_text(MUTE)
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
@@ -147,7 +143,7 @@ def test_a_file_that_cannot_be_written_is_reported_after_the_report(tmp_path, cl
 
 
 @pytest.mark.slow
-def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path):
+def test_progress_is_removed_before_report(tmp_path):
     with open_terminal(
         "module",
         "validate",
@@ -166,7 +162,7 @@ def test_progress_is_shown_at_a_terminal_and_removed_before_the_report(tmp_path)
     assert 0 <= erased < report
 
 
-def test_both_names_of_the_command_work_in_one_process(cli):
+def test_both_command_names_work(cli):
     for name in (("validate", "module"), ("module", "validate")):
         cli(*name, "tool-todo", "--static")
         assert cli(*name, "--help").out.count("--debug") == 1

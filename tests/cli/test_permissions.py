@@ -13,7 +13,7 @@ from amplifier.modules.hooks.approval import rule_for_call
 from tests._support.terminal import open_terminal, run_cli
 
 
-def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
+def test_modes_are_switched_by_key_and_name(backend, home, workdir):
     with open_terminal(
         "run", "-p", "offline", "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -39,7 +39,7 @@ def test_modes_are_switched_by_key_and_by_name(backend, home, workdir):
     assert not (workdir / ".git").exists()
 
 
-def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdir):
+def test_question_marks_continued_rows(home, workdir):
     with open_terminal(
         "run",
         f"write '{'word ' * 20}' to a.txt",
@@ -54,7 +54,7 @@ def test_the_further_rows_of_a_long_line_are_marked_in_the_question(home, workdi
         assert terminal.end() == 0
 
 
-def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend, home, workdir):
+def test_revoked_permission_is_asked_for_again(backend, home, workdir):
     with open_terminal(
         "run", "-p", "offline", "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -73,7 +73,7 @@ def test_what_is_revoked_elsewhere_is_asked_for_again_in_a_running_chat(backend,
     assert (workdir / "here.txt").read_text() == "2\n"
 
 
-def test_full_mode_runs_commands_in_the_sandbox_only(home, workdir):
+def test_full_mode_needs_sandbox(home, workdir):
     with open_terminal(
         "run", "run `touch here`", "-p", "offline", "--mode", "full", home=home, cwd=workdir
     ) as terminal:
@@ -85,7 +85,7 @@ def test_full_mode_runs_commands_in_the_sandbox_only(home, workdir):
     assert (workdir / "here").exists() == sandboxed
 
 
-def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, home, workdir):
+def test_project_permission_is_remembered_and_revocable(backend, home, workdir):
     def ask(answer: str | None) -> str:
         with open_terminal(
             "run", "run `touch here`", "-p", "offline", "--backend", backend, home=home, cwd=workdir
@@ -135,15 +135,13 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
         ("small_echo", {"text": "x"}, {"tool": "small_echo"}),
     ],
 )
-def test_the_rule_of_a_remembered_permission_is_narrow(
-    tool: str, given: dict[str, Any], rule: dict[str, Any] | None
-):
+def test_remembered_rule_is_narrow(tool: str, given: dict[str, Any], rule: dict[str, Any] | None):
     assert rule_for_call(Call(tool, given)) == (
         None if rule is None else {**rule, "action": "allow"}
     )
 
 
-def test_a_project_cannot_remember_for_itself(home: Path, workdir: Path):
+def test_project_cannot_grant_itself_permission(home: Path, workdir: Path):
     (workdir / ".amplifier").mkdir()
     (workdir / ".amplifier" / "projects.json").write_text(
         json.dumps({str(workdir): {"rules": [{"tool": "*", "action": "allow"}]}})

@@ -42,7 +42,7 @@ def check(tmp_path, cli) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", GOOD_FILES)
-def test_a_good_plan_passes_in_every_format(name, check):
+def test_good_plan_passes_in_every_format(name, check):
     assert check(GOOD_FILES[name], name=name) == ("FILE: ok\n", "")
 
 
@@ -53,14 +53,14 @@ def test_every_problem_is_printed_with_its_path(check):
     assert check(bad, 1)[0].splitlines() == expected
 
 
-def test_a_warning_is_printed_and_fails_the_check(check):
+def test_warning_is_printed_and_fails_check(check):
     odd = {**GOOD, "no_such_section": {}}
     _, warnings = check_plan(odd)
     assert warnings
     assert check(odd, 1) == ("", "".join(f"FILE: warning: {warning}\n" for warning in warnings))
 
 
-def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(check):
+def test_misspelt_section_problem_names_intended_one(check):
     given = GOOD_FILES["plan.yaml"] + "hoks:\n  - {module: hooks-approval, on_failure: deny}\n"
     problem = (
         "unknown section 'hoks'; did you mean 'hooks'? Rename or remove it: it would be ignored"
@@ -68,7 +68,7 @@ def test_a_misspelt_section_is_a_problem_with_the_name_that_was_meant(check):
     assert check(given, 1, name="plan.yaml")[0] == f"FILE: $.hoks: {problem}\n"
 
 
-def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatch):
+def test_built_in_module_without_extra_is_problem(check, monkeypatch):
     monkeypatch.setitem(sys.modules, "truststore", None)
     monkeypatch.setitem(sys.modules, "httpx2", None)
     sourced = {"module": "tool-web", "source": "./mine"}
@@ -84,7 +84,7 @@ def test_a_built_in_module_whose_extra_is_missing_is_a_problem(check, monkeypatc
     ]
 
 
-def test_plan_with_the_removed_provider_is_told_what_to_write(check):
+def test_removed_provider_problem_gives_replacement(check):
     reported = check({**GOOD, "providers": ["provider-local"]}, 1)[0]
     assert (
         reported
@@ -93,7 +93,7 @@ def test_plan_with_the_removed_provider_is_told_what_to_write(check):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "null"])
-def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, check):
+def test_file_without_mapping_is_problem(text, check):
     assert "FILE" in check(text, 1, name="plan.yaml")[0]
 
 
@@ -117,19 +117,19 @@ def test_a_file_without_a_mapping_is_a_problem_and_not_a_crash(text, check):
         ("plan.yaml", b"[" * 5_000, "nested more than 100 levels deep"),
     ],
 )
-def test_a_file_that_cannot_be_parsed_is_named_with_the_reason(name, content, expected, check):
+def test_unparseable_file_is_named_with_reason(name, content, expected, check):
     reported = check(content, 1, name=name)[1]
     assert reported.startswith("amplifier: FILE: ")
     assert expected in reported
 
 
-def test_a_file_of_another_kind_or_that_is_not_there_is_a_usage_error(check, cli, tmp_path):
+def test_unsupported_or_missing_file_is_usage_error(check, cli, tmp_path):
     expected = "'plan.ini' ends in '.ini'; expected one of .yaml, .yml, .toml, .json"
     assert expected in check("", 2, name="plan.ini")[1]
     assert "does not exist" in cli("plan", "check", str(tmp_path / "plan.yaml"), code=2).err
 
 
-def test_without_pyyaml_one_line_names_the_extra_to_install(home, workdir):
+def test_missing_pyyaml_names_extra(home, workdir):
     (workdir / "plan.yaml").write_text(GOOD_FILES["plan.yaml"])
     finished = run_without("yaml", "plan", "check", "plan.yaml", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
@@ -139,7 +139,7 @@ def test_without_pyyaml_one_line_names_the_extra_to_install(home, workdir):
     )
 
 
-def test_modules_that_nothing_provides_are_problems(check):
+def test_unknown_modules_are_problems(check):
     session = {"orchestrator": "loop-nope", "context": {"module": "context-simpel"}}
     given = {"session": session, "tools": ["tool-nope", {"module": "tool-search"}, {"module": 7}]}
     advice = "install it, name its folder in AMPLIFIER_MODULES or give its 'source'"
@@ -152,7 +152,7 @@ def test_modules_that_nothing_provides_are_problems(check):
     ]
 
 
-def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, monkeypatch, check):
+def test_module_with_source_is_not_missing(tmp_path, monkeypatch, check):
     for folder in ("amplifier-module-tool-one", "amplifier_module_tool_two"):
         (tmp_path / "found" / folder).mkdir(parents=True)
         (tmp_path / "found" / folder / "__init__.py").touch()
@@ -174,14 +174,14 @@ def test_a_module_with_a_source_or_on_a_search_path_is_not_missing(tmp_path, mon
     )
 
 
-def test_the_schema_is_printed_as_it_is_shipped_and_a_plan_may_name_it(check, cli):
+def test_schema_is_printed_and_may_be_named(check, cli):
     assert cli("plan", "schema").out == files("amplifier.plan").joinpath(
         "mount-plan.schema.json"
     ).read_text("utf-8")
     assert check({"$schema": "mount-plan.schema.json", **GOOD}) == ("FILE: ok\n", "")
 
 
-def test_variables_are_filled_in_before_a_plan_is_judged(check, monkeypatch):
+def test_variables_are_expanded_before_check(check, monkeypatch):
     given = {"session": {"orchestrator": "${THE_LOOP}", "context": "${NOT_SET:-context-simple}"}}
     monkeypatch.setenv("THE_LOOP", "loop-basic")
     assert check(given)[0] == "FILE: ok\n"
@@ -193,7 +193,7 @@ def test_variables_are_filled_in_before_a_plan_is_judged(check, monkeypatch):
     assert "variable 'THE_LOOP' is not set" in note
 
 
-def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(check, monkeypatch):
+def test_unset_variable_is_note(check, monkeypatch):
     monkeypatch.delenv("THE_KEY", raising=False)
     printed, note = check(
         {**GOOD, "tools": [{"module": "tool-todo", "config": {"key": "${THE_KEY}"}}]}
@@ -202,7 +202,7 @@ def test_a_variable_that_is_not_set_here_is_a_note_and_fails_nothing(check, monk
     assert note.startswith("FILE: note: $.tools[0].config.key: variable 'THE_KEY' is not set")
 
 
-def test_a_malformed_reference_is_a_problem_beside_the_others(check):
+def test_malformed_reference_is_problem(check):
     printed, _ = check({"session": {**GOOD["session"], "strict": 5}, "agents": {"a": "${1x}"}}, 1)
     assert "$.agents.a: write ${NAME}" in printed
     assert "$.session.strict" in printed
@@ -229,14 +229,14 @@ def test_a_malformed_reference_is_a_problem_beside_the_others(check):
         ({"distribution": " "}, "expected the name of an installed distribution"),
     ],
 )
-def test_a_pin_that_matches_nothing_is_a_problem(source, problem, check):
+def test_unmatched_pin_is_problem(source, problem, check):
     printed, _ = check(
         {**GOOD, "tools": [{"module": "tool-todo", "source": source}]}, 0 if problem is None else 1
     )
     assert problem is None or problem in printed
 
 
-def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(check):
+def test_loop_source_is_checked_too(check):
     session = {**GOOD["session"], "orchestrator": "loop-basic"}
     printed, _ = check(
         {"session": {**session, "orchestrator_source": {"distribution": "absent"}}}, 1
@@ -245,7 +245,7 @@ def test_the_source_of_a_loop_that_is_named_by_its_id_is_looked_at_too(check):
     check({"session": {**session, "orchestrator_source": "builtin"}})
 
 
-def test_a_contested_id_is_a_problem_until_one_is_pinned(tmp_path, check, monkeypatch):
+def test_contested_id_is_problem_until_pinned(tmp_path, check, monkeypatch):
     for name in ("acme", "evil"):
         distribution(tmp_path / "site", name, {"tool-todo": f"{name}:mount"})
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -270,7 +270,7 @@ HUGE = {
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_what_would_keep_the_parser_busy_is_refused(kind, check):
+def test_parser_bomb_is_refused(kind, check):
     text, words = HUGE[kind]
     assert words in check(text, 1, name="plan.yaml")[1]
 
@@ -310,7 +310,7 @@ hooks:
 @pytest.mark.parametrize(
     "arguments", [["plan", "check"], ["run", "hi", "--plan"]], ids=lambda words: words[0]
 )
-def test_a_key_that_is_written_twice_is_refused(
+def test_duplicate_key_is_refused(
     arguments, name, content, key, lines, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "home"))

@@ -34,7 +34,7 @@ def project(tmp_path: Path, monkeypatch) -> Path:
     return folder
 
 
-def test_the_nearest_come_last_and_the_search_ends_at_the_root_of_the_repository(project):
+def test_nearest_come_last_up_to_repository_root(project):
     (project / "AGENTS.md").write_text("nearest\x1b[2J")
     (project.parents[1] / "AGENTS.md").write_text("outermost")
     (project.parents[1] / "CLAUDE.md").write_text("another")
@@ -53,16 +53,14 @@ def test_the_nearest_come_last_and_the_search_ends_at_the_root_of_the_repository
 
 
 @pytest.mark.parametrize(("home", "expected"), [(".", ("../AGENTS.md",)), ("elsewhere", ())])
-def test_outside_of_a_repository_the_search_ends_at_the_home_folder(
-    home, expected, tmp_path, monkeypatch
-):
+def test_search_without_repository_ends_at_home(home, expected, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / home))
     (tmp_path / "AGENTS.md").write_text("mine")
     (tmp_path / "work").mkdir()
     assert find_instructions(tmp_path / "work").files == expected
 
 
-def test_what_is_no_small_regular_file_of_the_project_is_named_and_not_read(project):
+def test_irregular_files_are_named_not_read(project):
     (project / "AGENTS.md").symlink_to("/etc/passwd")
     os.mkfifo(project / "CLAUDE.md")
     (project.parent / "AGENTS.md").write_bytes(b"x" * (MOST_BYTES + 1))
@@ -80,7 +78,7 @@ def test_what_is_no_small_regular_file_of_the_project_is_named_and_not_read(proj
     assert "a FIFO" in found.problems[1]
 
 
-def test_all_files_together_are_limited_and_the_nearest_has_its_place(project):
+def test_total_size_is_limited_favouring_nearest(project):
     (project / "AGENTS.md").write_text("n" * (MOST_BYTES - 10))
     (project.parent / "AGENTS.md").write_text("too much by now")
     found = find_instructions(project)
@@ -88,7 +86,7 @@ def test_all_files_together_are_limited_and_the_nearest_has_its_place(project):
     assert found.problems == ("../AGENTS.md is not read: it has 15 bytes, expected at most 10",)
 
 
-def test_variables_and_braces_in_instructions_stay_text_and_the_switch_leaves_them_out(project):
+def test_instruction_text_is_literal_and_optional(project):
     (project / "AGENTS.md").write_text("key ${ANTHROPIC_API_KEY} {directory}")
     made = build_plan(
         {"provider-offline"}, environment={"ANTHROPIC_API_KEY": ""}, directory=project
@@ -103,7 +101,7 @@ def test_variables_and_braces_in_instructions_stay_text_and_the_switch_leaves_th
     ] == SYSTEM_PROMPT.format(directory=project)
 
 
-def test_a_run_names_the_files_and_warns_about_those_it_does_not_read(backend, home, workdir):
+def test_run_names_files_and_skipped_ones(backend, home, workdir):
     (workdir / "AGENTS.md").write_text("be kind")
     (workdir / "CLAUDE.md").mkdir()
     arguments = ("run", "hello", "-p", "offline", "--backend", backend)
@@ -126,7 +124,7 @@ def write_skill(folder: Path, name: str, description: str = "how to", body: str 
     return file
 
 
-def test_skills_are_listed_by_name_and_the_nearest_of_two_counts(project, tmp_path):
+def test_nearest_skill_of_name_counts(project, tmp_path):
     near = write_skill(project / ".agents/skills", "release", "how to\n  release")
     far = write_skill(project.parents[1] / ".claude/skills", "review")
     write_skill(project.parents[1] / ".amplifier/skills", "release", "another one")
@@ -144,7 +142,7 @@ def test_skills_are_listed_by_name_and_the_nearest_of_two_counts(project, tmp_pa
     )
 
 
-def test_a_project_does_not_displace_a_skill_of_the_user(project, tmp_path):
+def test_project_cannot_displace_user_skill(project, tmp_path):
     mine = write_skill(tmp_path / "home/skills", "mine")
     for number in range(MOST_SKILLS + 1):
         write_skill(project / ".agents/skills", f"a{number}")
@@ -154,7 +152,7 @@ def test_a_project_does_not_displace_a_skill_of_the_user(project, tmp_path):
     assert str(mine) in found.text
 
 
-def test_a_skill_that_cannot_be_used_is_named_with_the_reason(project, tmp_path):
+def test_unusable_skill_is_named_with_reason(project, tmp_path):
     folder = project / ".amplifier/skills"
     outside = write_skill(tmp_path / "outside", "outside")
     for name in ("fifo", "headless", "nameless", "bad", "long", "link", "huge", "bytes"):
@@ -193,7 +191,7 @@ def test_a_skill_that_cannot_be_used_is_named_with_the_reason(project, tmp_path)
     assert "1025 characters, expected at most 1024" in reasons["long"]
 
 
-def test_the_head_of_a_skill_may_have_aliases_but_no_merge_keys(project):
+def test_skill_head_allows_aliases_without_merge_keys(project):
     folder = project / ".amplifier/skills"
     write_skill(folder, "plain", "&text how to\ntitle: *text\nmetadata: &m [*text, *m]")
     laughs = "\n".join(
@@ -205,7 +203,7 @@ def test_the_head_of_a_skill_may_have_aliases_but_no_merge_keys(project):
     assert "merge keys (<<) are not read" in found.problems[0]
 
 
-def test_no_more_skills_than_a_prompt_has_room_for(project):
+def test_number_of_skills_is_limited(project):
     for number in range(MOST_SKILLS + 2):
         write_skill(project / ".agents/skills", f"skill-{number:03}")
     found = find_instructions(project)
@@ -215,9 +213,7 @@ def test_no_more_skills_than_a_prompt_has_room_for(project):
     )
 
 
-async def test_the_model_reads_a_skill_of_the_user_and_cannot_change_it(
-    project, tmp_path, monkeypatch
-):
+async def test_model_reads_user_skill_only(project, tmp_path, monkeypatch):
     monkeypatch.chdir(project)
     file = write_skill(tmp_path / "home/skills", "letters", body="Begin with Dear.")
     built = build_plan(installed_ids(), provider="offline", directory=project)
@@ -238,7 +234,7 @@ async def test_the_model_reads_a_skill_of_the_user_and_cannot_change_it(
     assert "Begin with Dear." in file.read_text()
 
 
-def test_a_run_names_its_skills_and_can_do_without(backend, home, workdir):
+def test_run_names_skills_and_can_omit_them(backend, home, workdir):
     write_skill(workdir / ".claude/skills", "release")
     arguments = ("run", "hello", "-p", "offline", "--backend", backend)
     told = run_cli(*arguments, home=home, cwd=workdir)
@@ -251,7 +247,7 @@ def test_a_run_names_its_skills_and_can_do_without(backend, home, workdir):
 
 
 @pytest.mark.parametrize("linked", ["review.md", "commands", ".amplifier"])
-def test_command_behind_a_link_out_of_the_project_is_not_read(project, tmp_path, linked):
+def test_command_behind_outside_link_is_not_read(project, tmp_path, linked):
     """A repository ships a link to a private key, which `/review` would send to the model."""
     outside = tmp_path / "outside" / "commands"
     outside.mkdir(parents=True)
@@ -284,7 +280,7 @@ def test_command_behind_a_link_out_of_the_project_is_not_read(project, tmp_path,
 
 
 @pytest.mark.parametrize("linked", ["config.toml", ".amplifier"])
-def test_configuration_behind_a_link_out_of_the_project_is_not_read(project, tmp_path, linked):
+def test_configuration_behind_outside_link_is_not_read(project, tmp_path, linked):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "config.toml").write_text('[[rules]]\ntool = "bash"\naction = "deny"\n')

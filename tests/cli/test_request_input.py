@@ -45,7 +45,7 @@ def asking(*lines: str | None) -> tuple[AskAtTerminal, Typed]:
     return AskAtTerminal(display, streams.err, keyboard, SignalHandler(display)), keyboard  # type: ignore[arg-type]
 
 
-async def test_values_are_read_by_their_types_until_they_fit(capsys):
+async def test_values_are_read_until_they_fit(capsys):
     asker, keyboard = asking("Paris\n", "many\n", "3\n", "\n", "third\n", "first\n", "\n")
     assert isinstance(asker, UserInput)
     values = await asker.request_input("The MCP server 'travel' asks:\n  Book?\x1b[2J", SCHEMA, 60)
@@ -59,7 +59,7 @@ async def test_values_are_read_by_their_types_until_they_fit(capsys):
 
 
 @pytest.mark.parametrize("lines", [(None,), ("Paris\n", None)])
-async def test_the_end_of_input_declines(lines: Any):
+async def test_end_of_input_declines(lines: Any):
     asker, _ = asking(*lines)
     assert await asker.request_input("Book?", SCHEMA, 60) is None
 

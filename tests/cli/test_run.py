@@ -50,7 +50,7 @@ JSON_KEYS = [
 # ── what goes where ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdir, plan):
+def test_standard_output_has_answer_only(backend, home, workdir, plan):
     (workdir / "gate").touch()
     prompt = call("wait_for", path=workdir / "gate")
     finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
@@ -62,7 +62,7 @@ def test_the_answer_and_nothing_else_is_on_standard_output(backend, home, workdi
     assert len(lines) == 3
 
 
-def test_everything_that_is_kept_is_for_its_owner_alone(tmp_path, workdir, plan):
+def test_kept_files_are_private_to_owner(tmp_path, workdir, plan):
     home = tmp_path / "not" / "there yet"
     before = os.umask(0)
     try:
@@ -77,7 +77,7 @@ def test_everything_that_is_kept_is_for_its_owner_alone(tmp_path, workdir, plan)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["-"]])
-def test_the_prompt_may_come_through_a_pipe(words, home, workdir, plan):
+def test_prompt_may_come_through_pipe(words, home, workdir, plan):
     finished = run_cli(
         "run", *words, "--plan", plan, home=home, cwd=workdir, stdin="say from a pipe"
     )
@@ -85,7 +85,7 @@ def test_the_prompt_may_come_through_a_pipe(words, home, workdir, plan):
 
 
 @mostly_on("asyncio")
-def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
+def test_json_has_fixed_shape(backend, home, workdir, plan):
     words = ("run", "say hello", "--output-format", "json", "--plan", plan, "--backend", backend)
     shown = json_of(run_cli(*words, home=home, cwd=workdir))
     assert sorted(shown) == JSON_KEYS
@@ -107,7 +107,7 @@ def test_json_is_one_object_of_a_fixed_shape(backend, home, workdir, plan):
 
 
 @pytest.mark.slow
-def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
+def test_json_trace_has_tool_calls_in_order(home, workdir, plan):
     for name in ("a", "b"):
         (workdir / name).touch()
     inputs = [
@@ -137,7 +137,7 @@ def test_json_trace_has_every_tool_call_in_order(home, workdir, plan):
 
 @pytest.mark.slow
 @mostly_on("trio")
-def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
+def test_json_survives_failed_turn(backend, home, workdir, plan):
     words = ("run", "fail", "--output-format", "json", "--plan", plan, "--backend", backend)
     finished = run_cli(*words, home=home, cwd=workdir)
     shown = json_of(finished)
@@ -150,7 +150,7 @@ def test_json_stays_json_when_the_turn_fails(backend, home, workdir, plan):
 # ── permission ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_a_terminal_a_question_ends_the_turn_with_advice(backend, home, workdir, plan):
+def test_question_without_terminal_ends_turn(backend, home, workdir, plan):
     prompt = call("risky", path=workdir / "trace")
     finished = run_cli("run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir)
     assert "no one could be asked: May risky touch trace?" in finished.stderr
@@ -163,7 +163,7 @@ def test_without_a_terminal_a_question_ends_the_turn_with_advice(backend, home, 
     )  # a script learns that nothing was done
 
 
-def test_yes_allows_and_shows_what_was_allowed(home, workdir, plan):
+def test_yes_allows_and_shows_calls(home, workdir, plan):
     prompt = call("risky", path=workdir / "trace")
     finished = run_cli("run", prompt, "--yes", "--plan", plan, home=home, cwd=workdir)
     assert "allowed (--yes): May risky touch trace?" in finished.stderr
@@ -198,9 +198,7 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
         (["x", "--backend", "curio"], None, ["'curio' is not one of 'asyncio', 'trio'"]),
     ],
 )
-def test_a_run_that_cannot_begin_reports_the_reason(
-    arguments, stdin, words, home, workdir, monkeypatch, cli
-):
+def test_unstartable_run_reports_reason(arguments, stdin, words, home, workdir, monkeypatch, cli):
     """As text and, unless the options are wrong, for which nothing is on standard input here, as JSON."""
     monkeypatch.chdir(workdir)
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
@@ -221,9 +219,7 @@ def test_a_run_that_cannot_begin_reports_the_reason(
 
 
 @pytest.mark.parametrize("words", [["session", "resume", "mine"], ["run", "--resume", "mine"]])
-def test_an_empty_prompt_for_a_kept_session_is_answered_with_the_command_that_goes_on(
-    words, home, monkeypatch, cli
-):
+def test_empty_prompt_names_resuming_command(words, home, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(home))
     SessionStore(home / "sessions").write(SessionRecord(session_id="mine"))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
@@ -239,7 +235,7 @@ def change(plan: str, **sections: object) -> str:
     return plan
 
 
-def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
+def test_unknown_loop_suggests_nearest(home, workdir, plan):
     bad = change(plan, session={"orchestrator": "loop-steaming", "context": "context-simple"})
     finished = run_cli("run", "say x", "--plan", bad, home=home, cwd=workdir)
     assert_one_message(
@@ -249,13 +245,13 @@ def test_an_unknown_loop_is_named_with_the_nearest_one(home, workdir, plan):
 
 
 @mostly_on("trio")
-def test_a_plan_with_a_misspelt_section_is_not_run(backend, home, workdir, plan):
+def test_plan_with_misspelt_section_is_refused(backend, home, workdir, plan):
     bad = change(plan, hoks=[{"module": "hooks-approval", "on_failure": "deny"}])
     finished = run_cli("run", "say x", "--plan", bad, "--backend", backend, home=home, cwd=workdir)
     assert_one_message(finished, 2, "$.hoks: unknown section 'hoks'; did you mean 'hooks'?")
 
 
-def test_a_prompt_may_be_several_words_and_quiet_leaves_the_answer(home, workdir, plan):
+def test_prompt_words_and_quiet_answer(home, workdir, plan):
     finished = run_cli(
         "run",
         "say",
@@ -282,9 +278,7 @@ UNUSABLE = {
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(
-    backend, home, workdir, plan
-):
+def test_unusable_modules_stop_run_by_name(backend, home, workdir, plan):
     bad = change(plan, **UNUSABLE)
     finished = run_cli(
         "run", "say fine", "--plan", bad, "--backend", backend, home=home, cwd=workdir
@@ -304,7 +298,7 @@ def test_a_module_that_cannot_be_used_stops_the_run_and_all_of_them_are_named(
 
 @pytest.mark.slow
 @mostly_on("trio")
-def test_with_strict_false_a_plan_runs_without_the_modules_that_fail(backend, home, workdir, plan):
+def test_non_strict_plan_runs_without_failed_modules(backend, home, workdir, plan):
     session = {"orchestrator": "loop-streaming", "context": "context-simple", "strict": False}
     odd = change(plan, **UNUSABLE, session=session)
     finished = run_cli(
@@ -325,9 +319,7 @@ SHY = (
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_no_other_provider_answers_in_place_of_the_chosen_one(
-    backend, home, workdir, plan, tmp_path
-):
+def test_other_provider_never_replaces_chosen_one(backend, home, workdir, plan, tmp_path):
     shy = {"module": "provider-shy", "source": write_module(tmp_path, SHY)}
     both = change(plan, providers=[shy, *json.loads(Path(plan).read_text())["providers"]])
     words = ["run", "say fine", "--plan", both, "--backend", backend]
@@ -365,9 +357,7 @@ def write_module(folder: Path, body: str) -> str:
         ),
     ],
 )
-def test_without_a_provider_nothing_begins_and_the_message_gives_advice(
-    body, words, home, workdir, plan, tmp_path
-):
+def test_run_without_provider_gives_advice(body, words, home, workdir, plan, tmp_path):
     shy = change(
         plan, providers=[{"module": "provider-shy", "source": write_module(tmp_path, body)}]
     )
@@ -379,7 +369,8 @@ def test_without_a_provider_nothing_begins_and_the_message_gives_advice(
 
 
 @pytest.mark.slow
-def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, plan):
+def test_failed_turn_is_one_message(home, workdir, plan):
+    """With debug it has a traceback."""
     finished = run_cli("run", "fail", "--plan", plan, home=home, cwd=workdir)
     assert_one_message(finished, 1, "amplifier: the quota is used up")
     finished = run_cli("run", "fail", "--debug", "--plan", plan, home=home, cwd=workdir)
@@ -389,9 +380,7 @@ def test_a_failed_turn_is_one_message_and_with_debug_a_traceback(home, workdir, 
 
 
 @pytest.mark.parametrize("words", [["run", "say x"], ["session", "list"]])
-def test_a_home_that_cannot_be_used_is_named_with_the_variable(
-    words, tmp_path, monkeypatch, capsys
-):
+def test_unusable_home_names_variable(words, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "file"))
     assert main(words) == 2
@@ -400,9 +389,7 @@ def test_a_home_that_cannot_be_used_is_named_with_the_variable(
     assert "AMPLIFIER_HOME" in captured
 
 
-def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(
-    tmp_path, monkeypatch, cli
-):
+def test_uncreatable_home_names_variable(tmp_path, monkeypatch, cli):
     def refuse(*_args: object, **_options: object) -> str:
         raise FileNotFoundError(
             errno.ENOENT, os.strerror(errno.ENOENT), str(tmp_path / "nope")
@@ -418,7 +405,7 @@ def test_a_home_in_which_nothing_can_be_created_is_named_with_the_variable(
     assert "set AMPLIFIER_HOME to a folder that you can write to" in captured
 
 
-def test_a_deleted_working_directory_is_reported(home, workdir, plan):
+def test_deleted_working_directory_is_reported(home, workdir, plan):
     words = [
         "/bin/sh",
         "-c",
@@ -430,7 +417,7 @@ def test_a_deleted_working_directory_is_reported(home, workdir, plan):
     assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
 
 
-def test_trio_that_is_not_installed_is_named(home, workdir, plan):
+def test_missing_trio_is_named(home, workdir, plan):
     finished = run_without(
         "trio", "run", "x", "--backend", "trio", "--plan", plan, home=home, cwd=workdir
     )
@@ -441,9 +428,7 @@ def test_trio_that_is_not_installed_is_named(home, workdir, plan):
 
 
 @pytest.mark.slow
-def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(
-    home, workdir, plan, tmp_path
-):
+def test_session_resumes_with_plan_and_directory(home, workdir, plan, tmp_path):
     first = json_of(
         run_cli("run", "history", "--output-format", "json", "--plan", plan, home=home, cwd=workdir)
     )
@@ -472,7 +457,7 @@ def test_a_session_is_resumed_from_anywhere_with_plan_and_directory_it_had(
 
 
 @pytest.mark.slow
-def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, plan):
+def test_user_session_id_cannot_be_reused(home, workdir, plan):
     words = ("run", "say x", "--session-id", "mine", "--plan", plan)
     assert (
         json_of(run_cli(*words, "--output-format", "json", home=home, cwd=workdir))["session_id"]
@@ -482,7 +467,7 @@ def test_a_session_with_an_id_of_the_users_cannot_be_begun_twice(home, workdir, 
 
 
 @pytest.mark.slow
-def test_a_session_that_another_process_has_open_is_refused(home, workdir, plan):
+def test_session_open_elsewhere_is_refused(home, workdir, plan):
     prompt = call("wait_for", path=workdir / "gate")
     words = ("run", prompt, "--session-id", "busy", "--plan", plan)
     with start(*words, home=home, cwd=workdir) as first:
@@ -521,7 +506,7 @@ def wait_for_line(process: subprocess.Popen[str], beginning: str) -> None:
     raise AssertionError(f"no line begins with {beginning!r}")
 
 
-def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, workdir, plan):
+def test_signal_gives_exit_code_and_json(backend, home, workdir, plan):
     prompt = call("wait_for", path=workdir / "gate")
     words = ("run", prompt, "--output-format", "json", "--plan", plan, "--backend", backend)
     with start(*words, home=home, cwd=workdir) as process:
@@ -536,7 +521,7 @@ def test_a_signal_ends_a_run_with_its_code_and_valid_json(backend, home, workdir
 
 
 @pytest.mark.slow
-def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdir, plan):
+def test_ctrl_c_once_and_twice_without_terminal(backend, home, workdir, plan):
     with start(
         "run",
         "hang",
@@ -563,7 +548,7 @@ def test_ctrl_c_once_and_twice_work_without_a_terminal_too(backend, home, workdi
     )
 
 
-def test_ctrl_c_before_the_first_turn_reports_no_session(home, workdir, plan, tmp_path):
+def test_early_ctrl_c_reports_no_session(home, workdir, plan, tmp_path):
     started = tmp_path / "signs" / "started"
     started.parent.mkdir()
     body = f"import anyio, pathlib; pathlib.Path({str(started)!r}).touch(); await anyio.sleep_forever()"
@@ -585,7 +570,7 @@ def wait_for_file(folder: Path, name: str, content: bytes) -> None:
         time.sleep(0.01)
 
 
-def test_a_signal_that_the_parent_ignores_stays_ignored(home, workdir, plan):
+def test_signal_ignored_by_parent_stays_ignored(home, workdir, plan):
     prompt = call("wait_for", path=workdir / "gate")
     program = (
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from amplifier.cli import main; "
@@ -609,7 +594,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(home, workdir, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["run", "say hello"], ["session", "list"], ["module", "list"]])
-def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, plan):
+def test_departed_reader_ends_command_quietly(words, home, workdir, plan):
     SessionStore(home / "sessions").write(SessionRecord(session_id="one"))
     extra = ["--plan", plan] if words[0] == "run" else []
     reading, writing = os.pipe()
@@ -626,7 +611,7 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(words, home, workdir, p
 
 
 @pytest.mark.slow
-def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, workdir, plan):
+def test_delegated_task_is_counted_with_own_session(backend, home, workdir, plan):
     content = json.loads(Path(plan).read_text())
     agents: dict[str, object] = {"helper": {"tools": []}}
     change(plan, tools=[*content["tools"], {"module": "tool-task"}], agents=agents)
@@ -640,7 +625,7 @@ def test_a_delegated_task_is_counted_and_keeps_its_own_session(backend, home, wo
     assert len(store.records(with_children=True)) == 2
 
 
-def test_a_context_without_a_file_runs_too(home, workdir, tmp_path):
+def test_context_without_file_runs(home, workdir, tmp_path):
     folder = tmp_path / "other"
     folder.mkdir()
     plan = str(write_plan(folder, context="context-simple"))
@@ -665,7 +650,7 @@ def test_used_budget_is_shown(backend, home, workdir):
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home, workdir):
+def test_insufficient_budget_has_own_exit_code(backend, home, workdir):
     words = ("run", "hello", "-p", "offline", "--max-total-tokens", "50", "--output-format", "json")
     finished = run_cli(*words, "--backend", backend, home=home, cwd=workdir)
     shown = json_of(finished)
@@ -681,7 +666,7 @@ def test_budget_that_does_not_suffice_has_an_exit_code_of_its_own(backend, home,
     assert finished.stderr.count("amplifier: ") == 1
 
 
-def test_cost_of_a_model_without_a_price_is_refused(home, workdir, plan):
+def test_cost_limit_without_price_is_refused(home, workdir, plan):
     finished = run_cli(
         "run", "say hello", "--plan", plan, "--max-cost", "0.50", home=home, cwd=workdir
     )

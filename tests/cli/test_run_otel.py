@@ -16,7 +16,7 @@ PROMPT = "list the files"
 
 
 @pytest.mark.slow
-def test_the_trace_of_a_run_arrives_at_a_collector(backend, home, workdir):
+def test_run_trace_reaches_collector(backend, home, workdir):
     with running_receiver() as receiver:
         done = run_cli(
             "run",
@@ -87,7 +87,7 @@ DOORS: dict[str, tuple[tuple[str, ...], Callable[[Door], list[str]]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("door", DOORS)
-def test_the_traces_of_every_door_arrive_at_a_collector(door, backend, home, workdir):
+def test_traces_of_every_entry_reach_collector(door, backend, home, workdir):
     (workdir / "plan.json").write_text(json.dumps(PLAN))
     words, ask = DOORS[door]
     with running_receiver() as receiver:
@@ -104,9 +104,7 @@ def test_the_traces_of_every_door_arrive_at_a_collector(door, backend, home, wor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_there", [False, True])
-def test_a_collector_that_is_not_there_or_never_answers_does_not_disturb_the_run(
-    is_there, home, workdir
-):
+def test_absent_collector_does_not_disturb_run(is_there, home, workdir):
     with running_receiver(silent=True) as receiver, socket.create_server(("127.0.0.1", 0)) as free:
         url = receiver.url if is_there else f"http://127.0.0.1:{free.getsockname()[1]}"
         if not is_there:
@@ -121,7 +119,7 @@ def test_a_collector_that_is_not_there_or_never_answers_does_not_disturb_the_run
 @pytest.mark.parametrize(
     "url", ["localhost:4318", "ftp://localhost", "http://", "http://me:secret@localhost:4318"]
 )
-def test_what_is_no_url_of_a_collector_is_refused(home, workdir, url):
+def test_invalid_collector_url_is_refused(home, workdir, url):
     refused = run_cli("run", "-y", "-p", "offline", "--otel", url, PROMPT, home=home, cwd=workdir)
     assert refused.returncode == 2
     assert "expected the URL of a collector" in refused.stderr

@@ -14,9 +14,7 @@ PROMPT = "list the files"
 
 
 @pytest.mark.slow
-def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(
-    backend, home, tmp_path, workdir
-):
+def test_recorded_run_replays_in_other_directory(backend, home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     recorded = run_cli(
         "run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir
@@ -42,7 +40,7 @@ def test_a_run_is_recorded_and_replayed_in_another_directory_on_either_backend(
 
 
 @pytest.mark.long
-def test_another_prompt_ends_with_the_difference(home, tmp_path, workdir):
+def test_other_prompt_ends_with_difference(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     run_cli("run", "-y", "-p", "offline", "--record", str(file), PROMPT, home=home, cwd=workdir)
     replayed = run_cli(
@@ -62,7 +60,7 @@ def test_another_prompt_ends_with_the_difference(home, tmp_path, workdir):
     assert "expected 'list the files', found 'count the files'" in result["error"]
 
 
-def test_a_recording_is_not_overwritten(home, tmp_path, workdir):
+def test_recording_is_not_overwritten(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     file.write_text("precious", encoding="utf-8")
     refused = run_cli("run", "-y", "--record", str(file), PROMPT, home=home, cwd=workdir)
@@ -71,7 +69,7 @@ def test_a_recording_is_not_overwritten(home, tmp_path, workdir):
     assert file.read_text(encoding="utf-8") == "precious"
 
 
-def test_options_that_contradict_each_other_are_refused(home, tmp_path, workdir):
+def test_contradictory_options_are_refused(home, tmp_path, workdir):
     file = tmp_path / "run.jsonl"
     file.write_text(json.dumps({"cassette": 1}), encoding="utf-8")
     both = run_cli(
@@ -91,9 +89,7 @@ def test_options_that_contradict_each_other_are_refused(home, tmp_path, workdir)
     assert (provider.returncode, "leave out -p" in provider.stderr) == (2, True)
 
 
-def test_a_file_that_is_no_recording_is_refused_before_anything_is_begun(
-    home, tmp_path: Path, workdir
-):
+def test_invalid_recording_is_refused_early(home, tmp_path: Path, workdir):
     file = tmp_path / "run.jsonl"
     file.write_text("{}", encoding="utf-8")
     refused = run_cli("run", "-y", "--replay", str(file), PROMPT, home=home, cwd=workdir)

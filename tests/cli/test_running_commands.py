@@ -61,9 +61,7 @@ def hanging_run(
         process.communicate()
 
 
-def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(
-    backend, home, workdir, plan
-):
+def test_doctor_shows_tasks_of_hanging_run(backend, home, workdir, plan):
     with hanging_run(plan, home, workdir, backend) as process:
         shown = ask_while_it_sleeps(home, workdir, str(process.pid))
         assert (shown.returncode, shown.stderr) == (0, "")
@@ -80,7 +78,7 @@ def test_the_doctor_shows_the_tasks_of_a_run_that_hangs_and_does_not_disturb_it(
 
 
 @pytest.mark.slow
-def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, workdir, plan):
+def test_doctor_gives_json_by_session(backend, home, workdir, plan):
     with hanging_run(plan, home, workdir, backend) as process:
         for wanted in ("hung", "last"):
             shown = ask_while_it_sleeps(home, workdir, wanted, "--json")
@@ -94,9 +92,7 @@ def test_the_doctor_gives_json_and_knows_a_run_by_its_session(backend, home, wor
         assert f"--tasks {process.pid}" in found["text"]
 
 
-def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(
-    backend, home, workdir, plan
-):
+def test_signal_writes_tasks_to_stderr(backend, home, workdir, plan):
     with hanging_run(plan, home, workdir, backend) as process:
         process.send_signal(signal.SIGUSR1)
         assert process.stderr is not None
@@ -108,9 +104,7 @@ def test_a_signal_writes_the_tasks_to_standard_error_and_the_run_goes_on(
 
 
 @pytest.mark.slow
-def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is_restored(
-    backend, home, workdir, plan
-):
+def test_terminal_shows_tasks_above_live_lines(backend, home, workdir, plan):
     prompt = call("wait_for", path=workdir / "gate")
     with open_terminal(
         "run", prompt, "--plan", plan, "--backend", backend, home=home, cwd=workdir
@@ -128,7 +122,7 @@ def test_at_a_terminal_the_tasks_appear_above_the_live_lines_and_the_terminal_is
         terminal.ends(0)
 
 
-def test_a_run_that_is_stopped_is_named(home, workdir, plan, monkeypatch):
+def test_stopped_run_is_named(home, workdir, plan, monkeypatch):
     monkeypatch.setattr("amplifier.tracing.running_commands.ANSWER_TIMEOUT", 0.3)
     with hanging_run(plan, home, workdir, "asyncio") as process:
         process.send_signal(signal.SIGSTOP)
@@ -139,7 +133,7 @@ def test_a_run_that_is_stopped_is_named(home, workdir, plan, monkeypatch):
             request_tasks(folder, find_running(folder, str(process.pid)))
 
 
-def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):
+def test_process_without_handler_gets_no_signal(home, workdir):
     """SIGUSR1 would end a process that knows nothing of it."""
     other = subprocess.Popen(["sleep", "60"])
     try:
@@ -162,7 +156,7 @@ def test_a_process_that_does_not_handle_the_signal_gets_none(home, workdir):
     assert list((home / "running").iterdir()) == []  # what was left behind has been removed
 
 
-def test_a_running_command_is_found_by_process_and_session_id(tmp_path, capsys):
+def test_running_command_is_found_by_id(tmp_path, capsys):
     screen = Display(StandardStreams())
     with answer_task_requests(tmp_path, "monday", "asyncio", screen.show_immediately):
         (own,) = running_commands(tmp_path)
@@ -173,7 +167,7 @@ def test_a_running_command_is_found_by_process_and_session_id(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_several_commands_have_is_no_answer_but_the_latest_is(tmp_path):
+def test_ambiguous_name_is_refused_but_latest_works(tmp_path):
     with (
         answer_task_requests(tmp_path, "serve", "asyncio", print),
         (tmp_path / "7.json").open("w") as other,
@@ -194,7 +188,7 @@ def test_a_name_that_several_commands_have_is_no_answer_but_the_latest_is(tmp_pa
         )
 
 
-def test_what_runs_is_listed_where_no_session_can_be_kept(tmp_path, monkeypatch, cli):
+def test_commands_are_listed_without_session_folder(tmp_path, monkeypatch, cli):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path))
     (tmp_path / "sessions").touch()
     with answer_task_requests(tmp_path / "running", "monday", "asyncio", print):
@@ -204,7 +198,7 @@ def test_what_runs_is_listed_where_no_session_can_be_kept(tmp_path, monkeypatch,
     assert "session monday since" in texts["running"]
 
 
-def test_a_command_runs_without_a_writable_state_folder(tmp_path, capsys):
+def test_command_runs_without_writable_state_folder(tmp_path, capsys):
     (tmp_path / "file").touch()
     with answer_task_requests(
         tmp_path / "file", "monday", "asyncio", Display(StandardStreams()).show_immediately

@@ -34,7 +34,7 @@ def made(home, workdir, plan, tools, *, is_resumed=False):
     )
 
 
-def test_servers_of_the_client_are_added_as_the_module_tool_mcp(home, workdir, plan):
+def test_client_servers_are_added_as_tool_mcp(home, workdir, plan):
     session = made(home, workdir, plan, ["tool-todo"])
     assert session.config["tools"] == [
         "tool-todo",
@@ -44,7 +44,7 @@ def test_servers_of_the_client_are_added_as_the_module_tool_mcp(home, workdir, p
 
 
 @pytest.mark.parametrize("key", ["servers", "mcpServers"])
-def test_servers_of_the_plan_win_over_those_of_the_client(key, home, workdir, plan):
+def test_plan_servers_win_over_client_servers(key, home, workdir, plan):
     own = {"files": {"command": "mine"}}
     session = made(
         home, workdir, plan, [{"module": "tool-mcp", "config": {key: own, "share": False}}]
@@ -53,12 +53,12 @@ def test_servers_of_the_plan_win_over_those_of_the_client(key, home, workdir, pl
     assert entry["config"] == {"servers": {**SERVERS, **own}, "share": False}
 
 
-def test_plan_that_names_the_module_only_gets_the_servers(home, workdir, plan):
+def test_bare_module_in_plan_gets_servers(home, workdir, plan):
     (entry,) = made(home, workdir, plan, ["tool-mcp"]).config["tools"]
     assert entry == {"module": "tool-mcp", "config": {"servers": SERVERS}}
 
 
-def test_session_that_is_open_in_another_process_is_a_conflict_for_clients(home, workdir, plan):
+def test_session_open_elsewhere_is_conflict(home, workdir, plan):
     (home / "sessions" / "one").mkdir(parents=True)
     lock = SessionLock(home / "sessions" / "one")
     with pytest.raises(SessionBusyError, match="open in another process") as refused:

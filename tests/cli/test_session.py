@@ -89,7 +89,7 @@ def test_sessions_are_listed_latest_first(store, cli):
     ] == ["newer"]
 
 
-def test_the_list_shows_what_sessions_have_cost(store, cli):
+def test_list_shows_session_costs(store, cli):
     keep(store, "free", updated="2026-01-01T00:00:00+00:00")
     keep(store, "paid", updated="2026-01-02T00:00:00+00:00")
     calls = [*model_call(0.0, 1.0, "paid"), *model_call(2.0, 1.0, "paid", cost="0.02")]
@@ -116,7 +116,7 @@ def test_sessions_are_searched_and_filtered_by_folder(store, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_the_list_fits_the_terminal(columns, store, tmp_path):
+def test_list_fits_terminal(columns, store, tmp_path):
     known = {
         "title": "Fix the parser of plans " * 3,
         "directory": f"{tmp_path}/a/long/folder/name",
@@ -141,7 +141,7 @@ def test_the_list_fits_the_terminal(columns, store, tmp_path):
         assert second.startswith("20260101-000000-abcdee")
 
 
-def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkeypatch, cli):
+def test_session_export_as_markdown_and_page(store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     keep(store, "one", title="first")
     written = cli("session", "export", "one").out
@@ -153,7 +153,7 @@ def test_a_session_is_exported_as_markdown_and_as_a_page(store, tmp_path, monkey
     assert "talk.html: File exists" in refused.err
 
 
-def test_a_session_is_written_as_a_test(store, tmp_path, monkeypatch, cli):
+def test_session_is_written_as_test(store, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     keep(store, "one", title="first")
     assert cli("session", "to-test", "one", "-o", "checks").out == "checks/test_session_one.py\n"
@@ -162,14 +162,14 @@ def test_a_session_is_written_as_a_test(store, tmp_path, monkeypatch, cli):
     cli("session", "to-test", "one", "-o", "checks", code=2)  # nothing is replaced
 
 
-def test_a_resumed_chat_begins_with_a_recap(store, tmp_path):
+def test_resumed_chat_begins_with_recap(store, tmp_path):
     keep(store, "one", title="first", provider="provider-offline", directory=str(tmp_path))
     with open_terminal("run", "--resume", "one", home=tmp_path / "home", cwd=tmp_path) as terminal:
         terminal.expect("You asked last: second", "The last answer: gone")
         terminal.leave("\x04")
 
 
-def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, monkeypatch):
+def test_session_times_are_local(store, tmp_path, monkeypatch):
     keep(store, "one", updated="2026-01-01T23:30:00+00:00", provider="provider-offline")
     keep(store, "two", updated="0001-01-01T00:00:00+23:00")
     keep(store, "three", updated="some day")
@@ -183,7 +183,7 @@ def test_people_see_when_a_session_was_used_by_their_own_clock(store, tmp_path, 
         assert "provider-offline" not in terminal.text
 
 
-def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store):
+def test_full_disk_error_names_session_file(store):
     keep(store, "one")
     database = open_sessions(store.root)  # shared with the store
     assert database._connection is not None
@@ -195,13 +195,13 @@ def test_a_full_disk_names_the_file_of_a_session_that_could_not_be_written(store
     assert store.record("one").title is None
 
 
-def test_an_empty_home_has_no_sessions(store, cli):
+def test_empty_home_has_no_sessions(store, cli):
     captured = cli("session", "list")
     assert (captured.out, "no session yet" in captured.err) == ("", True)
     assert not store.root.exists()
 
 
-def test_a_conversation_is_shown_with_nothing_a_terminal_obeys(store, cli):
+def test_conversation_is_shown_without_escapes(store, cli):
     keep(store, "one", title="first", directory="somewhere")
     shown = cli("session", "show", "one").out
     assert "── tool (read_file)\nsecret\\x1b[2J" in shown
@@ -306,7 +306,7 @@ SHOWN: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_message_is_shown_readably_and_with_full_completely(name, store, cli):
+def test_message_is_readable_and_full_on_request(name, store, cli):
     message, shortened, complete = SHOWN[name]
     write_messages(store, "one", message)
     assert shortened in cli("session", "show", "one").out
@@ -345,7 +345,7 @@ def test_a_message_is_shown_readably_and_with_full_completely(name, store, cli):
     ),
     st.booleans(),
 )
-def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages, full):
+def test_stored_messages_never_break_text(messages, full):
     for message in messages:
         shown = f"{heading_of_message(message)}\n{text_of_message(message, full=full)}"
         assert shown == visible_text(shown)
@@ -354,9 +354,8 @@ def test_no_stored_message_breaks_the_text_or_reaches_the_terminal_raw(messages,
 @pytest.mark.parametrize(
     "words", [["show"], ["show", "--json"], ["fork"], ["fork", "--turns", "1"]]
 )
-def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_other_session(
-    words, store, cli
-):
+def test_damaged_conversation_error_names_file(words, store, cli):
+    """It hides no other session."""
     keep(store, "torn")
     keep(store, "whole")
     damage(store, "DELETE FROM messages WHERE session = 1 AND position = 2")
@@ -369,7 +368,7 @@ def test_a_damaged_conversation_is_an_error_that_names_the_file_and_hides_no_oth
 
 
 @pytest.mark.parametrize(("turns", "kept"), [(None, 6), ("0", 0), ("1", 4), ("2", 6), ("9", 6)])
-def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, cli):
+def test_fork_copies_first_turns_independently(turns, kept, store, cli):
     keep(store, "origin", title="first", provider="provider-x")
     printed = cli("session", "fork", "origin", *([] if turns is None else ["--turns", turns]))
     new, more = (
@@ -384,7 +383,7 @@ def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, cl
     assert (record.forked_from, record.title, record.provider) == ("origin", "first", "provider-x")
 
 
-def test_deleting_needs_a_yes_and_leaves_nothing(store, cli):
+def test_deleting_needs_yes_and_leaves_nothing(store, cli):
     keep(store, "gone")
     keep(store, "kept")
     assert "confirm with --yes" in cli("session", "delete", "gone", code=2).err
@@ -392,13 +391,13 @@ def test_deleting_needs_a_yes_and_leaves_nothing(store, cli):
     assert sorted(os.listdir(store.root)) == ["kept", "store.db"]
 
 
-def test_nothing_is_deleted_when_one_of_the_names_is_wrong(store, capsys):
+def test_wrong_name_prevents_every_deletion(store, capsys):
     keep(store, "kept")
     assert main(["session", "delete", "kept", "nothing", "--yes"]) == 2
     assert store.exists("kept")
 
 
-def test_home_is_the_folder_of_the_variable_else_the_systems_state_folder(tmp_path, monkeypatch):
+def test_home_is_variable_or_state_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("AMPLIFIER_HOME", str(tmp_path / "mine"))
     assert find_home() == tmp_path / "mine"
     monkeypatch.chdir(tmp_path)
@@ -411,7 +410,8 @@ def test_home_is_the_folder_of_the_variable_else_the_systems_state_folder(tmp_pa
 # ── the store ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_session_is_found_by_id_by_beginning_and_as_the_last_one(store):
+def test_session_is_found_by_id_or_prefix(store):
+    """The last one has a name of its own."""
     keep(store, "alpha-1", updated="2026-01-01T00:00:00+00:00")
     keep(store, "alpha-2", updated="2026-01-02T00:00:00+00:00")
     keep(store, "beta", updated="2026-01-01T12:00:00+00:00")
@@ -429,7 +429,7 @@ def test_a_session_is_found_by_id_by_beginning_and_as_the_last_one(store):
             store.find(hopeless)
 
 
-def test_the_last_of_several_sessions_of_one_second_is_the_one_that_was_used_last(store):
+def test_last_session_within_same_second(store):
     second = "2026-01-01T00:00:00+00:00"
     for session_id in ["c", "a", "b"]:
         keep(store, session_id, updated=second)
@@ -445,7 +445,7 @@ def test_metadata_is_private_and_replaced(store):
     assert store.record("one").title == "b"
 
 
-def test_what_was_deleted_is_not_left_in_the_file(store):
+def test_deleted_data_leaves_file(store):
     keep(store, "gone", title="a title to forget")
     assert b"a title to forget" in store.path.read_bytes()
     store.delete("gone")
@@ -464,7 +464,7 @@ def test_damaged_metadata_hides_no_session(store):
     assert [each.session_id for each in store.records()] == ["one"]
 
 
-def test_other_files_in_the_sessions_folder_are_ignored(store):
+def test_other_files_in_folder_are_ignored(store):
     keep(store, "one")
     (store.root / "note.txt").touch()
     (store.root / ".deleted-x").mkdir()
@@ -472,7 +472,7 @@ def test_other_files_in_the_sessions_folder_are_ignored(store):
     assert [record.session_id for record in store.records()] == ["one"]
 
 
-def test_sessions_of_delegated_tasks_belong_to_the_one_that_delegated(store, cli):
+def test_delegated_sessions_belong_to_their_parent(store, cli):
     child = "one-0123456789abcdef_explorer"
     keep(store, "one")
     write_messages(store, child)
@@ -523,7 +523,7 @@ def put_irregular(path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_a_session_that_is_no_regular_file_is_refused(name, kind, store, cli):
+def test_irregular_session_file_is_refused(name, kind, store, cli):
     keep(store, "whole", updated="2026-01-01T00:00:00+00:00", title="other")
     keep(store, "strange", updated="2026-01-02T00:00:00+00:00", status="running")
     put_irregular(store.folder("strange") / name, kind)
@@ -543,7 +543,7 @@ def test_a_file_of_a_session_that_is_no_regular_file_is_refused(name, kind, stor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["store.db", "store.db-wal", "strange/lock"])
-def test_a_fifo_in_place_of_a_file_is_never_waited_for(name, home, workdir):
+def test_fifo_instead_of_file_is_never_awaited(name, home, workdir):
     """In processes of their own: to open one that no one writes to would wait for ever."""
     store = SessionStore(home / "sessions")
     keep(store, "strange")
@@ -558,9 +558,7 @@ def test_a_fifo_in_place_of_a_file_is_never_waited_for(name, home, workdir):
 
 
 @pytest.mark.parametrize("left", [0, 100, 5000])
-def test_a_store_that_was_emptied_or_cut_is_reported_and_nothing_is_resumed(
-    left, home, workdir, plan
-):
+def test_emptied_store_is_reported_not_resumed(left, home, workdir, plan):
     store = SessionStore(home / "sessions")
     keep(store, "cut")
     cut = store.path.read_bytes()[:left]

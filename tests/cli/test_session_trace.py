@@ -78,7 +78,7 @@ def run_turns(plan: str, backend: str, home: Path, workdir: Path, *prompts: str)
 
 
 @pytest.mark.slow
-def test_page_text_log_and_session_show_agree_on_a_real_session(
+def test_trace_views_of_real_session_agree(
     backend, store, home, workdir, logging_plan, cli, tmp_path
 ):
     (workdir / "gate").touch()
@@ -146,7 +146,7 @@ def test_page_text_log_and_session_show_agree_on_a_real_session(
     assert "note:" not in text
 
 
-def test_the_page_is_private_and_named_after_the_session(store, workdir, cli, monkeypatch):
+def test_page_is_private_and_named_after_session(store, workdir, cli, monkeypatch):
     monkeypatch.chdir(workdir)
     write_log(store, "one", *small_session())
     assert cli("session", "trace").out == "trace-one.html\n"
@@ -158,7 +158,7 @@ def test_the_page_is_private_and_named_after_the_session(store, workdir, cli, mo
     assert "1 turn, 2 model calls" in (workdir / "t.txt").read_text(encoding="utf-8")
 
 
-def test_a_session_without_a_log_says_how_to_get_one(store, cli, tmp_path):
+def test_missing_log_explains_how_to_get_one(store, cli, tmp_path):
     keep(store, "one")
     text = cli("session", "trace", "one", "--text").out
     assert (
@@ -169,7 +169,7 @@ def test_a_session_without_a_log_says_how_to_get_one(store, cli, tmp_path):
     cli("session", "show", "one", "--json")
 
 
-def test_a_log_that_is_no_file_is_refused(store, cli):
+def test_irregular_log_is_refused(store, cli):
     path = write_log(store, "one")
     path.unlink()
     path.mkdir()
@@ -189,12 +189,12 @@ def test_a_log_that_is_no_file_is_refused(store, cli):
         (["--open", "-o", "-"], "--open needs a file"),
     ],
 )
-def test_options_that_exclude_each_other_are_refused(store, cli, words, problem):
+def test_exclusive_options_are_refused(store, cli, words, problem):
     write_log(store, "one", *small_session())
     assert problem in cli("session", "trace", "one", *words, code=2).err
 
 
-def test_open_shows_the_page_in_the_browser(store, workdir, home):
+def test_open_shows_page_in_browser(store, workdir, home):
     write_log(store, "one", *small_session())
     browser = workdir / "browser"
     browser.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/opened'\n")
@@ -238,7 +238,7 @@ def test_two_sessions_are_compared(store, workdir, cli, monkeypatch):
     assert "did you mean 'two'" in cli("session", "trace", "one", "--compare", "twp", code=2).err
 
 
-def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tmp_path, cli):
+def test_killed_turn_journal_is_shown(backend, store, home, workdir, tmp_path, cli):
     plan = json.loads(write_plan(tmp_path).read_text())
     plan["session"]["context"] = {"module": "context-persistent", "config": {"durable_turns": True}}
     plan["hooks"].append({"module": "hooks-logging"})
@@ -261,7 +261,7 @@ def test_the_journal_of_a_killed_turn_is_shown(backend, store, home, workdir, tm
     assert "no end in the log" in cli("session", "trace", "one", "--text").out
 
 
-def test_files_that_cannot_be_written_are_errors(store, workdir, cli):
+def test_unwritable_files_are_errors(store, workdir, cli):
     write_log(store, "one", *small_session())
     assert "is not a regular file" in cli("session", "trace", "one", "-o", str(workdir), code=2).err
     assert (

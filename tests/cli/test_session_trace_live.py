@@ -114,7 +114,7 @@ def store(home) -> SessionStore:
 
 
 @pytest.mark.slow
-def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, home, workdir):
+def test_rows_need_token_and_change(backend, store, home, workdir):
     with following(backend, home, workdir, "s") as live:
         page = live.get("/trace", token="")
         assert page.status == 200
@@ -149,9 +149,7 @@ def test_rows_need_the_token_and_come_only_when_they_changed(backend, store, hom
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_server(
-    backend, home, workdir
-):
+def test_missing_log_opens_browser_beside_server(backend, home, workdir):
     SessionStore(home / "sessions").write(SessionRecord(session_id="s"))
     browser = workdir / "browser"
     browser.write_text(
@@ -176,7 +174,7 @@ def test_a_session_without_a_log_says_so_and_the_browser_is_opened_beside_the_se
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
-def test_a_signal_ends_it_also_with_open_connections(backend, store, home, workdir, number, code):
+def test_signal_ends_server_with_open_connections(backend, store, home, workdir, number, code):
     with following(backend, home, workdir) as live:
         port = live.port
         with socket.create_connection(("127.0.0.1", port)) as half:
@@ -188,7 +186,7 @@ def test_a_signal_ends_it_also_with_open_connections(backend, store, home, workd
 
 
 @pytest.mark.slow
-def test_the_page_follows_a_running_session(backend, home, workdir, tmp_path):
+def test_page_follows_running_session(backend, home, workdir, tmp_path):
     file = write_plan(tmp_path)
     plan = json.loads(file.read_text())
     plan["hooks"].append({"module": "hooks-logging"})

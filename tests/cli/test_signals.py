@@ -34,7 +34,7 @@ async def signal_handler(monkeypatch) -> SignalHandler:
     return SignalHandler(Display(StandardStreams()))
 
 
-async def test_ctrl_c_stops_a_turn_gracefully_then_immediately_then_exits(signal_handler):
+async def test_ctrl_c_stops_in_three_steps(signal_handler):
     token = CancellationToken()
     with signal_handler.during_turn(token):
         signal_handler.receive(signal.SIGINT)
@@ -47,7 +47,7 @@ async def test_ctrl_c_stops_a_turn_gracefully_then_immediately_then_exits(signal
     assert signal_handler.ended_by is None
 
 
-async def test_repeated_ctrl_c_does_not_abort_a_running_cleanup(signal_handler, monkeypatch):
+async def test_repeated_ctrl_c_spares_running_cleanup(signal_handler, monkeypatch):
     monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 3600.0)
     token = CancellationToken()
     with signal_handler.during_turn(token):
@@ -56,7 +56,7 @@ async def test_repeated_ctrl_c_does_not_abort_a_running_cleanup(signal_handler, 
     assert token.state == "immediate"
 
 
-async def test_a_waiting_question_receives_ctrl_c_first(signal_handler):
+async def test_waiting_question_receives_ctrl_c_first(signal_handler):
     heard = []
     token = CancellationToken()
     with (
@@ -69,7 +69,7 @@ async def test_a_waiting_question_receives_ctrl_c_first(signal_handler):
     assert (heard, token.state) == (["inner", "question"], "none")
 
 
-async def test_ctrl_c_right_after_a_stop_belongs_to_the_stop(signal_handler, monkeypatch):
+async def test_ctrl_c_after_stop_belongs_to_it(signal_handler, monkeypatch):
     monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", 3600.0)
     with signal_handler.during_turn(CancellationToken()):
         signal_handler.receive(signal.SIGINT)
@@ -93,9 +93,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize(("patience", "lines"), [(3600.0, ["", "", ""]), (0.0, ["", None, None])])
-async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(
-    patience, lines, signal_handler, monkeypatch
-):
+async def test_rapid_ctrl_c_keeps_chat_open(patience, lines, signal_handler, monkeypatch):
     monkeypatch.setattr(_signals, "FORCE_EXIT_AFTER", patience)
     with signal_handler.during_turn(CancellationToken()):
         signal_handler.receive(signal.SIGINT)
@@ -116,14 +114,14 @@ async def test_ctrl_c_without_a_pause_does_not_leave_the_chat(
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_without_a_turn_everything_is_cancelled(which, signal_handler):
+async def test_signal_without_turn_cancels_everything(which, signal_handler):
     with signal_handler.scope:
         signal_handler.receive(which)
         await anyio.sleep_forever()
     assert signal_handler.ended_by is which
 
 
-async def test_the_first_signal_is_the_one_that_counts(signal_handler):
+async def test_first_signal_counts(signal_handler):
     signal_handler.receive(signal.SIGTERM)
     signal_handler.receive(signal.SIGHUP)
     assert signal_handler.ended_by is signal.SIGTERM
@@ -140,9 +138,7 @@ def test_ignored_signals_are_not_handled():
 
 
 @pytest.mark.slow
-def test_a_tool_that_will_not_stop_can_be_left_with_the_terminal_intact(
-    backend, home, workdir, plan
-):
+def test_stubborn_tool_is_left_terminal_intact(backend, home, workdir, plan):
     prompt = call("stubborn", path=workdir / "gate")
     arguments = ("run", prompt, "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:

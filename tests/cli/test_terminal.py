@@ -26,9 +26,7 @@ def sessions(home: Path) -> SessionStore:
     ],
 )
 @mostly_on("trio")
-def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(
-    columns, item, backend, home, workdir, plan
-):
+def test_markdown_is_rendered_at_terminal_only(columns, item, backend, home, workdir, plan):
     text = "# Title\n\n- `a` is **one** item of several words, yes indeed\n- b\n\n```python\nx = 1\n```"
     arguments = ("run", f"say {text}", "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir, size=(24, columns)) as terminal:
@@ -41,7 +39,7 @@ def test_markdown_is_rendered_at_a_terminal_and_piped_as_it_is(
 
 
 @pytest.mark.parametrize("plain", [{"TERM": "dumb"}, {"AMPLIFIER_PLAIN": "1"}])
-def test_a_plain_terminal_gets_the_text_as_the_model_wrote_it(plain, home, workdir, plan):
+def test_plain_terminal_gets_original_text(plain, home, workdir, plan):
     arguments = ("run", "say **bold** and\n- item", "--plan", plan)
     with open_terminal(*arguments, home=home, cwd=workdir, extra=plain) as terminal:
         assert terminal.end() == 0
@@ -49,7 +47,7 @@ def test_a_plain_terminal_gets_the_text_as_the_model_wrote_it(plain, home, workd
         assert "\x1b" not in terminal.screen
 
 
-def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, plan):
+def test_chat_commands_bypass_model(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("/help", "/clear")
         terminal.say("/tools")
@@ -60,7 +58,7 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, pla
         assert "To go on later" not in terminal.text  # there was no turn
 
 
-def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
+def test_clear_forgets_and_double_slash_sends(home, workdir, plan):
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.say("history", "1 prompts so far")
         terminal.say("/clear", "forgotten")
@@ -69,7 +67,7 @@ def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
         terminal.leave()
 
 
-def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home, workdir, plan):
+def test_text_typed_during_turn_is_read(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -97,7 +95,7 @@ def test_what_is_typed_while_a_turn_runs_is_read_at_its_next_step(backend, home,
 
 
 @mostly_on("trio")
-def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan):
+def test_unread_typed_text_is_returned(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -112,9 +110,7 @@ def test_what_was_typed_and_not_read_is_given_back(backend, home, workdir, plan)
 
 
 @mostly_on("asyncio")
-def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive_a_stop(
-    backend, home, workdir, plan
-):
+def test_text_pasted_during_turn_is_one_message(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -133,9 +129,8 @@ def test_what_is_pasted_during_a_turn_is_one_message_and_commands_do_not_outlive
 
 
 @mostly_on("trio")
-def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(
-    backend, home, workdir, plan
-):
+def test_text_after_end_of_input_stays_private(backend, home, workdir, plan):
+    """It does not get to the shell."""
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -154,9 +149,7 @@ def test_what_is_typed_after_the_end_of_input_does_not_get_to_the_shell(
 # ── Ctrl-C ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(
-    backend, home, workdir, plan
-):
+def test_ctrl_c_once_lets_tool_finish(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -171,7 +164,7 @@ def test_ctrl_c_once_lets_the_running_tool_finish_and_starts_nothing_new(
         terminal.leave()
 
 
-def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home, workdir, plan):
+def test_ctrl_c_twice_stops_tool_at_once(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -183,9 +176,7 @@ def test_ctrl_c_twice_stops_the_tool_at_once_and_the_chat_goes_on(backend, home,
         terminal.leave()
 
 
-def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(
-    backend, home, workdir, plan
-):
+def test_ctrl_c_twice_ends_question_with_130(backend, home, workdir, plan):
     arguments = (
         "run",
         call("wait_for", path=workdir / "gate"),
@@ -206,7 +197,7 @@ def test_ctrl_c_twice_ends_a_single_question_with_130_and_a_valid_transcript(
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan):
+def test_ctrl_c_twice_interrupts_hanging_model(backend, home, workdir, plan):
     with open_terminal(
         "run", "hang", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -220,9 +211,7 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan
 @pytest.mark.parametrize(
     "press", [Terminal.press_ctrl_c, lambda terminal: terminal.send(signal.SIGINT)]
 )
-def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(
-    press, backend, home, workdir, plan
-):
+def test_ctrl_c_at_prompt_drops_then_leaves(press, backend, home, workdir, plan):
     """As a key, and as a signal that someone else has sent."""
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
@@ -250,7 +239,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_leaves_the_second_time(
     ("answers", "happens"),
     [(["y"], True), (["Allow once"], True), (["n"], False), (["maybe", "", "deny"], False)],
 )
-def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir, plan):
+def test_question_is_answered_at_terminal(answers, happens, home, workdir, plan):
     with open_terminal(
         "run", call("risky", path=workdir / "trace"), "--plan", plan, home=home, cwd=workdir
     ) as terminal:
@@ -264,9 +253,7 @@ def test_a_question_is_answered_at_the_terminal(answers, happens, home, workdir,
 
 
 @pytest.mark.parametrize("answer", ["", "n"])
-def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_allowed(
-    answer, home, workdir, plan
-):
+def test_long_question_is_shown_before_allowing(answer, home, workdir, plan):
     name = "/".join(["x" * 100] * 12) + "/END"
     prompt = f"call risky {json.dumps({'path': str(workdir / 'trace'), 'long': name})}"
     with open_terminal(
@@ -287,9 +274,7 @@ def test_a_question_longer_than_the_screen_is_shown_to_its_end_before_it_can_be_
 
 @pytest.mark.parametrize("columns", [80, 40])
 @mostly_on("trio")
-def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(
-    columns, backend, home, workdir, plan
-):
+def test_edit_is_shown_as_diff(columns, backend, home, workdir, plan):
     with_files = json.loads(Path(plan).read_text())
     with_files["tools"].append("tool-filesystem")
     with_files["hooks"].append("hooks-approval")
@@ -317,7 +302,7 @@ def test_an_edit_is_shown_as_a_diff_in_the_question_and_afterwards(
 
 @pytest.mark.slow
 @mostly_on("asyncio")
-def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdir, plan):
+def test_always_allowed_call_is_not_asked_again(backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -328,9 +313,8 @@ def test_allowed_always_is_not_asked_again_in_that_session(backend, home, workdi
         terminal.leave()
 
 
-def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_it_is_no_answer(
-    home, workdir, plan
-):
+def test_question_spells_out_escapes(home, workdir, plan):
+    """Keys typed before it are not an answer."""
     with open_terminal("run", "--plan", plan, home=home, cwd=workdir) as terminal:
         terminal.expect("› ")
         terminal.type(call("risky", path=workdir / "trace") + "\ny\ny\ny\n")
@@ -344,9 +328,8 @@ def test_a_question_shows_what_a_terminal_would_obey_and_what_was_typed_before_i
 @pytest.mark.parametrize(
     ("key", "code"), [("\x03", 130), ("\x04", 0)], ids=["Ctrl-C", "the end of input"]
 )
-def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(
-    key, code, backend, home, workdir, plan
-):
+def test_other_key_denies_question(key, code, backend, home, workdir, plan):
+    """Ctrl-C stops the turn too."""
     arguments = ("run", call("risky", path=workdir / "trace"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("Your answer: ")
@@ -358,7 +341,7 @@ def test_a_key_that_is_no_answer_denies_and_ctrl_c_stops_the_turn_too(
 
 
 @pytest.mark.slow
-def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir, plan):
+def test_question_timeout_denies_and_cleans_line(backend, home, workdir, plan):
     arguments = ("run", call("risky", path=workdir / "quick"), "--plan", plan, "--backend", backend)
     with open_terminal(*arguments, home=home, cwd=workdir) as terminal:
         terminal.expect("(no answer within 0.3 s means deny)", "Your answer: \n", "✗ risky")
@@ -372,9 +355,7 @@ def test_no_answer_in_time_denies_and_leaves_a_clean_line(backend, home, workdir
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("which", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(
-    which, code, backend, home, workdir, plan
-):
+def test_signal_closes_session_and_sets_exit_code(which, code, backend, home, workdir, plan):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:
@@ -385,7 +366,7 @@ def test_a_signal_stops_the_turn_closes_the_session_and_is_the_exit_code(
         assert terminal.is_as_before()
 
 
-def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
+def test_lost_terminal_stops_tool(home, workdir, plan):
     with open_terminal(
         "run", call("wait_for", path=workdir / "gate"), "--plan", plan, home=home, cwd=workdir
     ) as terminal:
@@ -396,7 +377,7 @@ def test_a_terminal_that_goes_away_stops_the_tool(home, workdir, plan):
 
 
 @pytest.mark.slow
-def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, plan, tmp_path):
+def test_session_continues_after_killed_process(backend, home, workdir, plan, tmp_path):
     with open_terminal(
         "run", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     ) as terminal:

@@ -47,9 +47,7 @@ def package(directory: Path, name: str, source: str) -> str:
 
 
 @pytest.mark.parametrize("module_id", sorted(AGENT))
-async def test_a_native_loader_loads_a_published_module_on_both_backends(
-    loader: ModuleLoader, module_id: str
-):
+async def test_native_loader_loads_published_module(loader: ModuleLoader, module_id: str):
     assert (await loader.load(module_id)).module_id == module_id
 
 
@@ -82,7 +80,7 @@ def native_plan(directory: Path, tools: list[str]) -> tuple[dict[str, Any], Modu
     return plan, ModuleLoader(modules={"provider-own": mount})
 
 
-async def test_a_native_session_on_either_backend_works_with_neutral_published_modules(
+async def test_native_session_with_neutral_published_modules(
     directory: Path,
 ):
     plan, loader = native_plan(directory, ["tool-filesystem", "tool-search", "tool-todo"])
@@ -103,9 +101,7 @@ async def test_a_native_session_on_either_backend_works_with_neutral_published_m
 
 
 @pytest.mark.parametrize("place", ["orchestrator", "context"])
-async def test_a_native_session_on_either_backend_runs_a_loop_and_a_context_that_call_asyncio(
-    directory: Path, place: str
-):
+async def test_native_session_with_asyncio_loop_and_context(directory: Path, place: str):
     plan, loader = native_plan(directory, [])
     source = str(directory / "amplifier-module-loop-basic")
     if place == "orchestrator":
@@ -133,7 +129,7 @@ async def test_a_native_session_on_either_backend_runs_a_loop_and_a_context_that
     ]
 
 
-def test_a_package_that_imports_the_alias_inside_a_function_is_a_published_one(tmp_path: Path):
+def test_alias_import_inside_function_counts(tmp_path: Path):
     assert imports_alias(
         package(tmp_path, "one", "def f():\n    from amplifier_core.models import HookResult\n")
     )
@@ -160,14 +156,12 @@ def declaring(backends: Any) -> ModuleLoader:
 
 
 @pytest.mark.parametrize("declared", ["asyncio", ("asyncio",), ["asyncio"], frozenset({"asyncio"})])
-async def test_a_module_that_declares_asyncio_only_is_loaded_on_both(declared: Any):
+async def test_asyncio_only_module_is_loaded_on_both(declared: Any):
     assert (await declaring(declared).load("tool-own")).module_id == "tool-own"
 
 
 @pytest.mark.parametrize("declared", ["trio", ("curio",)])
-async def test_a_module_that_declares_neither_the_running_backend_nor_asyncio_is_refused(
-    declared: Any, anyio_backend_name: str
-):
+async def test_module_for_other_backend_is_refused(declared: Any, anyio_backend_name: str):
     loader = declaring(declared)
     if anyio_backend_name in declared:
         assert (await loader.load("tool-own")).module_id == "tool-own"
@@ -178,7 +172,7 @@ async def test_a_module_that_declares_neither_the_running_backend_nor_asyncio_is
         await loader.load("tool-own")
 
 
-async def test_a_module_that_declares_both_backends_is_loaded_on_both(directory: Path):
+async def test_module_for_both_backends_is_loaded(directory: Path):
     source = AGENT["tool-bash"].replace(
         "__amplifier_module_type__",
         '__amplifier_backends__ = ("asyncio", "trio")\n\n__amplifier_module_type__',
@@ -194,14 +188,14 @@ async def test_a_module_that_declares_both_backends_is_loaded_on_both(directory:
 
 
 @pytest.mark.parametrize("declared", [5, (), ("asyncio", 5), {}])
-async def test_a_declaration_that_names_no_backends_is_refused_everywhere(declared: Any):
+async def test_declaration_without_backends_is_refused(declared: Any):
     loader = declaring(declared)
     with pytest.raises(ModuleLoadError, match="expected a tuple of names") as caught:
         await loader.load("tool-own")
     assert caught.value.reason_code == "invalid_module_metadata"
 
 
-def test_without_a_running_backend_nothing_is_refused():
+def test_nothing_is_refused_without_running_backend():
     loader = declaring(("trio",))
     assert loader.find("tool-own").mount is not None
 
@@ -228,7 +222,7 @@ PUBLISHED = AGENT["tool-bash"]
         (STRUCTURED, False),
     ],
 )
-async def test_the_commands_name_those_modules_that_a_session_on_trio_runs_on_an_island(
+async def test_commands_name_modules_on_islands(
     source: str, is_on_island: bool, directory: Path, anyio_backend_name: str
 ):
     package(directory, "amplifier_module_tool_any", source)
@@ -242,7 +236,7 @@ async def test_the_commands_name_those_modules_that_a_session_on_trio_runs_on_an
 # ── loops in native sessions ─────────────────────────────────────────────────────────────────────
 
 
-async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
+async def test_only_published_mount_is_changed(loader: ModuleLoader):
     own = own_module()
     own.mount.__module__ = "amplifier.modules.loop.basic"  # this file imports the alias, so it would count as published
     native = ModuleLoader(modules={"tool-own": own})
@@ -253,7 +247,7 @@ async def test_only_a_published_mount_is_changed(loader: ModuleLoader):
     assert hasattr(published.mount, "__wrapped__")
 
 
-async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
+async def test_loop_is_changed_once_keeping_signature(directory: Path):
     import inspect
 
     class Loop:
@@ -268,7 +262,7 @@ async def test_a_loop_is_changed_once_and_keeps_its_signature(directory: Path):
     assert await loop.execute("hello") == "hello"
 
 
-async def test_a_structured_mount_is_left_alone(directory: Path):
+async def test_structured_mount_is_unchanged(directory: Path):
     def mount(coordinator: Any, config: Any) -> Any:
         raise AssertionError("must not be mounted")
 
@@ -315,9 +309,7 @@ async def work():
 """
 
 
-async def test_a_call_of_asyncio_that_the_source_does_not_show_works_on_both_backends(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_hidden_asyncio_call_works_on_both(directory: Path, monkeypatch: pytest.MonkeyPatch):
     root = write_package(directory, "tool-lazy", LAZY)
     (directory / "amplifier_lazy_helper.py").write_text(HELPER, encoding="utf-8")
     monkeypatch.syspath_prepend(str(directory))
@@ -359,7 +351,7 @@ class Asking:
 """
 
 
-async def test_a_published_module_uses_its_session_on_both_backends(directory: Path):
+async def test_published_module_uses_its_session(directory: Path):
     import amplifier_core  # type: ignore[import-not-found]
 
     write_package(directory, "tool-asking", ASKING)

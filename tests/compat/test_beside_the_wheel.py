@@ -113,7 +113,7 @@ DOORS: dict[str, tuple[tuple[str, ...], Callable[[Door], list[str]], list[str]]]
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("has_wheel", [True, False])
 @pytest.mark.parametrize("door", DOORS)
-def test_a_published_loop_and_provider_answer_at_every_door_live_where_it_streams(
+def test_published_loop_and_provider_answer_everywhere(
     tmp_path: Path, door: str, has_wheel: bool, backend: str
 ):
     plan_in(tmp_path, provider="provider-speaks")
@@ -139,16 +139,14 @@ def plan_in(folder: Path, *hooks: str, provider: str = "provider-offline") -> st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_run_answers_by_a_published_loop(tmp_path: Path, backend: str):
+def test_run_with_published_loop(tmp_path: Path, backend: str):
     ended = amplifier(tmp_path, "run", "--backend", backend, "--plan", plan_in(tmp_path), "hello")
     assert (ended.returncode, "provider-offline" in ended.stdout) == (0, True), ended.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_prompt_that_a_published_hook_denies_to_a_published_loop_ends_with_a_failure(
-    tmp_path: Path, backend: str
-):
+def test_prompt_denied_by_published_hook_fails(tmp_path: Path, backend: str):
     ended = amplifier(
         tmp_path, "run", "--backend", backend, "--plan", plan_in(tmp_path, "hooks-no"), "hello"
     )
@@ -157,7 +155,7 @@ def test_a_prompt_that_a_published_hook_denies_to_a_published_loop_ends_with_a_f
 
 
 @pytest.mark.slow
-def test_the_doctor_reports_the_wheel_the_alias_and_who_uses_it(tmp_path: Path):
+def test_doctor_reports_wheel_alias_and_users(tmp_path: Path):
     write_package(tmp_path, "hooks-no", DENIES)
     found = json.loads(amplifier(tmp_path, "doctor", "--json").stdout)["findings"]
     said = [each["text"] for each in found if each["subject"] == "published"]
@@ -167,7 +165,7 @@ def test_the_doctor_reports_the_wheel_the_alias_and_who_uses_it(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_kit_examines_a_published_module_through_the_alias(tmp_path: Path):
+def test_kit_examines_published_module_through_alias(tmp_path: Path):
     root = write_package(tmp_path, "hooks-no", DENIES)
     ended = amplifier(tmp_path, "module", "validate", str(root), "--only", "H1")
     assert ended.returncode == 0, ended.stdout + ended.stderr

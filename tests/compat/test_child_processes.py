@@ -25,7 +25,7 @@ def _environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH")
 
 
-def test_a_child_process_has_the_alias_while_it_is_exported():
+def test_child_process_has_exported_alias():
     export_alias()
     export_alias()
     with_alias = ask([sys.executable])
@@ -41,7 +41,7 @@ def test_a_child_process_has_the_alias_while_it_is_exported():
     )  # No module named …, or the published one's name in an error
 
 
-def test_other_entries_of_the_path_are_kept(monkeypatch: pytest.MonkeyPatch):
+def test_other_path_entries_are_kept(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     export_alias()
     assert os.environ["PYTHONPATH"] == f"{PLACE}{os.pathsep}/somewhere"
@@ -49,7 +49,7 @@ def test_other_entries_of_the_path_are_kept(monkeypatch: pytest.MonkeyPatch):
     assert os.environ["PYTHONPATH"] == "/somewhere"
 
 
-def test_a_program_run_by_the_command_exports_the_alias_to_its_children(tmp_path: Path):
+def test_command_exports_alias_to_children(tmp_path: Path):
     outer = tmp_path / "outer.py"
     outer.write_text(
         f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ASK!r}], check=True)\n"

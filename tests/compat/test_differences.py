@@ -24,7 +24,7 @@ from amplifier.models import (
 pytestmark = pytest.mark.usefixtures("alias")
 
 
-def test_an_error_does_not_show_what_was_given_nor_the_options_of_a_union():
+def test_error_hides_input_and_union_options():
     with pytest.raises(pydantic.ValidationError) as caught:
         Message(role="user", content=5)
     assert [(place["loc"], place["type"], place["input"]) for place in caught.value.errors()] == [
@@ -32,13 +32,13 @@ def test_an_error_does_not_show_what_was_given_nor_the_options_of_a_union():
     ]
 
 
-def test_a_response_format_needs_its_type():
+def test_response_format_needs_type():
     with pytest.raises(pydantic.ValidationError, match="response_format"):
         ChatRequest(messages=[], response_format={})
 
 
 @pytest.mark.parametrize("moment", [5, date(2020, 1, 2)])
-def test_only_moments_are_moments_and_only_text_is_text(moment):
+def test_times_and_texts_are_strict(moment):
     with pytest.raises(pydantic.ValidationError):
         SessionStatus(session_id="s", started_at=moment)
     with pytest.raises(pydantic.ValidationError):
@@ -51,24 +51,24 @@ def test_times_are_aware():
     assert SessionStatus(session_id="s", started_at=naive).started_at == naive.astimezone()
 
 
-def test_a_timeout_is_a_number():
+def test_timeout_is_number():
     with pytest.raises(pydantic.ValidationError):
         ApprovalRequest(tool_name="a", action="b", risk_level="c", timeout=float("nan"))
 
 
-def test_an_unknown_member_called_extra_is_found_in_the_dict():
+def test_unknown_member_named_extra():
     message: Any = Message(role="user", content="x", extra=5)
     assert message.extra == {"extra": 5}
     assert message.model_dump()["extra"] == 5
 
 
-def test_a_plain_copy_has_lists_of_its_own_and_a_published_one_shares_them():
+def test_plain_copy_has_own_lists():
     response: Any = ChatResponse(content=[])
     assert copy.copy(response).content is not response.content
     assert response.model_copy().content is response.content
 
 
-def test_ours_are_no_models_of_pydantic_and_have_no_old_names():
+def test_models_are_not_pydantic_models():
     assert not issubclass(Model, pydantic.BaseModel)
     assert not isinstance(HookResult(), pydantic.BaseModel)
     old = [
@@ -84,12 +84,12 @@ def test_ours_are_no_models_of_pydantic_and_have_no_old_names():
     assert [name for name in old if hasattr(HookResult, name)] == []
 
 
-def test_classes_show_their_fields_so_a_mock_made_after_one_has_them():
+def test_classes_show_fields_to_mocks():
     assert hasattr(ChatRequest, "messages")
     assert "messages" in dir(ChatRequest)  # what a mock with a spec asks for; published, neither
 
 
-def test_validators_of_a_subclass_are_not_run():
+def test_subclass_validators_are_not_run():
     class Careful(Usage):
         label: str = "x"
 

@@ -120,9 +120,7 @@ async def running(
 @pytest.mark.parametrize(
     ("name", "loop", "anyio_backend"), by_turns((n, loop) for n in SCENARIOS for loop in LOOPS)
 )
-async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(
-    directory: Path, loop: str, name: str
-):
+async def test_every_scenario_closes_everything(directory: Path, loop: str, name: str):
     seen = await play(SCENARIOS[name], loop, directory)
 
     assert [event for event, _ in seen["events"]][-1] == "session:end"
@@ -133,9 +131,7 @@ async def test_every_scenario_ends_with_all_handlers_gone_and_everything_closed(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events(
-    directory: Path, loop: str
-):
+async def test_turn_with_all_tools_leaves_its_work(directory: Path, loop: str):
     seen = await play(SCENARIOS["all tools"], loop, directory)
 
     assert seen["outcomes"][0][1].strip() == "All done."
@@ -157,9 +153,7 @@ async def test_a_turn_with_all_tools_leaves_its_work_in_files_context_and_events
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_it(
-    directory: Path, loop: str
-):
+async def test_immediate_stop_ends_running_command(directory: Path, loop: str):
     agent = await running(directory, loop)
     async with agent.in_the_middle() as turn:
         agent.session.coordinator.cancellation.request_immediate()
@@ -179,7 +173,7 @@ async def test_an_immediate_stop_ends_the_running_command_and_the_loop_reports_i
 
 @pytest.mark.parametrize("kind", ["published session", "native session"])
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, loop: str, kind: str):
+async def test_graceful_stop_waits_for_running_command(directory: Path, loop: str, kind: str):
     from amplifier import AmplifierSession
 
     release = directory / "release.txt"
@@ -201,9 +195,7 @@ async def test_a_graceful_stop_waits_for_the_running_command(directory: Path, lo
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_cancelled_task_gets_its_cancellation_after_the_loop_has_unwound(
-    directory: Path, loop: str
-):
+async def test_task_cancellation_follows_loop_unwinding(directory: Path, loop: str):
     agent = await running(directory, loop)
     async with agent.in_the_middle() as turn:
         turn.cancel()
@@ -227,9 +219,7 @@ async def _wait(event: str, data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # which alone has Task.cancel
 @pytest.mark.parametrize("first", ["the caller", "the token"])
-async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(
-    directory: Path, first: str
-):
+async def test_second_cancellation_waits_for_cleanup(directory: Path, first: str):
     agent = await running(directory, "loop-basic")
     async with agent.in_the_middle() as turn:
         hooks = agent.session.coordinator.hooks
@@ -246,7 +236,7 @@ async def test_a_second_cancellation_waits_until_the_loop_has_cleaned_up(
     assert not any(is_alive(pid) for pid in agent.pids)
 
 
-async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(directory: Path):
+async def test_cancelled_scope_reaches_loop_once(directory: Path):
     agent = await running(directory, "loop-basic")
     async with agent.session:
         approve_with(agent.session, Approver(True))
@@ -262,7 +252,7 @@ async def test_a_cancelled_scope_around_the_turn_reaches_the_loop_once(directory
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop: str):
+async def test_turn_runs_after_stop_and_reset(directory: Path, loop: str):
     agent = await running(directory, loop, script=[SLEEP, "back again"])
     async with agent.in_the_middle() as turn:
         agent.session.coordinator.cancellation.request_immediate()
@@ -277,7 +267,7 @@ async def test_after_a_stop_and_a_reset_the_next_turn_runs(directory: Path, loop
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_native_session_runs_the_agent(directory: Path, loop: str):
+async def test_native_session_runs_agent(directory: Path, loop: str):
     from amplifier import AmplifierSession
 
     script = [
@@ -301,9 +291,7 @@ async def test_a_native_session_runs_the_agent(directory: Path, loop: str):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_an_immediate_stop_of_a_native_session_ends_the_command_of_a_published_tool(
-    directory: Path, loop: str
-):
+async def test_native_stop_ends_published_tool_command(directory: Path, loop: str):
     from amplifier import AmplifierSession, ExecutionCancelled
 
     agent = await running(directory, loop, AmplifierSession)

@@ -34,14 +34,14 @@ def compat_command(*arguments: str, folder: Path | None = None) -> CompletedProc
 
 
 @pytest.mark.usefixtures("alias")
-def test_the_name_is_importable_and_its_classes_are_ours():
+def test_alias_classes_are_own_classes():
     core = importlib.import_module("amplifier_core")
     assert core.HookResult is HookResult
     assert core.__version__ == "2.0.2"
     assert Path(core.__file__) == MIRROR / "__init__.py"
 
 
-def test_without_installing_the_models_have_no_pydantic_methods():
+def test_uninstalled_models_have_no_pydantic_methods():
     assert not compat.is_installed()
     members = ["model_dump", "model_copy", "model_validate", "model_fields"]
     assert [name for name in members if hasattr(Usage, name)] == []
@@ -81,7 +81,7 @@ def test_installing_twice_changes_nothing():
     compat.uninstall()
 
 
-def test_a_mirror_that_cannot_be_imported_leaves_nothing_installed(monkeypatch):
+def test_unimportable_mirror_leaves_nothing_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "amplifier.events", None)
     with pytest.raises(ModuleNotFoundError, match=r"amplifier\.events"):
         compat.install()
@@ -101,7 +101,7 @@ def test_installing_again_imports_new_modules():
     assert first.HookResult is second.HookResult
 
 
-def test_a_published_package_that_is_already_imported_is_not_replaced(monkeypatch, tmp_path):
+def test_imported_published_package_is_not_replaced(monkeypatch, tmp_path):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
     monkeypatch.syspath_prepend(tmp_path)
     published = importlib.import_module("amplifier_core")
@@ -118,7 +118,7 @@ def test_a_published_package_that_is_already_imported_is_not_replaced(monkeypatc
         del sys.modules["amplifier_core"]
 
 
-def test_a_published_package_that_is_only_installed_is_passed_over(monkeypatch, tmp_path):
+def test_unimported_published_package_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "amplifier_core").mkdir()
     (tmp_path / "amplifier_core" / "__init__.py").write_text("who = 'published'")
     (tmp_path / "amplifier_core" / "models.py").write_text("who = 'published'")
@@ -132,7 +132,7 @@ def test_a_published_package_that_is_only_installed_is_passed_over(monkeypatch, 
 
 
 @pytest.mark.usefixtures("alias")
-def test_submodules_are_real_and_what_is_patched_is_seen(monkeypatch):
+def test_submodules_are_real_and_patchable(monkeypatch):
     import amplifier_core.models
 
     monkeypatch.setattr("amplifier_core.models.HookResult", "patched")
@@ -144,7 +144,7 @@ def test_submodules_are_real_and_what_is_patched_is_seen(monkeypatch):
 
 
 @pytest.mark.usefixtures("alias")
-def test_what_the_mirror_defines_can_be_pickled():
+def test_mirror_definitions_can_be_pickled():
     from amplifier_core.module_sources import FileSystemModuleSource
 
     copied = pickle.loads(pickle.dumps(FileSystemModuleSource(["a"])))
@@ -156,14 +156,14 @@ def test_what_the_mirror_defines_can_be_pickled():
 
 @pytest.mark.usefixtures("alias")
 @pytest.mark.parametrize("name", ["amplifier-core", "amplifier_core", "Amplifier.Core"])
-def test_the_distribution_answers_by_any_spelling(name):
+def test_distribution_is_found_by_any_spelling(name):
     assert importlib.metadata.version(name) == "2.0.2"
     assert importlib.metadata.metadata(name)["Name"] == "amplifier-core"
     assert importlib.metadata.requires(name) is None
 
 
 @pytest.mark.usefixtures("alias")
-def test_the_distribution_is_listed_with_its_pytest_plugin():
+def test_distribution_is_listed_with_pytest_plugin():
     names = [distribution.metadata["Name"] for distribution in importlib.metadata.distributions()]
     assert names.count("amplifier-core") == 1
     plugins = {
@@ -174,13 +174,13 @@ def test_the_distribution_is_listed_with_its_pytest_plugin():
 
 
 @pytest.mark.usefixtures("alias")
-def test_a_question_about_certain_folders_or_another_distribution_is_not_ours(tmp_path):
+def test_other_distribution_queries_are_passed_on(tmp_path):
     assert list(importlib.metadata.distributions(path=[str(tmp_path)])) == []
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("amplifier-core-of-somebody-else")
 
 
-def test_without_installing_there_is_no_such_distribution():
+def test_distribution_is_absent_without_installing():
     program = """
         import amplifier, importlib.metadata
         from importlib.metadata import MetadataPathFinder
@@ -237,7 +237,7 @@ IMPORTS_NOTHING = """
         (IMPORTS_NOTHING, "False", "nothing", "False"),
     ],
 )
-def test_a_loader_installs_when_a_module_imports_the_name(
+def test_loader_installs_when_module_imports_alias(
     tmp_path, body, is_installed, answer, is_installed_later
 ):
     write_package(tmp_path, "tool-old", textwrap.dedent(body))
@@ -261,7 +261,7 @@ USES_THE_NAME = """
 """
 
 
-def test_a_loader_passes_over_a_published_package_that_is_only_installed(tmp_path):
+def test_loader_passes_over_unimported_published_package(tmp_path):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
     write_package(tmp_path, "tool-old", textwrap.dedent(USES_THE_NAME))
     program = "    import sys; sys.path.insert(0, sys.argv[1])\n" + LOAD
@@ -269,9 +269,7 @@ def test_a_loader_passes_over_a_published_package_that_is_only_installed(tmp_pat
     assert ended.stdout.splitlines() == ["True amplifier_module_tool_old", "False", "True"]
 
 
-def test_a_loader_refuses_a_published_module_where_the_published_package_is_imported(
-    tmp_path, monkeypatch
-):
+def test_loader_refuses_alias_beside_imported_package(tmp_path, monkeypatch):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
     write_package(tmp_path, "tool-old", textwrap.dedent(USES_THE_NAME))
     program = "    import sys; sys.path.insert(0, sys.argv[1]); import amplifier_core\n" + LOAD
@@ -283,7 +281,7 @@ def test_a_loader_refuses_a_published_module_where_the_published_package_is_impo
     assert "run pytest with `-p amplifier.compat.pytest`" in python(program, str(tmp_path)).stderr
 
 
-def test_a_program_of_native_modules_keeps_the_published_package(tmp_path):
+def test_native_program_keeps_published_package(tmp_path):
     (tmp_path / "amplifier_core.py").write_text("who = 'published'")
     program = """
         import sys; sys.path.insert(0, sys.argv[1])
@@ -295,7 +293,7 @@ def test_a_program_of_native_modules_keeps_the_published_package(tmp_path):
     assert python(program, str(tmp_path)).stdout == "published\n"
 
 
-def test_uninstalling_also_ends_the_readiness_to_install():
+def test_uninstalling_ends_readiness_to_install():
     assert ModuleLoader.import_hook is not None
     before = list(sys.meta_path)
     ModuleLoader.import_hook("amplifier_module_of_somebody")
@@ -310,7 +308,7 @@ def test_uninstalling_also_ends_the_readiness_to_install():
 
 
 @pytest.mark.slow
-def test_the_command_runs_a_text_a_module_a_file_and_an_installed_command(tmp_path):
+def test_command_runs_every_kind_of_program(tmp_path):
     program = (
         "import sys, amplifier_core; print(amplifier_core.RUST_AVAILABLE, *sys.argv[1:], __name__)"
     )
@@ -323,7 +321,7 @@ def test_the_command_runs_a_text_a_module_a_file_and_an_installed_command(tmp_pa
     assert (ended.returncode, ended.stdout.split()[0]) == (0, "pytest")
 
 
-def test_the_command_passes_on_how_a_program_ended(tmp_path):
+def test_command_passes_on_exit_status(tmp_path):
     assert compat_command("-c", "raise SystemExit(7)").returncode == 7
     ended = compat_command("-c", "1 / 0")
     assert ended.returncode == 1
@@ -331,7 +329,7 @@ def test_the_command_passes_on_how_a_program_ended(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [[], ["-m"], ["-c"], ["no-such-command-anywhere"]])
-def test_the_command_prints_its_usage_when_there_is_nothing_to_run(arguments):
+def test_command_without_program_prints_usage(arguments):
     ended = compat_command(*arguments)
     assert ended.returncode == 2
     assert "usage: python -m amplifier.compat" in ended.stderr
@@ -361,7 +359,7 @@ def run_suite(folder: Path, *words: str) -> CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_suite_runs_with_the_alias_by_option(tmp_path):
+def test_suite_runs_with_alias_by_option(tmp_path):
     ended = run_suite(tmp_path, "pytest", "-p", "amplifier.compat.pytest")
     assert ended.returncode == 0, ended.stdout
     assert "1 passed" in ended.stdout
@@ -388,13 +386,13 @@ def published_wheel(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "words", [("pytest", "-p", "amplifier.compat.pytest"), ("amplifier.compat", "pytest")]
 )
-def test_a_suite_runs_with_the_alias_beside_an_installed_wheel(tmp_path, monkeypatch, words):
+def test_suite_runs_with_alias_beside_wheel(tmp_path, monkeypatch, words):
     monkeypatch.setenv("PYTHONPATH", str(published_wheel(tmp_path / "installed")))
     ended = run_suite(tmp_path, *words)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_importing_the_plugin_installs_nothing():
+def test_plugin_import_installs_nothing():
     ended = python(
         "import amplifier.compat.pytest, amplifier.compat; print(amplifier.compat.is_installed())"
     )

@@ -33,9 +33,7 @@ async def mounted_from(source: Any = None, resolver: Any = None) -> str:
     return str(mount.mount.__module__)
 
 
-async def test_a_published_session_takes_ours_where_there_is_no_other_or_it_is_pinned(
-    published_todo: str, monkeypatch
-):
+async def test_published_session_mounts_built_in_or_pinned(published_todo: str, monkeypatch):
     assert await mounted_from("builtin") == "amplifier.modules.tools.todo"
     assert await mounted_from({"distribution": published_todo}) == published_todo
     monkeypatch.undo()
@@ -43,7 +41,7 @@ async def test_a_published_session_takes_ours_where_there_is_no_other_or_it_is_p
     assert await mounted_from() == "amplifier.modules.tools.todo"
 
 
-async def test_a_pin_is_no_question_for_the_resolver(published_todo: str):
+async def test_pin_bypasses_resolver(published_todo: str):
     class Resolver:
         def resolve(self, module_id: str, **_: Any) -> Any:
             raise AssertionError(f"asked about {module_id}")
@@ -51,6 +49,6 @@ async def test_a_pin_is_no_question_for_the_resolver(published_todo: str):
     assert await mounted_from("builtin", Resolver()) == "amplifier.modules.tools.todo"
 
 
-async def test_a_pin_that_fits_nothing_is_an_error(alias: None):
+async def test_unmatched_pin_is_error(alias: None):
     with pytest.raises(Exception, match="does not provide it"):
         await mounted_from({"distribution": "absent"})

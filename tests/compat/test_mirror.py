@@ -61,7 +61,7 @@ def core(name: str = "") -> Any:
     return importlib.import_module(f"amplifier_core.{name}" if name else "amplifier_core")
 
 
-def test_the_top_level_has_the_published_names():
+def test_top_level_has_published_names():
     assert [name for name in TOP_LEVEL if not hasattr(core(), name)] == []
 
 
@@ -71,7 +71,7 @@ def test_every_address_has_its_names(module):
     assert core(module).__name__ == f"amplifier_core.{module}"
 
 
-def test_a_model_is_one_class_under_every_name():
+def test_model_is_one_class_everywhere():
     found: dict[str, set[int]] = {}
     for module in ["", *BY_MODULE]:
         for name, thing in vars(core(module)).items():
@@ -82,7 +82,7 @@ def test_a_model_is_one_class_under_every_name():
     assert {name for name, classes in found.items() if len(classes) > 1} == set()
 
 
-def test_an_error_of_a_language_model_is_one_class_under_every_name():
+def test_llm_error_is_one_class_everywhere():
     names = [
         name for name in TOP_LEVEL if name.endswith("Error") and hasattr(amplifier.errors, name)
     ]
@@ -97,7 +97,7 @@ def test_an_error_of_a_language_model_is_one_class_under_every_name():
     ] == []
 
 
-def test_the_names_of_events_are_those_of_the_catalogue():
+def test_event_names_match_catalogue():
     events = core("events")
     assert events.ALL_EVENTS == amplifier.events.ALL_EVENTS
     assert len(events.ALL_EVENTS) == 43
@@ -105,7 +105,7 @@ def test_the_names_of_events_are_those_of_the_catalogue():
         assert getattr(events, event.upper().replace(":", "_")) == event
 
 
-def test_files_of_the_mirror_refer_to_each_other_relatively():
+def test_mirror_files_import_relatively():
     """By the long name they would be loaded twice, and a patched name would not be seen."""
     folder = Path(core().__file__).parent
     guilty = []
@@ -123,7 +123,7 @@ def test_files_of_the_mirror_refer_to_each_other_relatively():
     assert guilty == []
 
 
-def test_the_grpc_adapter_of_the_foundation_library_is_refused_with_a_sentence():
+def test_foundation_grpc_adapter_is_refused():
     with pytest.raises(
         ImportError, match="the amplifier_core alias has no gRPC: offer the module as an MCP server"
     ):
@@ -133,7 +133,7 @@ def test_the_grpc_adapter_of_the_foundation_library_is_refused_with_a_sentence()
 # ── sources ──
 
 
-def test_a_source_must_define_its_paths():
+def test_source_must_define_paths():
     sources = core("module_sources")
 
     class Here(sources.ModuleSource):
@@ -145,7 +145,7 @@ def test_a_source_must_define_its_paths():
         sources.ModuleSource()
 
 
-def test_a_source_of_folders_gives_copies():
+def test_source_of_folders_gives_copies():
     source = core("module_sources").FileSystemModuleSource(["a"])
     source.get_module_paths().append("b")
     source.get_mention_mappings()["x"] = "y"
@@ -155,7 +155,7 @@ def test_a_source_of_folders_gives_copies():
 @pytest.mark.parametrize(
     "name", ["Tool", "Provider", "Orchestrator", "ContextManager", "HookHandler"]
 )
-def test_the_protocols_are_not_for_isinstance_as_published(name):
+def test_protocols_reject_isinstance(name):
     import amplifier_core
 
     protocol = getattr(amplifier_core, name)
@@ -164,7 +164,7 @@ def test_the_protocols_are_not_for_isinstance_as_published(name):
         isinstance(object(), protocol)
 
 
-def test_a_tool_that_inherits_from_the_protocol_has_an_empty_schema():
+def test_tool_inheriting_protocol_has_empty_schema():
     import amplifier_core
 
     class Old(amplifier_core.Tool):

@@ -43,7 +43,7 @@ def examine(target: Path) -> Report:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [MISSING, STARTS_A_CHILD])
-def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_the_command(
+def test_module_needing_alias_is_reported_with_command(
     tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
 ):
     target = write_package(tmp_path, "tool-shout", source)
@@ -60,7 +60,7 @@ def test_a_module_that_cannot_be_loaded_for_want_of_the_alias_is_reported_with_t
     assert ADVICE in capsys.readouterr().out
 
 
-def test_another_missing_package_is_reported_without_the_command(tmp_path: Path):
+def test_other_missing_package_is_reported_without_command(tmp_path: Path):
     loader = ModuleLoader()
     with pytest.raises(ModuleLoadError) as caught:
         loader.find(
@@ -72,9 +72,7 @@ def test_another_missing_package_is_reported_without_the_command(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("-p", "amplifier.compat.pytest")])
-def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(
-    tmp_path: Path, options: tuple[str, ...]
-):
+def test_suite_lacking_alias_ends_with_command(tmp_path: Path, options: tuple[str, ...]):
     suite = """
         import subprocess, sys
 
@@ -99,7 +97,7 @@ def test_a_suite_with_a_process_that_lacks_the_alias_ends_with_the_command(
     assert ended.stdout.count(ADVICE) == 1
 
 
-def test_a_program_that_fails_because_its_child_lacks_the_alias_ends_with_the_command(
+def test_program_lacking_alias_ends_with_command(
     tmp_path: Path,
 ):
     (tmp_path / "program.py").write_text(STARTS_A_CHILD)

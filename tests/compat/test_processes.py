@@ -125,7 +125,7 @@ def by_task(play: Play, task: asyncio.Task[Any]) -> None:
 
 @pytest.mark.parametrize("stop", [by_token, by_task])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_command_of_a_cancelled_call_ends_with_it(
+async def test_command_of_cancelled_call_ends(
     directory: Path,
     kind: str,
     stop: Callable[..., None],
@@ -149,7 +149,7 @@ async def test_the_command_of_a_cancelled_call_ends_with_it(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_closing_the_session_ends_the_command_of_a_running_call(directory: Path, kind: str):
+async def test_closing_session_ends_running_command(directory: Path, kind: str):
     async with playing(kind, directory, shell(LONG), "never") as play:
         task = await play.begin()
         if kind == "published session":
@@ -162,9 +162,7 @@ async def test_closing_the_session_ends_the_command_of_a_running_call(directory:
 
 
 @pytest.mark.parametrize("own_session", [True, False])
-async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_or_in_ours(
-    directory: Path, tmp_path: Path, own_session: bool
-):
+async def test_children_of_command_end_with_it(directory: Path, tmp_path: Path, own_session: bool):
     pids = tmp_path / "children"
     command = (
         f"sleep 600 & echo $! > {pids}; sleep 601 & echo $! >> {pids}; echo done >> {pids}; wait"
@@ -179,7 +177,7 @@ async def test_the_children_of_the_command_end_with_it_in_a_group_of_their_own_o
     assert [is_running(pid) for pid in [*play.pids, *children]] == [False] * 3
 
 
-async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp_path: Path):
+async def test_command_ignoring_request_is_killed(directory: Path, tmp_path: Path):
     ready = tmp_path / "ready"
     command = f"trap '' TERM; echo > {ready}; while :; do sleep 0.05; done"
     async with playing("published session", directory, shell(command), "never") as play:
@@ -189,7 +187,7 @@ async def test_a_command_that_ignores_the_request_is_killed(directory: Path, tmp
     assert [is_running(pid) for pid in play.pids] == [False]
 
 
-async def test_processes_left_by_a_call_that_returned_keep_running(
+async def test_processes_of_returned_call_keep_running(
     directory: Path, caplog: pytest.LogCaptureFixture
 ):
     background = shell("sleep 600", run_in_background=True)
@@ -204,7 +202,7 @@ async def test_processes_left_by_a_call_that_returned_keep_running(
     assert running == (True, False)
 
 
-async def test_only_the_processes_of_the_cancelled_session_end(directory: Path):
+async def test_only_processes_of_cancelled_session_end(directory: Path):
     async with (
         playing("published session", directory, shell(LONG), "never") as one,
         playing("published session", directory, shell(LONG), "never") as other,
@@ -219,9 +217,7 @@ async def test_only_the_processes_of_the_cancelled_session_end(directory: Path):
     assert running == [False, True, True]
 
 
-async def test_a_call_that_ends_normally_is_unchanged(
-    directory: Path, caplog: pytest.LogCaptureFixture
-):
+async def test_normal_call_is_unchanged(directory: Path, caplog: pytest.LogCaptureFixture):
     async with playing("published session", directory, shell("echo hello"), "done") as play:
         assert await play.session.execute("go") == "done"
         messages = await play.session.coordinator.get("context").get_messages()
@@ -229,7 +225,7 @@ async def test_a_call_that_ends_normally_is_unchanged(
     assert [record for record in caplog.records if record.name == "amplifier_core.tools"] == []
 
 
-async def test_a_process_of_a_worker_thread_belongs_to_the_call(alias: None):
+async def test_process_of_worker_thread_belongs_to_call(alias: None):
     class Tool:
         async def execute(self, given: Any) -> Any:
             return await asyncio.to_thread(subprocess.run, ["sleep", "600"], check=False)
@@ -238,9 +234,7 @@ async def test_a_process_of_a_worker_thread_belongs_to_the_call(alias: None):
     assert await wait_for(lambda: not is_running(pid), 60)
 
 
-async def test_a_process_that_a_worker_thread_starts_after_the_cancellation_ends_at_once(
-    alias: None, caplog
-):
+async def test_late_process_of_cancelled_call_ends(alias: None, caplog):
     """The call is cancelled between the request to its thread and the start of the process there."""
     reached, go = threading.Event(), threading.Event()
     ended: list[int] = []
@@ -304,7 +298,7 @@ def test_uninstalling_restores_popen():
     assert subprocess.Popen.__init__ is before
 
 
-def test_only_methods_of_classes_are_guarded_and_once(alias: None):
+def test_guard_covers_class_methods_once(alias: None):
     class Tool:
         async def execute(self, given: Any) -> Any:
             return given
@@ -326,7 +320,7 @@ def test_only_methods_of_classes_are_guarded_and_once(alias: None):
     assert other.execute is bare
 
 
-def test_a_copy_of_a_guarded_tool_calls_itself(alias: None):
+def test_copy_of_guarded_tool_calls_itself(alias: None):
     import copy
 
     class Tool:

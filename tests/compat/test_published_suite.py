@@ -11,7 +11,7 @@ from .suite_runs import LEAST, run_suite, without_pydantic
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_suite_passes_through_the_alias():
+def test_suite_passes_through_alias():
     left_out = without_pydantic()
     passed, output = run_suite(sys.executable, "-p", "amplifier.compat.pytest", without=left_out)
     assert passed >= (LEAST - 250 if left_out else LEAST), output

@@ -46,7 +46,7 @@ def result_block(output: Any) -> Any:
 # ── model_dump ──
 
 
-def test_a_dump_shares_no_container_with_the_model():
+def test_dump_shares_no_container():
     request: Any = ChatRequest(messages=[], metadata={"a": [1]}, more={"b": [1]})
     dumped = request.model_dump()
     dumped["metadata"]["a"].append(2)
@@ -55,7 +55,7 @@ def test_a_dump_shares_no_container_with_the_model():
     assert request.extra == {"more": {"b": [1]}}
 
 
-def test_what_only_our_hook_result_has_is_left_out_while_it_is_empty():
+def test_empty_own_fields_are_left_out():
     result: Any = HookResult()
     assert "approval_gates" not in result.model_dump()
     assert "approval_gates" not in str(result)
@@ -64,7 +64,7 @@ def test_what_only_our_hook_result_has_is_left_out_while_it_is_empty():
     assert asking.model_dump()["approval_gates"][0]["prompt"] == "ok?"
 
 
-def test_leaving_out_none_reaches_models_and_unknown_members_but_not_free_form_dicts():
+def test_exclude_none_skips_free_form_dicts():
     message: Any = Message(
         role="user",
         content=[TextBlock(text="a")],
@@ -112,7 +112,7 @@ class Opaque:
         (2**80, 2**80),
     ],
 )
-def test_a_value_passes_through_in_python_form_and_becomes_json_in_json_form(value, in_json):
+def test_value_in_python_and_json_form(value, in_json):
     block = result_block(value)
     dumped = block.model_dump()["output"]
     assert dumped == value
@@ -121,7 +121,7 @@ def test_a_value_passes_through_in_python_form_and_becomes_json_in_json_form(val
     assert json.loads(block.model_dump_json())["output"] == in_json
 
 
-def test_models_and_dataclasses_become_dicts_wherever_they_are():
+def test_nested_models_and_dataclasses_become_dicts():
     block = result_block([{"p": Point(1, TextBlock(text="a"))}])
     expected = [{"p": {"x": 1, "inner": {"type": "text", "text": "a", "visibility": None}}}]
     assert block.model_dump()["output"] == expected
@@ -129,7 +129,7 @@ def test_models_and_dataclasses_become_dicts_wherever_they_are():
     assert streamed.model_dump(mode="json")["output"] == {"type": "text", "raw": None, "text": "a"}
 
 
-def test_a_model_of_pydantic_inside_becomes_a_dict_too():
+def test_nested_pydantic_model_becomes_dict():
     class Theirs(pydantic.BaseModel):
         when: date = date(2020, 1, 2)
 
@@ -137,7 +137,7 @@ def test_a_model_of_pydantic_inside_becomes_a_dict_too():
     assert result_block(Theirs()).model_dump(mode="json")["output"] == {"when": "2020-01-02"}
 
 
-def test_what_json_cannot_hold_is_an_error_in_json_form_only():
+def test_unserialisable_value_fails_in_json_form():
     opaque = Opaque()
     block = result_block(opaque)
     assert block.model_dump()["output"] is opaque
@@ -149,7 +149,7 @@ def test_what_json_cannot_hold_is_an_error_in_json_form_only():
         result_block("\ud800").model_dump_json()
 
 
-def test_a_value_that_contains_itself_is_an_error():
+def test_self_containing_value_is_error():
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match="Circular reference"):
@@ -159,7 +159,7 @@ def test_a_value_that_contains_itself_is_an_error():
 # ── str, repr, pairs ──
 
 
-def test_a_model_that_contains_itself_can_be_shown():
+def test_self_containing_model_can_be_shown():
     message = Message(role="user", content="x")
     message.extra["self"] = message
     assert "..." in repr(message)
@@ -168,7 +168,7 @@ def test_a_model_that_contains_itself_can_be_shown():
 # ── model_copy ──
 
 
-def test_a_closed_model_drops_updates_it_does_not_know():
+def test_closed_model_drops_unknown_updates():
     result: Any = HookResult()
     assert result.model_copy(update={"metadata": 1, "reason": "r"}).model_dump()["reason"] == "r"
     assert not hasattr(result.model_copy(update={"metadata": 1}), "metadata")
@@ -177,7 +177,7 @@ def test_a_closed_model_drops_updates_it_does_not_know():
 # ── validation ──
 
 
-def test_validation_takes_instances_as_they_are_and_builds_from_mappings():
+def test_validation_takes_instances_and_mappings():
     given = usage()
     cls: Any = Usage
     assert cls.model_validate(given) is given
@@ -192,20 +192,20 @@ def test_validation_takes_instances_as_they_are_and_builds_from_mappings():
 
 
 @pytest.mark.parametrize("given", [5, "x", [], None, {1: 2}])
-def test_validation_of_anything_else_is_a_validation_error(given):
+def test_validation_of_other_values_fails(given):
     cls: Any = Usage
     with pytest.raises(pydantic.ValidationError):
         cls.model_validate(given)
 
 
 @pytest.mark.parametrize("text", ["x", "[]", "5", "", b"\xff", "[" * 100_000])
-def test_validation_of_a_text_that_is_no_object_is_a_validation_error(text):
+def test_validation_of_non_object_text_fails(text):
     cls: Any = Usage
     with pytest.raises(pydantic.ValidationError):
         cls.model_validate_json(text)
 
 
-def test_construction_by_foreign_code_fails_with_the_error_of_pydantic():
+def test_foreign_construction_raises_pydantic_error():
     with pytest.raises(pydantic.ValidationError) as caught:
         Message(role="nobody", content=[{"type": "text"}, {"type": "text", "text": 5}])
     problems = {place["loc"]: place["type"] for place in caught.value.errors()}
@@ -230,7 +230,7 @@ def test_our_own_code_keeps_our_own_error():
     ]
 
 
-def test_without_pydantic_the_error_is_ours(monkeypatch):
+def test_error_without_pydantic_is_own(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pydantic_core", None)
     with pytest.raises(ModelError):
         Message(role="nobody", content="x")
@@ -242,13 +242,13 @@ def test_without_pydantic_the_error_is_ours(monkeypatch):
 # ── unknown members as attributes ──
 
 
-def test_an_instance_that_has_no_members_yet_can_be_asked_for_any():
+def test_empty_instance_can_be_probed():
     empty = Message.__new__(Message)
     assert not hasattr(empty, "anything")
     assert not hasattr(empty, "extra")
 
 
-def test_a_json_round_trip_keeps_what_was_set_as_an_attribute():
+def test_json_round_trip_keeps_set_attributes():
     message: Any = Message(role="user", content="x")
     message.tool_calls = [{"id": "1"}]
     assert from_json(Message, to_json(message)) == message
@@ -267,13 +267,13 @@ def provider_response() -> Any:
     return ProviderResponse
 
 
-def test_a_subclass_has_defaults_of_its_own_for_each_instance():
+def test_subclass_defaults_are_per_instance():
     cls = provider_response()
     cls(content=[]).sources.append(1)
     assert cls(content=[]).sources == []
 
 
-def test_a_subclass_checks_and_coerces_its_fields():
+def test_subclass_checks_and_coerces_fields():
     class Counted(Usage):
         calls: int
 
@@ -283,7 +283,7 @@ def test_a_subclass_checks_and_coerces_its_fields():
         Counted(input_tokens=1, output_tokens=2, total_tokens=3)
 
 
-def test_a_field_that_is_declared_again_keeps_its_place():
+def test_redeclared_field_keeps_place():
     class Sealed(RedactedThinkingBlock):
         data: str = "d"
         type: Literal["redacted_thinking", "sealed"] = "redacted_thinking"
@@ -295,7 +295,7 @@ def test_a_field_that_is_declared_again_keeps_its_place():
     assert message.content[0] is block
 
 
-def test_a_subclass_of_a_subclass_has_the_fields_of_both():
+def test_grandchild_class_has_all_fields():
     parent = provider_response()
 
     class Child(parent):
@@ -307,7 +307,7 @@ def test_a_subclass_of_a_subclass_has_the_fields_of_both():
     assert parent(content=[]).text is None
 
 
-def test_a_class_with_our_decorator_is_left_to_it():
+def test_class_with_own_decorator_is_left_alone():
     from amplifier.models.base import Model, model
 
     @model
@@ -319,7 +319,7 @@ def test_a_class_with_our_decorator_is_left_to_it():
     assert Native.__dictoffset__ == 0  # slots, and what vars() shows is a copy
 
 
-def test_a_class_that_attrs_made_is_left_to_attrs():
+def test_attrs_class_is_left_alone():
     @attrs.define(init=False)
     class Bare(OpenModel):
         label: str = "x"
@@ -328,7 +328,7 @@ def test_a_class_that_attrs_made_is_left_to_attrs():
     assert Bare(label="y").label == "y"
 
 
-def test_a_subclass_still_works_when_the_alias_is_gone():
+def test_subclass_works_without_alias():
     from amplifier import compat
 
     cls, unused = provider_response(), provider_response()

@@ -27,7 +27,7 @@ def retry() -> Any:
 # ── the configuration ──
 
 
-def test_a_configuration_is_read_only_and_compared_by_identity():
+def test_configuration_is_read_only_with_identity():
     config = retry().RetryConfig()
     assert config != retry().RetryConfig()
     with pytest.raises(AttributeError):
@@ -39,14 +39,14 @@ def test_a_configuration_is_read_only_and_compared_by_identity():
 @pytest.mark.parametrize(
     ("given", "shown"), [(None, 0.2), (True, 0.2), (False, 0.0), (0.3, 0.2), (0.0, 0.0)]
 )
-def test_jitter_is_on_or_off_whatever_is_given(given, shown):
+def test_jitter_is_always_bool(given, shown):
     assert retry().RetryConfig(jitter=given).jitter == shown
 
 
 @pytest.mark.parametrize(
     "arguments", [{"max_retries": -1}, {"max_retries": "3"}, {"initial_delay": "a"}]
 )
-def test_what_is_no_number_of_its_kind_is_refused(arguments):
+def test_wrong_number_is_refused(arguments):
     with pytest.raises((TypeError, ValueError)):
         retry().RetryConfig(**arguments)
 
@@ -71,7 +71,7 @@ def test_what_is_no_number_of_its_kind_is_refused(arguments):
         ((0, 2.0, 4.0), 4.0),
     ],
 )
-def test_the_delay_grows_is_cut_and_then_stretched(arguments, seconds):
+def test_delay_grows_is_capped_then_stretched(arguments, seconds):
     config = retry().RetryConfig(jitter=False, initial_delay=1, max_delay=10, backoff_factor=2)
     assert retry().compute_delay(config, *arguments) == seconds
 
@@ -93,7 +93,7 @@ def failing(*errors: Exception) -> Callable[[], Awaitable[str]]:
 
 
 @pytest.mark.virtual_time
-async def test_a_retryable_error_is_tried_again_after_the_delay():
+async def test_retryable_error_is_retried_after_delay():
     heard = []
 
     async def on_retry(attempt: int, delay: float, error: LLMError) -> None:
@@ -115,7 +115,7 @@ async def test_waiting_can_be_cancelled():
     assert scope.cancelled_caught
 
 
-def test_suites_may_replace_the_sleeping_of_asyncio(monkeypatch):
+def test_suites_may_replace_asyncio_sleep(monkeypatch):
     import asyncio
 
     slept = []

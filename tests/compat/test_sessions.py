@@ -82,7 +82,7 @@ def record(session: Any) -> list[str]:
     return heard
 
 
-async def test_an_error_while_opening_is_wrapped_and_what_was_mounted_is_cleaned_up():
+async def test_opening_error_is_wrapped_and_cleaned_up():
     session = session_of(broken="context")
 
     with pytest.raises(RuntimeError, match="Session initialization failed: "):
@@ -92,7 +92,7 @@ async def test_an_error_while_opening_is_wrapped_and_what_was_mounted_is_cleaned
     assert session.coordinator.loader.cleaned == ["loop"]
 
 
-async def test_two_callers_that_open_at_once_open_once():
+async def test_concurrent_opening_happens_once():
     session = session_of()
     mounted = record(session)
 
@@ -105,7 +105,7 @@ async def test_two_callers_that_open_at_once_open_once():
     assert mounted == ["session:end"]
 
 
-async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(
+async def test_ignored_immediate_stop_cancels_turn(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(_adapting, "IMMEDIATE_GRACE", 0.01)
@@ -130,7 +130,7 @@ async def test_an_immediate_stop_that_the_loop_does_not_answer_cancels_the_turn(
 
 
 @pytest.mark.virtual_time
-async def test_a_headless_double_ctrl_c_returns_to_the_program_on_both_backends():
+async def test_headless_double_ctrl_c_returns_to_program():
     """The published command line asks for a graceful stop at the first SIGINT, for an immediate one at the second, and then saves."""
     waiting = anyio.Event()
     errors: list[str | None] = []
@@ -155,7 +155,7 @@ async def test_a_headless_double_ctrl_c_returns_to_the_program_on_both_backends(
     assert errors == [None]
 
 
-async def test_an_invented_cancellation_of_the_orchestrator_is_an_error():
+async def test_unrequested_cancellation_of_orchestrator_is_error():
     async def invent(**_: Any) -> str:
         raise asyncio.CancelledError("made up")
 
@@ -164,7 +164,7 @@ async def test_an_invented_cancellation_of_the_orchestrator_is_an_error():
             await session.execute("x")
 
 
-async def test_cleanups_run_whatever_fails_and_a_cancelled_closing_still_closes():
+async def test_cleanups_run_despite_failures_and_cancellation():
     ran: list[str] = []
 
     async def slow() -> None:
@@ -187,7 +187,7 @@ async def test_cleanups_run_whatever_fails_and_a_cancelled_closing_still_closes(
     assert not session.initialized
 
 
-async def test_built_in_modules_run_in_a_published_session_on_both_backends(tmp_path: Path):
+async def test_built_in_modules_in_published_session(tmp_path: Path):
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [{"module": "provider-mock", "config": {"responses": ["built in"]}}],
@@ -209,7 +209,7 @@ async def test_built_in_modules_run_in_a_published_session_on_both_backends(tmp_
 
 
 @pytest.mark.parametrize("name", ["register_capability", "unmount", "to_dict"])
-def test_methods_of_the_coordinator_have_signatures_on_the_class(name):
+def test_coordinator_methods_have_class_signatures(name):
     """Published suites make mocks with them."""
     coordinator = ModuleCoordinator(None)
     of_the_class = inspect.signature(getattr(ModuleCoordinator, name))

@@ -56,9 +56,7 @@ def opened(kind: str, directory: Path, provider: Any, *tools: str) -> Any:
 
 
 @KINDS
-async def test_the_loop_takes_whole_answers_of_ours_so_that_no_call_is_lost(
-    directory: Path, kind: str
-):
+async def test_loop_takes_whole_answers(directory: Path, kind: str):
     todo = {"todos": [{"content": "x", "status": "pending", "activeForm": "x"}], "action": "create"}
     responses = [
         {"tool_calls": [{"name": "todo", "arguments": todo}]},
@@ -75,7 +73,7 @@ async def test_the_loop_takes_whole_answers_of_ours_so_that_no_call_is_lost(
     assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_a_provider_of_the_published_shape_is_read_as_published(directory: Path):
+async def test_published_provider_is_read_as_published(directory: Path):
     async with opened("published session", directory, {"module": "provider-speaker"}) as session:
         assert await session.execute("hi") == "as published"
 
@@ -94,7 +92,7 @@ def _stop_by_task(session: Any, task: asyncio.Task[Any]) -> None:
 )  # one of the two ways to stop is asyncio's own Task.cancel
 @pytest.mark.parametrize("stop", [_stop_by_token, _stop_by_task])
 @KINDS
-async def test_a_stopped_turn_closes_the_connection(
+async def test_stopped_turn_closes_connection(
     directory: Path, server: ScriptedHttpServer, kind: str, stop: Callable[..., None]
 ):
     service = SERVICES["anthropic"]

@@ -17,7 +17,7 @@ def doubles(alias: None) -> ModuleType:
     return found
 
 
-async def test_a_scripted_orchestrator_runs_inside_a_session(doubles: ModuleType):
+async def test_scripted_orchestrator_runs_in_session(doubles: ModuleType):
     """On the published kernel it cannot: it does not take the coordinator that every session passes."""
     orchestrator = doubles.ScriptedOrchestrator(["one"])
     coordinator = doubles.create_test_coordinator()
@@ -33,7 +33,7 @@ async def test_a_scripted_orchestrator_runs_inside_a_session(doubles: ModuleType
     assert sorted(coordinator.get("tools")) == ["echo", "fail"]
 
 
-def test_a_subclass_of_the_coordinator_may_have_any_constructor(doubles: ModuleType):
+def test_coordinator_subclass_may_have_any_constructor(doubles: ModuleType):
     base: Any = doubles.MockCoordinator
 
     class Own(base):  # type: ignore[misc]  # the alias has no types

@@ -47,7 +47,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_a_package_that_is_loaded_from_elsewhere_is_refused(validation: Any, tmp_path: Path):
+async def test_package_loaded_from_elsewhere_is_refused(validation: Any, tmp_path: Path):
     source = "async def mount(c, config): return lambda: None"
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
@@ -82,7 +82,7 @@ async def mount(c, config):
         for suite in SUITES.items()
     ],
 )
-def test_a_modules_own_suite_runs_with_the_inherited_tests(tmp_path: Path, module: str, kind: str):
+def test_module_suite_runs_inherited_tests(tmp_path: Path, module: str, kind: str):
     place = write_agent(tmp_path)[module]
     (place / "tests").mkdir()
     (place / "tests" / "test_suites.py").write_text(

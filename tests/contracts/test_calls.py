@@ -21,31 +21,31 @@ def call(call_id: str, session_id: str = "s") -> CurrentCall:
     )
 
 
-def test_there_is_no_call_outside_of_a_scope() -> None:
+def test_no_call_exists_outside_scope() -> None:
     assert current_call() is None
     with call_scope(call("a")) as entered:
         assert current_call() is entered
     assert current_call() is None
 
 
-def test_a_scope_that_is_left_by_an_error_restores_the_outer_call() -> None:
+def test_scope_left_by_error_restores_outer_call() -> None:
     with call_scope(call("a")), pytest.raises(RuntimeError), call_scope(call("b")):
         raise RuntimeError
     assert current_call() is None
 
 
-def test_a_call_inside_of_a_call_has_it_as_its_parent() -> None:
+def test_nested_call_has_parent() -> None:
     with call_scope(call("a")) as outer, call_scope(call("b", session_id="child")) as inner:
         assert inner.parent is outer
         assert (inner.call_id, inner.session_id) == ("b", "child")
 
 
-def test_a_call_cannot_be_changed() -> None:
+def test_call_cannot_be_changed() -> None:
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         call("a").call_id = "b"  # type: ignore[misc]
 
 
-async def test_tasks_and_worker_threads_inherit_the_call() -> None:
+async def test_tasks_and_threads_inherit_call() -> None:
     seen: list[CurrentCall | None] = []
 
     async def look() -> None:

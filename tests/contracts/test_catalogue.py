@@ -86,7 +86,7 @@ CHECKLISTS: list[tuple[ModuleType, str, str, list[str]]] = [
 ]
 
 
-def test_each_type_is_mounted_where_published_modules_mount_it() -> None:
+def test_types_have_published_mount_points() -> None:
     assert {kind: contract.mount_point for kind, contract in CONTRACTS.items()} == {
         "orchestrator": "orchestrator",
         "context": "context",
@@ -98,7 +98,7 @@ def test_each_type_is_mounted_where_published_modules_mount_it() -> None:
 
 
 @pytest.mark.parametrize("letter", TABLES)
-def test_clauses_of_a_contract_are_required_and_recommended_and_count_from_one_without_gaps(
+def test_clauses_are_numbered_without_gaps(
     letter: str,
 ) -> None:
     clauses = TABLES[letter]
@@ -117,9 +117,7 @@ SOURCES = re.compile(
 """What can demand a clause."""
 
 
-def test_every_clause_is_one_sentence_under_a_law_with_a_way_to_fix_it_and_what_demands_it() -> (
-    None
-):
+def test_every_clause_is_complete() -> None:
     for clause in CLAUSES.values():
         assert re.fullmatch(r"[A-Za-z].*[^.]\.", clause.text), clause
         assert "\n" not in clause.text, clause
@@ -131,18 +129,18 @@ def test_every_clause_is_one_sentence_under_a_law_with_a_way_to_fix_it_and_what_
         assert clause.level == "recommended" or SOURCES.fullmatch(clause.source), clause
 
 
-def test_no_two_clauses_have_the_same_text() -> None:
+def test_clause_texts_are_distinct() -> None:
     texts = [clause.text for clause in CLAUSES.values()]
     assert len(set(texts)) == len(texts)
 
 
-def test_every_law_that_rests_on_modules_is_named_by_a_clause() -> None:
+def test_laws_resting_on_modules_have_clauses() -> None:
     assert {clause.law for clause in CLAUSES.values()} - {None} == {
         f"L{number}" for number in range(1, 11)
     }
 
 
-def test_every_item_of_the_checklists_became_a_clause() -> None:
+def test_every_checklist_item_became_clause() -> None:
     for kind, level, item, ids in CHECKLISTS:
         own = {clause.id: clause for clause in clauses_for(kind)}
         assert ids, item

@@ -27,7 +27,7 @@ MEMBERS = [
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_protocol_is_checkable_at_run_time_rejects_other_objects_and_has_type_hints(
+def test_protocol_is_runtime_checkable(
     protocol: type,
 ) -> None:
     assert not isinstance(object(), protocol)
@@ -35,7 +35,7 @@ def test_a_protocol_is_checkable_at_run_time_rejects_other_objects_and_has_type_
 
 
 @pytest.mark.parametrize(("protocol", "name", "function"), MEMBERS)
-def test_type_hints_of_a_member_resolve_and_are_complete(
+def test_member_type_hints_are_complete(
     protocol: type, name: str, function: Callable[..., Any]
 ) -> None:
     hints = typing.get_type_hints(function)

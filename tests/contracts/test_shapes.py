@@ -46,7 +46,7 @@ class Registry:
         return Folder()
 
 
-def test_resolvers_that_wait_and_those_that_do_not_are_told_apart_also_for_a_type_checker() -> None:
+def test_sync_and_async_resolvers_are_distinguished() -> None:
     resolvers: list[ModuleSourceResolver] = [Workspace(), WorkspaceOfToday()]
     waiting: AsyncModuleSourceResolver = Registry()
     assert all(isinstance(resolver, ModuleSourceResolver) for resolver in resolvers)
@@ -67,7 +67,7 @@ async def watch(event: str, data: dict[str, Any]) -> HookResult:
 def watch_in_place(event: str, data: dict[str, Any]) -> None: ...
 
 
-def test_functions_and_objects_are_handlers_also_for_a_type_checker() -> None:
+def test_functions_and_objects_are_handlers() -> None:
     handlers: list[HookHandler] = [Watcher(), watch]
     registered: list[Handler] = [*handlers, watch_in_place]
     assert all(isinstance(handler, HookHandler) for handler in registered)
@@ -93,7 +93,7 @@ async def mount_structured(coordinator: Coordinator, config: dict[str, Any]) -> 
 async def on_session_ready(coordinator: Coordinator) -> None: ...
 
 
-def test_every_lifetime_form_fits_the_type_of_mount_functions() -> None:
+def test_every_lifetime_form_fits_mount_type() -> None:
     simple: list[SimpleMount] = [mount_with_cleanup, mount_and_decline]
     structured: StructuredMount = mount_structured
     every: list[MountFunction] = [*simple, structured]

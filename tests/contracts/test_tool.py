@@ -43,12 +43,12 @@ class Nameless:
         return ToolResult()
 
 
-def test_a_tool_may_give_its_name_by_attribute_or_property() -> None:
+def test_tool_name_by_attribute_or_property() -> None:
     tools: list[Tool] = [Echo(), EchoByProperty()]
     assert all(isinstance(tool, Tool) for tool in tools)
 
 
-def test_a_tool_passes_for_an_orchestrator_so_the_type_must_be_declared() -> None:
+def test_tool_resembles_orchestrator_without_type() -> None:
     assert isinstance(Echo(), Orchestrator)
 
 
@@ -76,7 +76,7 @@ async def late(self: object) -> dict[str, Any]:
         with_members(input_schema=None, get_schema=lambda self: SCHEMA),
     ],
 )
-def test_a_schema_is_found_whichever_way_the_tool_gives_it(tool: object) -> None:
+def test_schema_is_found_in_every_form(tool: object) -> None:
     assert tool_schema(tool) == SCHEMA
 
 
@@ -88,11 +88,11 @@ def test_a_schema_is_found_whichever_way_the_tool_gives_it(tool: object) -> None
         with_members(input_schema=None, get_schema=lambda self: None),
     ],
 )
-def test_a_tool_that_describes_nothing_has_no_schema(tool: object) -> None:
+def test_undescribed_tool_has_no_schema(tool: object) -> None:
     assert tool_schema(tool) is None
 
 
-def test_adding_a_key_to_the_schema_does_not_reach_the_tool() -> None:
+def test_added_schema_key_does_not_reach_tool() -> None:
     tool = with_members(input_schema=dict(SCHEMA))
     found = tool_schema(tool)
     assert found is not None
@@ -101,7 +101,7 @@ def test_adding_a_key_to_the_schema_does_not_reach_the_tool() -> None:
 
 
 @pytest.mark.parametrize("member", ["input_schema", "get_schema"])
-def test_a_schema_that_raises_is_blamed_on_the_tool_by_name(member: str) -> None:
+def test_raising_schema_is_blamed_on_tool(member: str) -> None:
     value = property(broken) if member == "input_schema" else broken
     with pytest.raises(
         ContractError, match=rf"'echo'.*{member}.*the schema file is gone"
@@ -113,7 +113,7 @@ def test_a_schema_that_raises_is_blamed_on_the_tool_by_name(member: str) -> None
 
 
 @pytest.mark.parametrize("wrong", ["{}", ["type"], 7])
-def test_a_schema_of_the_wrong_type_is_blamed_on_the_tool_by_name(wrong: object) -> None:
+def test_schema_of_wrong_type_is_blamed(wrong: object) -> None:
     with pytest.raises(
         ContractError, match=rf"'echo'.*{type(wrong).__name__}.*expected a JSON Schema as a dict"
     ):
@@ -121,13 +121,13 @@ def test_a_schema_of_the_wrong_type_is_blamed_on_the_tool_by_name(wrong: object)
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_async_schema_is_refused_without_a_stray_coroutine() -> None:
+def test_async_schema_is_refused_cleanly() -> None:
     with pytest.raises(ContractError, match="not async"):
         tool_schema(with_members(get_schema=late))
     gc.collect()
 
 
-def test_a_nameless_tool_is_blamed_by_its_class() -> None:
+def test_nameless_tool_is_blamed_by_class() -> None:
     tool = Nameless()
     tool.get_schema = lambda: "nothing"  # type: ignore[attr-defined]
     with pytest.raises(ContractError, match="'Nameless'"):

@@ -49,11 +49,11 @@ def problems(text: str) -> list[str]:
     return found
 
 
-def test_changelog_has_the_required_format() -> None:
+def test_changelog_has_required_format() -> None:
     assert problems((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")) == []
 
 
-def test_package_version_is_the_newest_in_the_changelog() -> None:
+def test_package_version_is_newest_in_changelog() -> None:
     newest = HEADING.search((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     assert newest is not None
     assert ".".join(newest.groups()[:3]) == amplifier.__version__

@@ -64,7 +64,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("own_modules")
 @pytest.mark.parametrize(("code", "page", "line", "backend"), blocks())
-def test_a_code_block_runs_as_it_stands(code, page, line, backend, tmp_path, monkeypatch, request):
+def test_code_block_runs_unchanged(code, page, line, backend, tmp_path, monkeypatch, request):
     monkeypatch.chdir(tmp_path)
     if '"anthropic:' in code or '"openai:' in code:
         request.getfixturevalue("model")
@@ -82,7 +82,7 @@ def test_a_code_block_runs_as_it_stands(code, page, line, backend, tmp_path, mon
     assert vars(module)  # the block's own assertions are the test; without them it at least runs
 
 
-def test_a_program_starts_itself():
+def test_program_starts_itself():
     """A reader can paste it into a file and run it; the walks of the tutorials run those that start under a guard as files."""
     programs = [parameters.values for parameters in blocks() if parameters.values[3]]
     stuck = [
@@ -94,7 +94,7 @@ def test_a_program_starts_itself():
     assert stuck == []
 
 
-def test_no_program_hides_in_a_block_that_is_not_run():
+def test_unrun_blocks_hide_no_program():
     hidden = [
         f"{page.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}"
         for page in PAGES

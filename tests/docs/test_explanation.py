@@ -34,7 +34,7 @@ def exists(name: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_a_page_names_exists(page: Path):
+def test_files_named_by_page_exist(page: Path):
     assert [
         name for name in named_files(page.read_text(encoding="utf-8")) if not exists(name)
     ] == []
@@ -50,7 +50,7 @@ def test_tour_names_every_package():
     assert sorted(packages - mentioned - former) == []
 
 
-def test_every_file_of_the_kernel_is_in_the_tour():
+def test_tour_has_every_kernel_file():
     named = set(named_files((EXPLANATION / "design.md").read_text(encoding="utf-8")))
     files = {path.name for path in (SOURCE / "kernel").rglob("*.py") if path.name != "__init__.py"}
     assert sorted(files - {name.rpartition("/")[2] for name in named}) == []
@@ -64,7 +64,7 @@ def test_every_file_of_the_kernel_is_in_the_tour():
         ("```python\n`x.py`\n```\n`y.py`", ["y.py"]),
     ],
 )
-def test_named_files_finds_paths_outside_of_code_blocks(text, found):
+def test_named_files_are_found_outside_code_blocks(text, found):
     assert named_files(text) == found
 
 
@@ -91,7 +91,7 @@ def test_countable_figures_are_correct():
         ("sound", "correct modules that must get no finding"),
     ],
 )
-def test_corpus_is_at_least_as_large_as_the_page_states(kind, words):
+def test_corpus_is_as_large_as_stated(kind, words):
     text = (EXPLANATION / "how-it-is-tested.md").read_text(encoding="utf-8")
     figure = re.search(rf"{words} \| (\d+) \|", text)
     assert figure is not None

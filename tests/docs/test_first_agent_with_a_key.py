@@ -72,7 +72,7 @@ def with_a_key(service: Aimock, *command: str, desk: Path) -> str:
 
 
 @pytest.mark.slow
-def test_watch_program_uses_the_provider_whose_key_is_set(service, desk):
+def test_watch_program_uses_provider_with_key(service, desk):
     output = with_a_key(service, "watch.py", desk=desk)
     assert output.splitlines() == [
         "I read it.[read_file {'file_path': 'notes.md'}]",
@@ -83,6 +83,6 @@ def test_watch_program_uses_the_provider_whose_key_is_set(service, desk):
 
 
 @pytest.mark.slow
-def test_command_line_uses_the_provider_whose_key_is_set(service, desk):
+def test_command_line_uses_provider_with_key(service, desk):
     output = with_a_key(service, "-m", "amplifier", "run", "-q", QUESTION, desk=desk)
     assert output == "Notes. A person with a boat.\n"

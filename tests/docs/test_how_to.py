@@ -31,13 +31,13 @@ def commands() -> list[str]:
     return [step["run"] for step in job["steps"] if "run" in step]
 
 
-def test_the_page_links_to_the_workflow():
+def test_page_links_to_workflow():
     assert "[conformance.yml](conformance.yml)" in (HOW_TO / "prove-a-module.md").read_text(
         encoding="utf-8"
     )
 
 
-def test_workflow_has_read_rights_only_a_timeout_and_pinned_actions():
+def test_workflow_is_restricted_and_pinned():
     read = workflow()
     assert set(read) == {
         "name",
@@ -71,9 +71,7 @@ def test_installed_extras_exist():
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_its_commands_pass_on_a_new_module_and_fail_on_one_that_breaks_its_contract(
-    tmp_path, capsys
-):
+def test_page_commands_judge_modules_correctly(tmp_path, capsys):
     assert main(["module", "new", "word-count", "--type", "tool", "--into", str(tmp_path)]) == 0
     folder = tmp_path / "amplifier-module-tool-word-count"
     _install, own_tests, validate = commands()

@@ -53,7 +53,7 @@ def missing_commands(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_what_a_page_names_exists(page):
+def test_mentioned_things_exist(page):
     text = read_page(page)
     if page.parent.name != "tutorial":  # their readers have a project of their own
         assert missing_files(text) == []

@@ -32,7 +32,7 @@ PRINTED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", PRINTED)
-def test_a_program_with_another_library_runs_as_it_stands(library, tmp_path):
+def test_program_with_other_library_runs_unchanged(library, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAMS[library], encoding="utf-8")
     with running_model() as environment:
         command = [str(RIVALS), "program.py"]

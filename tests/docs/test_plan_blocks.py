@@ -77,7 +77,7 @@ PLANS = [plan for page in PAGES for plan in plans_in(page)] + plan_files()
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_plan_of_the_manual_is_valid(plan: dict[str, Any]) -> None:
+def test_plan_of_manual_is_valid(plan: dict[str, Any]) -> None:
     whole = {**plan, "session": {**SESSION, **plan.get("session", {})}}
     filled = expand_variables(whole, Environment())
     assert check_plan(filled) == ([], [])
@@ -137,9 +137,7 @@ CONFIGURED = all_configured()
 
 
 @pytest.mark.parametrize(("module", "keys"), CONFIGURED)
-def test_a_config_of_the_manual_has_only_keys_that_the_module_knows(
-    module: str, keys: list[str]
-) -> None:
+def test_config_of_manual_has_known_keys(module: str, keys: list[str]) -> None:
     options = (
         McpOptions if module == "tool-mcp" else CASES[module].options if module in CASES else None
     )

@@ -24,13 +24,13 @@ FUNCTION = 'def search(query: str) -> str:\n    """Search."""\n    return query.
 CODES = {"": 1, "--skip remove": 1, "--junit": 1, "python": 0}
 
 
-def test_the_page_has_its_commands():
+def test_page_has_its_commands():
     assert len(COMMANDS) == len(CODES)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.slow
-def test_a_command_of_the_page_runs(command, tmp_path):
+def test_command_of_page_runs(command, tmp_path):
     (tmp_path / "server.py").write_text(SERVER)
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "tools.py").write_text(FUNCTION)

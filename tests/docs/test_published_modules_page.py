@@ -69,7 +69,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the page is for a POSIX shell")
-def test_a_stranger_gets_from_nothing_to_an_answer(tmp_path: Path):
+def test_page_leads_newcomer_to_answer(tmp_path: Path):
     text = PAGE.read_text().partition("## From nothing to an answer")[2].partition("\n## ")[0]
     repository(tmp_path / "served" / "amplifier-module-loop-streaming", BASIC)
     (tmp_path / "plan.yaml").write_text(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])

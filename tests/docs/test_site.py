@@ -83,11 +83,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "site", make)
 
 
-def test_the_manual_builds_without_a_warning(site: Path) -> None:
+def test_manual_builds_without_warning(site: Path) -> None:
     assert "amplifier" in (site / "index.html").read_text(encoding="utf-8")
 
 
-def test_hyphens_of_an_option_stay_hyphens(site: Path) -> None:
+def test_option_hyphens_stay_hyphens(site: Path) -> None:
     assert "Everything but --static" in (site / "reference" / "commands.html").read_text(
         encoding="utf-8"
     )
@@ -98,11 +98,11 @@ def test_every_page_is_built(site: Path) -> None:
     assert {page for page in pages if not (site / page).is_file()} == set()
 
 
-def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+def test_every_link_of_site_works(site: Path) -> None:
     assert dead_links(site) == []
 
 
-def test_nothing_on_the_site_comes_from_another_host(site: Path) -> None:
+def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
     fetched = [
         f"{path.relative_to(site)}: {link}"
         for path in site.rglob("*.html")
@@ -121,7 +121,7 @@ FOUND = """new Promise((resolve) => {
 })"""
 
 
-def test_search_of_a_site_opened_as_files_has_excerpts_and_shows_tasks_first(site: Path) -> None:
+def test_offline_search_has_excerpts_and_order(site: Path) -> None:
     with open_tab() as tab:
         tab.open(f"{(site / 'search.html').as_uri()}?q=budget", width=1280)
         excerpt = " ".join(tab.evaluate(FOUND).split())
@@ -129,7 +129,7 @@ def test_search_of_a_site_opened_as_files_has_excerpts_and_shows_tasks_first(sit
         assert tab.problems == []
 
 
-def test_every_page_is_in_the_navigation_once(site: Path) -> None:
+def test_every_page_is_in_navigation_once(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
     navigation = page.partition('<div class="sidebar-tree">')[2].partition("</aside>")[0]
     listed = re.findall(
@@ -163,7 +163,8 @@ def planted(folder: Path, **more: str) -> Path:
     return source
 
 
-def test_link_out_of_the_manual_keeps_its_text_and_a_file_is_downloadable(tmp_path: Path) -> None:
+def test_outside_link_keeps_text(tmp_path: Path) -> None:
+    """A file can be downloaded."""
     finished = build(planted(tmp_path), tmp_path / "site")
     assert (finished.returncode, finished.stderr) == (0, "")
     assert dead_links(tmp_path / "site") == []
@@ -182,7 +183,7 @@ MISTAKES = {
 }
 
 
-def test_every_planted_mistake_fails_the_build(tmp_path: Path) -> None:
+def test_every_planted_mistake_fails_build(tmp_path: Path) -> None:
     finished = build(
         planted(tmp_path, **{name: page for name, (page, _) in MISTAKES.items()}), tmp_path / "site"
     )

@@ -312,7 +312,7 @@ def follow(block: Block, reader: Terminal) -> None:
         for path in TUTORIALS
     ],
 )
-def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, tmp_path):
+def test_tutorial_commands_print_shown_output(page, tmp_path):
     text = page.read_text(encoding="utf-8").replace("8000", free_port())
     blocks = blocks_of(text)
     assert any(block.kind == "console" for block in blocks)
@@ -322,7 +322,7 @@ def test_every_command_of_a_tutorial_prints_what_the_page_shows(page, tmp_path):
     walk(text, tmp_path)
 
 
-def test_finished_tool_of_the_tutorial_equals_the_example(tmp_path):
+def test_finished_tutorial_tool_equals_example(tmp_path):
     page = (ROOT / "docs" / "tutorial" / "first-tool.md").read_text(encoding="utf-8")
     file = tmp_path / "tool.py"
     for block in blocks_of(page):
@@ -431,7 +431,7 @@ def test_page_with_wrong_output_fails(right, wrong, tmp_path):
         walk(GOOD.replace(right, wrong), tmp_path)
 
 
-def test_missing_output_of_the_other_terminal_fails(tmp_path):
+def test_missing_output_of_other_terminal_fails(tmp_path):
     page = GOOD.replace("echo gone; exec sleep 1000000", "echo gone").replace(
         "\ngone\n", "\nhere\n"
     )

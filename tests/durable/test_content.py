@@ -40,7 +40,8 @@ async def serving(engine, *answers, tools=(), **options):
     [("no model today", "no model today"), ("caf\udce9", "caf"), ("nul \0", "nul")],
     ids=["an ordinary text", "a lone surrogate", "NUL"],
 )
-async def test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker(engine, message, shown):
+async def test_error_with_odd_text_fails_turn_only(engine, message, shown):
+    """The worker continues."""
     async with serving(engine, failing(message)):
         turn = await engine.start("s", "go")
         with (
@@ -53,13 +54,13 @@ async def test_an_error_whatever_its_text_fails_its_turn_and_not_the_worker(engi
         assert [(m["role"], m["content"]) for m in await engine.messages("s")] == [("user", "go")]
 
 
-async def test_an_answer_with_nul_is_stored(engine):
+async def test_answer_with_nul_is_stored(engine):
     async with serving(engine, "a\0b"):
         assert await engine.result(await engine.start("s", "go")) == "a\0b"
         assert (await engine.messages("s"))[1]["content"] == "a\0b"
 
 
-async def test_a_prompt_of_blocks_is_the_same_in_the_process_that_runs_it(engine):
+async def test_prompt_blocks_survive_process_boundary(engine):
     image = to_dict(file(b"\x89PNG\r\n\x1a\n", name="chart.png"))
     async with serving(engine, "One."):
         assert (
@@ -78,7 +79,7 @@ async def test_a_prompt_of_blocks_is_the_same_in_the_process_that_runs_it(engine
 
 
 @pytest.mark.parametrize("call_id", ["call\0one", "long" * 1000])
-async def test_the_model_may_choose_any_id_for_a_call(engine, call_id):
+async def test_call_id_may_be_any_text(engine, call_id):
     """It is part of the step's key, and the result belongs to that key when the turn is run again."""
     begun = anyio.Event()
     looked: list[object] = []
@@ -116,7 +117,7 @@ async def test_the_model_may_choose_any_id_for_a_call(engine, call_id):
     assert looked == [{}]
 
 
-async def test_a_question_may_have_any_text_and_its_options_too(engine):
+async def test_question_and_options_may_be_any_text(engine):
     chosen: list[str] = []
 
     async def ask(event, data):
@@ -153,7 +154,7 @@ async def test_a_question_may_have_any_text_and_its_options_too(engine):
     assert chosen == ["Deny\0"]
 
 
-async def test_events_and_messages_with_odd_values_are_stored(engine):
+async def test_odd_values_in_events_are_stored(engine):
     async def odd(given):
         return ToolResult(output={"text": "caf\udce9", "number": 2**70})
 
@@ -183,7 +184,7 @@ async def test_events_and_messages_with_odd_values_are_stored(engine):
         } in await engine.messages("s")
 
 
-async def test_a_stop_may_have_any_reason(engine):
+async def test_stop_reason_may_be_any_text(engine):
     hang, begun = hanging()
     async with serving(engine, [("hang", {})], tools=[hang]):
         turn = await engine.start("s", "go")

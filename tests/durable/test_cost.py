@@ -30,7 +30,7 @@ async def steps_of(engine, turn):
 
 
 @KINDS
-async def test_steps_of_a_turn_have_names_and_results(engine):
+async def test_steps_have_names_and_results(engine):
     tools = (
         tool("look", lambda given: "two shelves", repeatable=True),
         tool("pay", lambda given: "paid"),
@@ -56,7 +56,7 @@ async def test_steps_of_a_turn_have_names_and_results(engine):
 
 
 @pytest.mark.slow
-async def test_data_grows_linearly_with_the_conversation(tmp_path):
+async def test_data_grows_linearly_with_conversation(tmp_path):
     sizes = []
     make_session = agent(answering(*["long answer " * 1000] * 12))
 
@@ -100,7 +100,7 @@ async def text_of_tables(engine):
 
 @KINDS
 @pytest.mark.parametrize("is_encrypted", [True, False])
-async def test_encrypted_tables_show_nothing_of_a_turn(kind, place, is_encrypted):
+async def test_encrypted_tables_hide_turn(kind, place, is_encrypted):
     key = Fernet.generate_key() if is_encrypted else None
     look = tool("look", lambda given: "the-result", repeatable=True)
     hooks = asking(prompt="the-question")
@@ -152,7 +152,7 @@ async def test_forgotten_session_leaves_nothing(engine):
 
 
 @KINDS
-async def test_fork_repeats_a_turn_from_a_step_in_a_session_of_its_own(engine):
+async def test_fork_repeats_turn_in_own_session(engine):
     looks, answers = [], answering("First.", [("look", {})], "Two shelves.", "Three shelves.")
 
     def look(given):

@@ -32,7 +32,7 @@ from tests.modules.durable_agent import transcript_problems
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
 
-async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(engine):
+async def test_conversation_continues_with_next_turn(engine):
     seen = []
     provider = answering("Hello Anna.", "Your name is Anna.")
 
@@ -54,7 +54,7 @@ async def test_a_turn_runs_and_its_conversation_goes_on_with_the_next(engine):
         assert await engine.messages("bert-1") == []
 
 
-async def test_every_tool_result_is_at_its_own_call(engine, tmp_path):
+async def test_tool_results_belong_to_their_calls(engine, tmp_path):
     async with working(engine, effect_agent(tmp_path)):
         turns = [await engine.start(f"s{number}", "go") for number in range(3)]
         for turn in turns:
@@ -64,7 +64,7 @@ async def test_every_tool_result_is_at_its_own_call(engine, tmp_path):
     assert sum(message["role"] == "tool" for message in messages) == 16
 
 
-async def test_starting_the_same_turn_twice_starts_it_once(engine):
+async def test_same_turn_starts_once(engine):
     assert await engine.start("s", "go", turn_id="order-17") == "order-17"
     assert await engine.start("s", "go", turn_id="order-17") == "order-17"
     with pytest.raises(TurnConflictError, match="order-17"):
@@ -73,13 +73,13 @@ async def test_starting_the_same_turn_twice_starts_it_once(engine):
         assert await engine.result("order-17") == "Done."
 
 
-async def test_a_second_open_turn_of_a_session_is_refused(engine):
+async def test_second_open_turn_is_refused(engine):
     first = await engine.start("s", "go")
     with pytest.raises(SessionBusyError, match=first):
         await engine.start("s", "go on")
 
 
-async def test_wrong_input_is_refused_with_a_clear_error(engine):
+async def test_wrong_input_is_refused(engine):
     with pytest.raises(PlanError, match="session"):
         await engine.start("../etc", "go")
     with pytest.raises(TypeError, match="prompt must be a str"):
@@ -93,7 +93,7 @@ async def test_wrong_input_is_refused_with_a_clear_error(engine):
         await engine.work(agent(answering("x")), concurrency=0)
 
 
-async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(engine):
+async def test_impossible_session_fails_turn_only(engine):
     def make_session(session_id):
         if session_id == "bad":
             raise LookupError("no such customer")
@@ -106,7 +106,7 @@ async def test_a_session_that_cannot_be_made_fails_its_turn_and_not_the_worker(e
         assert await engine.result(good) == "Fine."
 
 
-async def test_a_context_with_messages_of_its_own_is_refused(engine, tmp_path):
+async def test_context_with_own_messages_is_refused(engine, tmp_path):
     where = {"module": "context-persistent", "config": {"path": str(tmp_path / "own")}}
     section = {"orchestrator": "loop-basic", "context": where}
     async with working(engine, agent(answering("a", "b"), session=section)):
@@ -120,7 +120,7 @@ async def wait_for_question(engine, turn):
 
 
 @pytest.mark.parametrize(("option", "expected"), [("Allow", "paid"), ("Deny", "denied")])
-async def test_a_question_waits_for_its_answer(engine, option, expected):
+async def test_question_waits_for_answer(engine, option, expected):
     pay = tool("pay", lambda given: "paid")
     make_session = agent(answering([("pay", {})], "Done."), pay, hooks=asking())
     async with working(engine, make_session):
@@ -142,7 +142,8 @@ async def test_a_question_waits_for_its_answer(engine, option, expected):
             await engine.approve(turn, question.question_id, option)
 
 
-async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes_on(engine):
+async def test_question_is_answered_without_worker(engine):
+    """The next worker continues the turn."""
     paid = []
     models = []
 
@@ -170,7 +171,7 @@ async def test_a_question_is_answered_while_no_worker_runs_and_the_next_one_goes
     assert (len(paid), len(models)) == (1, 2)
 
 
-async def test_a_turn_is_stopped(engine):
+async def test_turn_is_stopped(engine):
     make_session = agent(answering([("hang", {})], "unreached"), hanging()[0])
     async with working(engine, make_session):
         turn = await engine.start("s", "go")
@@ -190,7 +191,7 @@ async def test_a_turn_is_stopped(engine):
         )
 
 
-async def test_a_graceful_stop_lets_the_tool_finish(engine):
+async def test_graceful_stop_lets_tool_finish(engine):
     begun, go_on = anyio.Event(), anyio.Event()
 
     async def slow(given):
@@ -210,7 +211,7 @@ async def test_a_graceful_stop_lets_the_tool_finish(engine):
         assert (await engine.messages("s"))[2]["content"] == "finished"
 
 
-async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(engine):
+async def test_unstarted_turn_is_stopped_at_once(engine):
     turn = await engine.start("s", "go")
     await engine.stop(turn)
     with pytest.raises(TurnStoppedError):
@@ -220,7 +221,7 @@ async def test_a_turn_that_no_worker_has_begun_is_stopped_at_once(engine):
     assert [m["content"] for m in await engine.messages("s")] == ["hi", "Hello."]
 
 
-async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_done(engine):
+async def test_stopped_handed_over_turn_keeps_work(engine):
     hang, begun = hanging()
     first = agent(
         answering([("look", {})], [("hang", {})]), tool("look", lambda given: "two shelves"), hang
@@ -237,7 +238,7 @@ async def test_a_turn_that_was_handed_over_and_is_then_stopped_keeps_what_was_do
     assert len(contents) == 2
 
 
-async def test_watchers_see_the_events_and_can_go_on_behind_a_position(engine):
+async def test_watchers_resume_events_behind_position(engine):
     secret = "sk-" + "a1B2" * 12
     look = tool("look", lambda given: {"api_key": secret, "shelves": 2})
     async with working(engine, agent(answering([("look", {})], "Two."), look)):
@@ -253,7 +254,8 @@ async def test_watchers_see_the_events_and_can_go_on_behind_a_position(engine):
         assert again == events[3:]
 
 
-async def test_a_worker_that_leaves_hands_its_turn_over_and_nothing_known_is_repeated(engine):
+async def test_leaving_worker_hands_turn_over(engine):
+    """Nothing known is repeated."""
     hang, begun = hanging(repeatable=True)
     calls = []
 
@@ -293,7 +295,7 @@ async def wait_until_recorded(engine, turn, name):
             return
 
 
-async def test_a_call_that_may_have_had_its_effect_is_not_repeated(engine):
+async def test_call_with_possible_effect_is_not_repeated(engine):
     turn = await engine.start("s", "go")
     pay = await hand_over(engine, "pay", repeatable=False)
     async with working(engine, agent(answering("I do not know."), pay)):
@@ -304,7 +306,7 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(engine):
     assert len(pay.calls) == 1
 
 
-async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(engine):
+async def test_turn_with_changed_plan_is_held(engine):
     turn = await engine.start("s", "go")
     await hand_over(engine, "old", repeatable=True)
     async with working(engine, agent(answering("New."), tool("new", lambda given: 1))):
@@ -319,7 +321,7 @@ async def test_a_turn_whose_plan_has_changed_is_held_until_someone_decides(engin
     assert "no tool named 'old' any more" in (await engine.messages("s"))[2]["content"]
 
 
-async def test_a_held_turn_can_be_stopped(engine):
+async def test_held_turn_can_be_stopped(engine):
     turn = await engine.start("s", "go")
     await hand_over(engine, "old")
     async with working(engine, agent(answering("New."))):
@@ -329,7 +331,7 @@ async def test_a_held_turn_can_be_stopped(engine):
         assert (await until(engine, turn, lambda status: status.is_final)).state == "stopped"
 
 
-async def test_effects_and_results_agree_over_many_hand_overs(engine, tmp_path):
+async def test_effects_match_results_over_many_hand_overs(engine, tmp_path):
     turn = await engine.start("s", "go")
     for seconds in (0.05, 0.1, 0.15, 0.2):
         async with working(engine, effect_agent(tmp_path)):
@@ -340,7 +342,7 @@ async def test_effects_and_results_agree_over_many_hand_overs(engine, tmp_path):
     assert transcript_problems(messages, is_whole=True) == []
 
 
-async def test_no_event_is_lost_when_a_turn_ends_while_events_are_being_stored(engine, monkeypatch):
+async def test_no_event_is_lost_at_turn_end(engine, monkeypatch):
     storing, ended = anyio.Event(), anyio.Event()
     add_events = TurnRecord.add_events
 

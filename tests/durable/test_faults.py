@@ -25,7 +25,7 @@ from tests.durable.agents import open_engine as open_quick_engine
 from tests.modules.durable_agent import transcript_problems
 
 
-async def test_a_file_that_cannot_be_used_is_reported_when_the_engine_is_opened(tmp_path):
+async def test_unusable_file_is_reported_at_opening(tmp_path):
     with pytest.raises(
         EngineUnavailableError, match=r"missing/turns.db does not answer .*No such file"
     ) as caught:
@@ -34,7 +34,7 @@ async def test_a_file_that_cannot_be_used_is_reported_when_the_engine_is_opened(
     assert caught.value.engine.endswith("missing/turns.db")
 
 
-async def test_a_server_that_is_not_there_is_reported_without_its_password():
+async def test_absent_server_is_reported_without_password():
     with anyio.fail_after(60), pytest.raises(EngineUnavailableError, match="refused") as caught:
         async with open_engine("postgresql://anna:opensesame@127.0.0.1:9/turns"):
             pass
@@ -45,7 +45,7 @@ async def test_a_server_that_is_not_there_is_reported_without_its_password():
 @pytest.mark.parametrize(
     "url", ["mysql://host/database", "postgresql://host", "sqlite://", "temporal://host"]
 )
-async def test_a_url_of_another_kind_is_refused(url):
+async def test_url_of_another_kind_is_refused(url):
     with pytest.raises(
         ValueError, match=r"a file, sqlite:///path or postgresql://user:password@host/database"
     ):
@@ -53,7 +53,7 @@ async def test_a_url_of_another_kind_is_refused(url):
             pass
 
 
-async def test_engine_of_the_environment(tmp_path, monkeypatch):
+async def test_engine_from_environment(tmp_path, monkeypatch):
     monkeypatch.delenv("AMPLIFIER_TURNS", raising=False)
     with pytest.raises(ValueError, match="in the variable AMPLIFIER_TURNS"):
         async with open_engine():
@@ -64,7 +64,7 @@ async def test_engine_of_the_environment(tmp_path, monkeypatch):
     assert (tmp_path / "turns.db").stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_process_has_one_worker(tmp_path):
+async def test_process_has_one_worker(tmp_path):
     async with (
         open_quick_engine("sqlite", tmp_path) as engine,
         working(engine, agent(answering("Hello."))),
@@ -76,7 +76,7 @@ async def test_a_process_has_one_worker(tmp_path):
         assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
 
-async def test_a_worker_that_fails_to_launch_leaves_no_instance(tmp_path):
+async def test_worker_failing_to_launch_leaves_no_instance(tmp_path):
     async with open_quick_engine("sqlite", tmp_path) as engine:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(_worker.DBOS, "launch", lambda: int("lost"))
@@ -103,7 +103,7 @@ except Exception as error:
 """
 
 
-async def test_second_worker_of_a_file_is_refused_by_name(tmp_path):
+async def test_second_worker_of_file_is_refused(tmp_path):
     async with (
         open_quick_engine("sqlite", tmp_path) as engine,
         working(engine, agent(answering("Hello."))),
@@ -146,7 +146,7 @@ DBOS.destroy()
 
 
 @pytest.mark.parametrize("how", ["launched", "made"])
-def test_worker_beside_dbos_of_the_application_is_refused(tmp_path, how):
+def test_worker_beside_application_dbos_is_refused(tmp_path, how):
     command = [sys.executable, "-c", DBOS_OF_AN_APPLICATION, str(tmp_path), how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert (
@@ -156,7 +156,7 @@ def test_worker_beside_dbos_of_the_application_is_refused(tmp_path, how):
     assert "run this worker in a process of its own" in done.stdout
 
 
-async def test_a_full_disk_ends_the_worker_and_the_next_one_goes_on(tmp_path):
+async def test_full_disk_ends_worker(tmp_path):
     begun, go_on, failed = anyio.Event(), anyio.Event(), anyio.Event()
     pages = 1_000_000
 
@@ -195,7 +195,7 @@ async def test_a_full_disk_ends_the_worker_and_the_next_one_goes_on(tmp_path):
         assert (await engine.messages("s"))[2]["content"] == "seen again"
 
 
-async def test_start_whose_connection_is_lost_during_the_commit_starts_once(tmp_path, monkeypatch):
+async def test_start_with_lost_commit_starts_once(tmp_path, monkeypatch):
     run = Database.run
     lost: list[Any] = []
 
@@ -214,9 +214,7 @@ async def test_start_whose_connection_is_lost_during_the_commit_starts_once(tmp_
 
 
 @pytest.mark.parametrize("is_graceful", [False, True])
-async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_them(
-    tmp_path, is_graceful
-):
+async def test_stop_during_replay_keeps_all_records(tmp_path, is_graceful):
     hang, begun = hanging()
     look = tool("look", lambda given: "two shelves")
     async with open_quick_engine("sqlite", tmp_path) as engine:
@@ -244,7 +242,7 @@ async def test_a_stop_that_arrives_while_records_are_played_back_keeps_all_of_th
     assert "whether it had an effect is not known" in contents[2]
 
 
-async def test_a_worker_that_has_lost_a_turn_writes_nothing_and_goes_on_with_others(tmp_path):
+async def test_worker_without_its_turn_writes_nothing(tmp_path):
     begun, ended = anyio.Event(), anyio.Event()
 
     async def hang(given):
@@ -274,7 +272,7 @@ def run_python(code: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_package_imports_no_engine():
+def test_package_imports_no_engine():
     found = run_python(
         "import sys, amplifier.durable; print([m for m in ('dbos', 'sqlalchemy', 'psycopg') if m in sys.modules])"
     )
@@ -282,7 +280,7 @@ def test_the_package_imports_no_engine():
 
 
 @pytest.mark.parametrize("package", ["dbos", "cryptography.fernet"])
-def test_an_engine_without_its_extra_says_what_to_install(package):
+def test_engine_without_extra_names_it(package):
     found = run_python(
         f"import sys; sys.modules['{package}'] = None; import anyio; from amplifier.durable import open_engine\n"
         "anyio.run(open_engine('turns.db').__aenter__)"
@@ -291,7 +289,7 @@ def test_an_engine_without_its_extra_says_what_to_install(package):
     assert "pip install 'amplifier[durable]'" in found
 
 
-async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_goes_on(tmp_path):
+async def test_unstorable_turn_end_fails_turn_only(tmp_path):
     """SQLite is given a small limit of its own; the usual one is a thousand million bytes."""
     answer = "long " * 2000
     limit = 1_000_000
@@ -321,9 +319,7 @@ async def test_a_turn_whose_end_is_too_large_to_be_stored_fails_and_the_worker_g
 # Threads in which DBOS waits for the server end some time after it is back.
 @pytest.mark.may_leave("thread 'AnyIO worker", "(socket:[")
 @pytest.mark.parametrize("is_away_for_long", [False, True])
-async def test_a_server_that_crashes_in_the_middle_of_turns_loses_nothing(
-    tmp_path, is_away_for_long
-):
+async def test_crashed_server_loses_nothing(tmp_path, is_away_for_long):
     """It comes back at once, or after the worker has given up; then the next worker goes on."""
     with postgres() as server:
         patience = 3.0 if is_away_for_long else 60.0

@@ -35,7 +35,7 @@ KINDS = pytest.mark.parametrize("kind", ENGINES)
 
 
 @KINDS
-async def test_a_consent_permits_one_repeat(engine):
+async def test_consent_permits_one_repeat(engine):
     paid: list[anyio.Event] = []
     begun = anyio.Event()
 
@@ -70,7 +70,7 @@ async def test_a_consent_permits_one_repeat(engine):
 
 
 @KINDS
-async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(engine):
+async def test_stuck_worker_loses_its_turn(engine):
     attempts = []
     begun, ended = anyio.Event(), anyio.Event()
 
@@ -101,7 +101,7 @@ async def test_a_turn_is_taken_away_from_a_worker_that_gets_nowhere(engine):
 
 
 @KINDS
-async def test_graceful_stop_does_not_weaken_an_immediate_one(engine):
+async def test_graceful_stop_leaves_immediate_stop_intact(engine):
     turn = await engine.start("s", "go")
     await hand_over(engine)
     await engine.stop(turn, reason="enough")
@@ -111,7 +111,7 @@ async def test_graceful_stop_does_not_weaken_an_immediate_one(engine):
 
 
 @KINDS
-async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, place):
+async def test_turn_killing_workers_fails_keeping_work(kind, place):
     hang, begun = hanging()
     tools = tool("look", lambda given: "two shelves"), hang
     async with open_engine(kind, place, attempts=3) as engine:
@@ -131,7 +131,7 @@ async def test_a_turn_that_workers_die_with_fails_and_what_it_did_is_kept(kind, 
 
 
 @KINDS
-async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
+async def test_orderly_hand_overs_are_not_deaths(kind, place):
     async with open_engine(kind, place, attempts=1) as engine:
         turn = await engine.start("s", "go")
         for _ in range(3):
@@ -144,7 +144,7 @@ async def test_hand_overs_in_good_order_are_no_deaths(kind, place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres"])
-async def test_a_worker_keeps_no_connection_that_only_listens(engine):
+async def test_worker_keeps_no_listening_connection(engine):
     """DBOS could be ended while its listener connected, and then that connection stayed open."""
     listening = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     async with working(engine, agent(answering("Done."))):
@@ -154,7 +154,7 @@ async def test_a_worker_keeps_no_connection_that_only_listens(engine):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_ctrl_c_leaves_a_worker_as_itself(backend, tmp_path):
+def test_ctrl_c_propagates_from_worker(backend, tmp_path):
     def press_ctrl_c(given):
         raise KeyboardInterrupt
 
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_a_worker_as_itself(backend, tmp_path):
         anyio.run(work, backend=backend)
 
 
-async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_path):
+async def test_suspect_runs_alone_beside_waiting_turns(tmp_path):
     events: list[str] = []
     go_on = {"before": anyio.Event(), "suspect": anyio.Event(), "after": anyio.Event()}
     begun = {name: anyio.Event() for name in go_on}
@@ -209,7 +209,7 @@ async def test_a_suspect_runs_alone_beside_turns_that_wait_for_an_answer(tmp_pat
     ), events
 
 
-async def test_of_a_large_event_only_what_is_shown_is_searched_for_secrets(tmp_path, monkeypatch):
+async def test_secret_search_covers_shown_part_only(tmp_path, monkeypatch):
     searched: list[tuple[int, bool]] = []
     redact = redact_secrets
 
@@ -234,7 +234,7 @@ async def test_of_a_large_event_only_what_is_shown_is_searched_for_secrets(tmp_p
     assert "middle middle" in str(second)
 
 
-async def test_event_of_a_request_has_its_last_messages(tmp_path):
+async def test_request_event_has_last_messages(tmp_path):
     """Each request repeats the conversation, and its events would grow with the square of it."""
     look = tool("look", lambda given: "seen", repeatable=True)
     make_session = agent(answering(*[[("look", {})]] * 4, "Done."), look)
@@ -248,7 +248,8 @@ async def test_event_of_a_request_has_its_last_messages(tmp_path):
     assert events[-1]["messages"][-1]["role"] == "tool"
 
 
-def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(caplog):
+def test_stalled_loop_is_reported_once(caplog):
+    """The watch gives up after its limit."""
     watch = LoopWatch(Settings(poll=0.1, lease=4.0, stuck=10.0))
     assert not any(
         watch.is_stuck() for _ in range(10)
@@ -264,13 +265,13 @@ def test_a_loop_that_stands_still_is_reported_once_and_gives_up_after_its_limit(
     "options",
     [{"attempts": 0}, {"attempts": 2.5}, {"stuck": -1}, {"lease": float("nan")}, {"poll": "1"}],
 )
-async def test_numbers_that_make_no_sense_are_refused(tmp_path, options):
+async def test_senseless_numbers_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be a"):
         async with open_engine("sqlite", tmp_path, **options):
             pass
 
 
-async def test_a_suspect_waits_longer_each_time():
+async def test_suspect_waits_longer_each_time():
     options = Settings(poll=0.1, lease=5.0)
     assert [options.pause_after(deaths) for deaths in range(5)] == [0, 0, 5.0, 0, 0]
     options = Settings(poll=0.1, lease=5.0, attempts=5)
@@ -279,7 +280,7 @@ async def test_a_suspect_waits_longer_each_time():
 
 
 @KINDS
-async def test_turns_that_were_due_while_no_worker_ran_are_made_up_for_by_one(engine):
+async def test_missed_schedule_runs_once(engine):
     earlier = time.time() - 5.5 * 3600
     missed = Schedule(name="hourly", session_id="anna", prompt="go", every=3600, next_at=earlier)
     await engine._do(lambda: engine._turns.schedule(missed))

@@ -227,7 +227,7 @@ KINDS = [
 
 @pytest.mark.parametrize("answered", ["while no worker runs", "when the next worker asks"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_question_is_answered_after_the_worker_that_asked_was_killed(
+async def test_question_of_killed_worker_is_answered(
     kind, place, tmp_path, anyio_backend_name, answered
 ):
     async with open_engine(kind, place, lease=LEASE, patience=120.0) as engine:
@@ -265,7 +265,7 @@ async def test_turns_of_killed_workers_go_on_elsewhere(kind, place, tmp_path, an
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_turns_of_drained_workers_go_on_elsewhere_and_no_call_is_interrupted(
+async def test_turns_of_drained_workers_continue_elsewhere(
     kind, place, tmp_path, anyio_backend_name
 ):
     counted = await disturb_workers(kind, anyio_backend_name, place, tmp_path, ["drain"] * 3, 280)
@@ -273,9 +273,7 @@ async def test_turns_of_drained_workers_go_on_elsewhere_and_no_call_is_interrupt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_children_of_killed_workers_go_on_where_they_were(
-    kind, place, tmp_path, anyio_backend_name
-):
+async def test_children_of_killed_workers_continue(kind, place, tmp_path, anyio_backend_name):
     chance = random.Random(f"{SEED} children {kind} {anyio_backend_name}")
     with (
         worker_processes(
@@ -317,7 +315,7 @@ async def test_children_of_killed_workers_go_on_where_they_were(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgres"])
-async def test_turns_survive_pauses_and_a_restart(
+async def test_turns_survive_pauses_and_restart(
     kind, place, tmp_path, anyio_backend_name, postgres_server
 ):
     ways = ["restart", "pause", "pause"]

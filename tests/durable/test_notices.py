@@ -96,7 +96,7 @@ def answering_with(status: int, location: str, *, is_endless: bool) -> Iterator[
         yield url
 
 
-async def test_notice_that_is_sent_elsewhere_was_not_taken():
+async def test_redirected_notice_counts_as_refused():
     status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
     with (
         answering_with(302, "/elsewhere", is_endless=False) as url,
@@ -105,14 +105,14 @@ async def test_notice_that_is_sent_elsewhere_was_not_taken():
         await _reporting.post(url, status)
 
 
-async def test_notice_whose_answer_never_ends_is_cut_off():
+async def test_notice_with_endless_answer_is_abandoned():
     status = TurnStatus(turn_id="t", session_id="s", state="completed", attempt=1)
     with answering_with(200, "/", is_endless=True) as url, pytest.raises(TimeoutError):
         await _reporting.post(url, status)
 
 
 @KINDS
-async def test_the_caller_is_called_back_until_it_takes_the_notice(kind, place):
+async def test_notice_repeats_until_accepted(kind, place):
     receiver = Receiver(500, None, 301)
     with receiver.serving():
         async with open_engine(kind, place) as engine, working(engine, agent(answering("Yes."))):
@@ -127,7 +127,7 @@ async def test_the_caller_is_called_back_until_it_takes_the_notice(kind, place):
 
 
 @KINDS
-async def test_the_end_of_a_turn_that_no_worker_had_is_told(kind, place):
+async def test_end_of_unclaimed_turn_is_notified(kind, place):
     receiver = Receiver()
     with receiver.serving():
         async with open_engine(kind, place) as engine:
@@ -139,7 +139,7 @@ async def test_the_end_of_a_turn_that_no_worker_had_is_told(kind, place):
 
 
 @KINDS
-async def test_a_notice_that_a_worker_has_left_is_told_by_the_next_one(kind, place):
+async def test_leftover_notice_is_sent_by_next_worker(kind, place):
     receiver = Receiver(None)
     with receiver.serving():
         async with open_engine(kind, place) as engine:
@@ -151,7 +151,7 @@ async def test_a_notice_that_a_worker_has_left_is_told_by_the_next_one(kind, pla
     assert [each["turn_id"] for each in receiver.taken] == [turn, turn]
 
 
-async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, caplog):
+async def test_refused_notice_is_given_up(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("amplifier.durable._worker.MOST_TRIES", 2)
     receiver = Receiver(*[500] * 9)
     with receiver.serving():
@@ -172,7 +172,7 @@ async def test_a_notice_that_no_one_takes_is_given_up(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     "address", ["ftp://host/x", "host", "http://", "file:///etc/passwd", "http://a b"]
 )
-async def test_what_is_no_address_is_refused(tmp_path, address):
+async def test_invalid_address_is_refused(tmp_path, address):
     async with open_engine("sqlite", tmp_path) as engine:
         with pytest.raises(ValueError, match="begins with http:// or https://"):
             await engine.start("s", "go", notify=address)

@@ -36,7 +36,7 @@ from tests.durable.agents import (
 pytestmark = pytest.mark.parametrize("kind", ENGINES)
 
 
-async def test_turns_are_listed_by_state_session_and_time(engine):
+async def test_turns_are_listed_by_filters(engine):
     began = time.time() - 1
     first = await engine.start("anna", "go")
     second = await engine.start("bert", "go")
@@ -73,7 +73,7 @@ async def test_turns_are_listed_by_state_session_and_time(engine):
         await engine.list(state="waiting")
 
 
-async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(engine):
+async def test_queued_turns_run_in_order(engine):
     answers = answering("One.", "Two.", "Three.")
     first = await engine.start("s", "1")
     second = await engine.start("s", "2", queue=True)
@@ -92,7 +92,7 @@ async def test_turns_of_a_session_queue_up_in_order_if_the_caller_wants_it(engin
     assert [each["content"] for each in messages if each["role"] == "user"] == ["1", "2", "3"]
 
 
-async def test_a_turn_that_waits_behind_another_can_be_stopped_and_the_next_one_goes_on(engine):
+async def test_queued_turn_can_be_stopped(engine):
     first, second, third = [await engine.start("s", str(number), queue=True) for number in range(3)]
     await engine.stop(second)
     with anyio.fail_after(60), pytest.raises(TurnStoppedError):
@@ -112,7 +112,7 @@ def waiting_agent(begun: anyio.Event, release: anyio.Event, name: str = "pay", *
     return agent(answering([(name, {})], "Paid."), tool(name, pay, repeatable=False), **plan)
 
 
-async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_over(engine):
+async def test_draining_worker_hands_turn_over_after_call(engine):
     begun, release, calls = anyio.Event(), anyio.Event(), []
     answers = answering([("pay", {})], "Paid.")
 
@@ -144,7 +144,7 @@ async def test_a_worker_that_drains_lets_a_running_call_end_and_hands_the_turn_o
     assert "interrupted" not in str(await engine.messages("s"))
 
 
-async def test_a_turn_waits_for_a_worker_that_has_its_plan_beside_one_that_has_another(engine):
+async def test_turn_waits_for_worker_with_its_plan(engine):
     begun, release = anyio.Event(), anyio.Event()
     old = waiting_agent(begun, release)
     new = waiting_agent(
@@ -220,7 +220,7 @@ def parent_and_child(begun: anyio.Event, release: anyio.Event, calls: list[str])
     return make_session, asked
 
 
-async def test_a_child_that_was_cut_off_with_its_parent_goes_on_where_it_was(engine):
+async def test_interrupted_child_continues(engine):
     calls: list[str] = []
     begun, release = anyio.Event(), anyio.Event()
     make_session, asked = parent_and_child(begun, release, calls)
@@ -239,7 +239,7 @@ async def test_a_child_that_was_cut_off_with_its_parent_goes_on_where_it_was(eng
     assert 'model_calls": 3' in str(result["content"])  # those before the cut count as well
 
 
-async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(engine):
+async def test_delayed_turn_waits_and_late_one_fails(engine):
     make_session = agent(answering([("hang", {})]), hanging()[0])
     async with working(engine, make_session):
         later = await engine.start("later", "go", delay=3600)
@@ -270,7 +270,7 @@ async def test_a_delayed_turn_waits_and_one_past_its_deadline_fails(engine):
                 await engine.start("s", "go", **wrong)
 
 
-async def test_a_turn_with_a_higher_priority_is_begun_first(engine):
+async def test_turn_with_higher_priority_is_first(engine):
     order: list[str] = []
 
     def make_session(session_id: str) -> AmplifierSession:
@@ -285,7 +285,7 @@ async def test_a_turn_with_a_higher_priority_is_begun_first(engine):
     assert order == ["s1", "s3", "s5"]
 
 
-async def test_turns_that_ended_long_ago_are_forgotten(engine):
+async def test_old_ended_turns_are_forgotten(engine):
     turn = await engine.start("s", "go")
     async with working(engine, agent(answering("Done."))):
         await engine.result(turn)
@@ -298,7 +298,7 @@ async def test_turns_that_ended_long_ago_are_forgotten(engine):
     assert len(await engine.messages("s")) == 2
 
 
-async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(engine):
+async def test_concurrent_calls_of_tool_are_limited(engine):
     running: list[int] = [0]
     seen: list[int] = []
 
@@ -323,9 +323,7 @@ async def test_a_worker_makes_as_many_calls_of_a_tool_at_once_as_it_may(engine):
 
 
 @pytest.mark.parametrize(("repeatable", "calls"), [(True, 3), (False, 1), (None, 1)])
-async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_limit_allows_it(
-    engine, repeatable, calls
-):
+async def test_failed_repeatable_tool_is_retried(engine, repeatable, calls):
     tried: list[str] = []
 
     def look(_: Any) -> str:
@@ -345,9 +343,10 @@ async def test_a_tool_that_failed_is_called_again_if_it_is_repeatable_and_its_li
     assert ("two shelves" in str(result["content"])) is (calls == 3)
 
 
-async def test_a_tool_that_always_fails_is_called_as_often_as_its_limit_says_and_the_model_sees_the_error(
+async def test_failing_tool_is_retried_to_limit(
     engine,
 ):
+    """The model gets the error."""
     tried: list[str] = []
 
     def look(_: Any) -> str:
@@ -375,7 +374,7 @@ class City:
     people: int
 
 
-async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(engine):
+async def test_turn_answer_has_requested_type(engine):
     begun = anyio.Event()
 
     async def look(_: Any) -> str:
@@ -405,7 +404,7 @@ async def test_the_answer_of_a_turn_has_the_type_that_it_was_started_with(engine
         await engine.start("u", "go", result_type=anyio.Event)
 
 
-async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(engine):
+async def test_tool_with_unreadable_declaration_is_not_retried(engine):
     tried: list[str] = []
 
     class Look:
@@ -427,7 +426,7 @@ async def test_a_tool_whose_declaration_cannot_be_read_is_not_called_again(engin
     assert tried == ["look"]
 
 
-async def test_a_schedule_starts_turns_again_and_again_until_it_is_removed(engine):
+async def test_schedule_repeats_until_removed(engine):
     async with working(engine, agent(answering(*["Done."] * 100))):
         began = time.time()
         await engine.schedule("tick", "anna", "not any more", every=86400)
@@ -467,7 +466,7 @@ async def _is_empty(engine) -> bool:
         {"every": 60, "name": "x" * 171},
     ],
 )
-async def test_a_schedule_that_makes_no_sense_is_refused(engine, wrong):
+async def test_senseless_schedule_is_refused(engine, wrong):
     with pytest.raises(ValueError, match="every must be a whole number"):
         await engine.schedule(**{"name": "tick", "session_id": "anna", "prompt": "go", **wrong})
     assert await engine.schedules() == []

@@ -59,7 +59,7 @@ def reconciling(found, calls, asked):
         pytest.param("hangs", "whether it had an effect is not known", 0, id="overruns"),
     ],
 )
-async def test_call_that_was_running_is_reconciled(engine, found, result, times):
+async def test_running_call_is_reconciled(engine, found, result, times):
     calls: list[str] = []
     asked: list[Any] = []
     hang, begun = hanging("pay", repeatable=False)
@@ -98,7 +98,7 @@ def test_idempotency_key_tells_sessions_and_turns_apart():
     assert all(len(key) == 64 for key in keys)
 
 
-def test_idempotency_key_of_a_child_depends_on_the_call_that_runs_it():
+def test_child_idempotency_key_follows_parent_call():
     keys = []
     for session, call in (
         ("s-new-id", "task"),
@@ -119,9 +119,7 @@ def test_idempotency_key_of_a_child_depends_on_the_call_that_runs_it():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize(("session", "result"), [("paid", "paid before"), ("unpaid", "paid")])
-async def test_payment_is_made_once_whenever_its_process_is_killed(
-    kind, place, tmp_path, anyio_backend_name, session, result
-):
+async def test_payment_is_made_once(kind, place, tmp_path, anyio_backend_name, session, result):
     """It is killed between the effect and its acknowledgement, or between the beginning and the effect."""
     async with open_engine(kind, place, lease=2.0) as engine:
         with (

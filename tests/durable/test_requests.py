@@ -34,7 +34,7 @@ KINDS = pytest.mark.parametrize("kind", ENGINES)
 
 
 @KINDS
-async def test_ids_and_prompts_of_a_wrong_form_are_refused(engine):
+async def test_malformed_ids_and_prompts_are_refused(engine):
     for wrong in ("", "a b", "../x", ".hidden", "ü", "nul\0", "sur\ud800", "x" * 201, "a\n"):
         with pytest.raises(
             ValueError, match="turn_id must have the form of a session id, 1 to 200 of"
@@ -59,7 +59,7 @@ async def test_ids_and_prompts_of_a_wrong_form_are_refused(engine):
 
 
 @KINDS
-async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sentence(engine):
+async def test_factory_without_session_fails_turn(engine):
     async def make_later(session_id):
         raise AssertionError
 
@@ -85,7 +85,7 @@ async def test_a_factory_that_makes_no_session_fails_its_turn_with_a_clear_sente
 
 
 @KINDS
-async def test_an_answer_of_the_model_that_cannot_be_stored_is_named(engine):
+async def test_unstorable_model_answer_is_named(engine):
     call = ToolCall(id="c", name="look", arguments={"number": 2**70})
     make_session = agent(
         answering(ChatResponse(content=[], tool_calls=[call])), tool("look", lambda given: "x")
@@ -102,7 +102,7 @@ async def test_an_answer_of_the_model_that_cannot_be_stored_is_named(engine):
 
 
 @KINDS
-async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
+async def test_closed_engine_refuses_every_call(kind, place):
     async with open_engine(kind, place) as engine:
         turn = await engine.start("s", "go")
     calls = (
@@ -124,9 +124,8 @@ async def test_an_engine_that_was_closed_refuses_every_call(kind, place):
 
 
 @KINDS
-async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_turn_goes_on_later(
-    kind, place
-):
+async def test_worker_of_closed_engine_ends(kind, place):
+    """Its turn continues later."""
     hang, begun = hanging(repeatable=True)
     ended = anyio.Event()
     async with anyio.create_task_group() as group:
@@ -152,7 +151,7 @@ async def test_a_worker_whose_engine_is_closed_ends_with_a_clear_error_and_its_t
         assert await engine.result(turn) == "Done."
 
 
-async def test_a_file_that_is_no_database_is_reported(tmp_path):
+async def test_non_database_file_is_reported(tmp_path):
     (tmp_path / "turns.db").write_text("this is no database, whatever else it may be" * 100)
     with (
         anyio.fail_after(60),
@@ -162,7 +161,7 @@ async def test_a_file_that_is_no_database_is_reported(tmp_path):
             pass
 
 
-async def test_a_database_in_which_dbos_cannot_create_its_tables_is_reported(tmp_path):
+async def test_unwritable_database_is_reported(tmp_path):
     with closing(sqlite3.connect(tmp_path / "turns.db")) as connection:
         connection.execute("CREATE TABLE dbos_migrations (something_else TEXT)")
         connection.commit()
@@ -218,7 +217,7 @@ async def test_simultaneous_starts_begin_one_turn(engine):
     assert found.turn_id not in refused
 
 
-async def test_an_engine_can_be_opened_again_after_it_was_closed(tmp_path):
+async def test_closed_engine_can_be_reopened(tmp_path):
     for _ in range(2):
         async with open_engine("sqlite", tmp_path) as engine:
             assert await engine.messages("s") == []

@@ -28,7 +28,7 @@ def running_turn(turn_id):
     return _worker._worker._running[turn_id][0]
 
 
-async def test_an_answer_that_arrives_before_its_question_waits_is_kept(tmp_path, monkeypatch):
+async def test_answer_before_waiting_question_is_kept(tmp_path, monkeypatch):
     ask = TurnRecord.ask
 
     async def answer_before_return(record, turn, question):
@@ -42,9 +42,7 @@ async def test_an_answer_that_arrives_before_its_question_waits_is_kept(tmp_path
 
 
 @pytest.mark.parametrize("graceful", [False, True])
-async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exists(
-    tmp_path, graceful
-):
+async def test_stop_before_session_starts_nothing(tmp_path, graceful):
     calls = []
 
     def model(request):
@@ -63,9 +61,7 @@ async def test_nothing_begins_after_a_stop_that_arrives_before_the_session_exist
     assert calls == []
 
 
-async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginning_is_recorded(
-    tmp_path, monkeypatch
-):
+async def test_stop_during_call_record_prevents_call(tmp_path, monkeypatch):
     calls = []
     make_session = agent(
         answering([("look", {})]), tool("look", lambda given: calls.append("look"))
@@ -86,9 +82,7 @@ async def test_a_call_does_not_begin_after_a_stop_that_arrives_while_its_beginni
     assert calls == []
 
 
-async def test_a_call_does_not_begin_after_a_stop_that_is_stored_before_its_beginning(
-    tmp_path, monkeypatch
-):
+async def test_stop_stored_before_call_prevents_call(tmp_path, monkeypatch):
     """The worker looks for news so rarely that it finds the stop with the beginning of the call."""
     calls = []
     make_session = agent(
@@ -108,7 +102,7 @@ async def test_a_call_does_not_begin_after_a_stop_that_is_stored_before_its_begi
 
 
 @pytest.mark.parametrize("deaths", [1, 3, 4])
-async def test_a_turn_whose_workers_always_die_can_be_stopped(tmp_path, deaths):
+async def test_turn_with_dying_workers_can_be_stopped(tmp_path, deaths):
     async with open_engine("sqlite", tmp_path) as engine:
         turn = await engine.start("s", "go")
         await die_with(engine, turn, deaths)
@@ -117,7 +111,7 @@ async def test_a_turn_whose_workers_always_die_can_be_stopped(tmp_path, deaths):
             await until(engine, turn, lambda status: status.state == "stopped")
 
 
-async def test_compactions_are_decided_once_whoever_runs_the_turn_and_the_next_one_knows_them(
+async def test_compactions_are_decided_once(
     tmp_path,
 ):
     """The second attempt of the first turn, and then the second turn, show the model what the first attempt has shown it."""

@@ -79,9 +79,7 @@ def results(messages):
 
 
 @pytest.mark.parametrize("when", ["while a later attempt opens", "before a later attempt"])
-async def test_a_stop_of_a_turn_whose_session_does_not_open_again_keeps_what_was_done(
-    kind, place, when
-):
+async def test_stop_without_reopening_keeps_work(kind, place, when):
     shop = Shop()
     async with shop.cut_off(kind, place) as (engine, turn):
         shop.may_open_quickly = False
@@ -100,9 +98,7 @@ async def test_a_stop_of_a_turn_whose_session_does_not_open_again_keeps_what_was
 
 
 @pytest.mark.parametrize("how", ["problem", "mount_problem"])
-async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_what_was_done(
-    kind, place, how
-):
+async def test_unopenable_session_fails_turn_keeping_work(kind, place, how):
     shop = Shop()
     shop.system_prompt = "Be short." if how == "mount_problem" else None
     async with shop.cut_off(kind, place) as (engine, turn):
@@ -126,7 +122,7 @@ async def test_a_session_that_cannot_be_opened_later_fails_the_turn_and_keeps_wh
     assert results(messages)[0] == "two shelves"
 
 
-async def test_a_stop_while_the_first_attempt_opens_ends_as_stopped(engine):
+async def test_stop_during_first_opening(engine):
     shop = Shop()
     shop.may_open_quickly = False
     async with working(engine, shop.make_session):
@@ -141,7 +137,7 @@ async def test_a_stop_while_the_first_attempt_opens_ends_as_stopped(engine):
         assert await engine.result(await engine.start("other", "hi")) == "Hello."
 
 
-async def test_a_graceful_stop_while_the_session_opens_ends_as_stopped(engine):
+async def test_graceful_stop_during_opening(engine):
     shop = Shop("unreached")
     shop.may_open_quickly = False
     async with working(engine, shop.make_session):
@@ -154,7 +150,7 @@ async def test_a_graceful_stop_while_the_session_opens_ends_as_stopped(engine):
             await engine.result(turn)
 
 
-async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interrupted(kind, place):
+async def test_begun_call_of_dead_worker_is_interrupted(kind, place):
     shop = Shop([("hang", {})])
     async with shop.cut_off(kind, place) as (engine, turn):
         await engine.stop(turn)
@@ -165,9 +161,7 @@ async def test_a_call_that_had_begun_when_the_worker_died_is_reported_as_interru
     assert "the turn is being stopped; whether it had an effect is not known" in hung
 
 
-async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the_turn_is_stopped(
-    engine, monkeypatch
-):
+async def test_recorded_results_survive_stop(engine, monkeypatch):
     hang, begun = hanging()
     recorded = anyio.Event()
     finish_step = TurnRecord.finish_step
@@ -193,7 +187,7 @@ async def test_recorded_results_beside_a_call_that_was_cut_off_are_kept_when_the
     assert looked == "two shelves"
 
 
-async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_started(engine):
+async def test_call_stopped_during_approval_is_not_started(engine):
     make_session = agent(
         answering([("pay", {})]), tool("pay", lambda given: "paid"), hooks=asking()
     )
@@ -207,7 +201,7 @@ async def test_a_call_that_waited_for_approval_when_it_was_stopped_was_not_start
     assert "not started" in result
 
 
-async def test_a_turn_that_waits_for_approval_of_a_model_call_is_stopped_while_no_worker_runs(
+async def test_turn_awaiting_approval_stops_without_worker(
     engine,
 ):
     hooks = asking("provider:request", "May I go on?", lambda data: data["iteration"] == 2)

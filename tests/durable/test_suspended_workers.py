@@ -44,9 +44,7 @@ async def wait_for_beats(engine: Any, process: int, beats: int) -> None:
 
 @pytest.mark.parametrize("where", ["look", "answer"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_stop_holds_for_a_worker_that_was_suspended_when_it_came(
-    kind, place, tmp_path, anyio_backend_name, where
-):
+async def test_stop_holds_for_suspended_worker(kind, place, tmp_path, anyio_backend_name, where):
     """It looks for news so rarely that it goes on with the turn before it hears of the stop."""
     with worker_processes(
         kind, anyio_backend_name, place, tmp_path, "halts", lease=30.0, poll=2.0
@@ -74,7 +72,7 @@ async def test_a_stop_holds_for_a_worker_that_was_suspended_when_it_came(
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(
+async def test_turn_claimed_by_forgotten_worker_continues(
     kind, place, tmp_path, anyio_backend_name
 ):
     """It beats rarely, is taken for dead and forgotten, claims a turn and dies before its next beat."""
@@ -104,9 +102,7 @@ async def test_a_turn_that_a_forgotten_worker_claims_before_it_dies_goes_on(
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_tool_that_blocks_the_event_loop_keeps_its_turn(
-    kind, place, tmp_path, anyio_backend_name
-):
+async def test_blocking_tool_keeps_its_turn(kind, place, tmp_path, anyio_backend_name):
     """Its worker beats while its loop stands still, however long the machine takes for it; no one takes the turn away meanwhile."""
     with worker_processes(
         kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0
@@ -129,9 +125,7 @@ async def test_a_tool_that_blocks_the_event_loop_keeps_its_turn(
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_loop_that_stands_still_for_too_long_loses_its_turns(
-    kind, place, tmp_path, anyio_backend_name
-):
+async def test_long_stalled_loop_loses_turns(kind, place, tmp_path, anyio_backend_name):
     with worker_processes(
         kind, anyio_backend_name, place, tmp_path, "blocks", lease=5.0, stuck=2.0
     ) as workers:
@@ -148,9 +142,7 @@ async def test_a_loop_that_stands_still_for_too_long_loses_its_turns(
 
 
 @pytest.mark.parametrize("kind", SEVERAL)
-async def test_a_worker_that_was_suspended_does_not_judge_the_others(
-    kind, place, tmp_path, anyio_backend_name
-):
+async def test_suspended_worker_does_not_judge_others(kind, place, tmp_path, anyio_backend_name):
     """Both are suspended, as by a closed lid. The one that wakes first has not seen the other one beat for a long time.
 
     Its first look decides. From then on the other one has the time of a lease, which is long enough for a busy machine.
@@ -183,9 +175,7 @@ async def test_a_worker_that_was_suspended_does_not_judge_the_others(
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_turn_that_kills_its_workers_fails_and_takes_no_other_one_along(
-    kind, place, tmp_path, anyio_backend_name
-):
+async def test_turn_killing_workers_fails_alone(kind, place, tmp_path, anyio_backend_name):
     with worker_processes(kind, anyio_backend_name, place, tmp_path, "kills", lease=3.0) as workers:
         async with (
             open_engine(kind, place, patience=60.0) as engine,

@@ -29,7 +29,7 @@ async def turns(*arguments: str, engine: Path) -> Result:
     return await anyio.to_thread.run_sync(invoke)
 
 
-async def test_turns_are_listed_shown_and_stopped_from_a_terminal(tmp_path):
+async def test_turns_are_listed_shown_and_stopped(tmp_path):
     file = tmp_path / "turns.db"
     async with open_engine(file) as engine:
         turn = await engine.start("anna", "go")
@@ -61,7 +61,7 @@ async def test_turns_are_listed_shown_and_stopped_from_a_terminal(tmp_path):
         (("list", "-n", "9" * 30), "is not in the range"),
     ],
 )
-async def test_wrong_arguments_are_refused_with_the_reason(words, problem, tmp_path, monkeypatch):
+async def test_wrong_arguments_are_refused_with_reason(words, problem, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     async with open_engine(tmp_path / "turns.db"):
         refused = await turns(*words, engine=tmp_path / "turns.db")
@@ -85,7 +85,7 @@ def make_session(session_id):
 
 
 @pytest.mark.slow
-async def test_a_worker_that_is_terminated_lets_its_call_end_and_hands_the_turn_over(tmp_path):
+async def test_terminated_worker_hands_turn_over_after_call(tmp_path):
     (tmp_path / "shop.py").write_text(WORKER)
     command = [
         sys.executable,
@@ -117,7 +117,7 @@ async def test_a_worker_that_is_terminated_lets_its_call_end_and_hands_the_turn_
             await until(engine, turn, lambda now: now.is_final)
 
 
-async def test_an_engine_is_named_by_a_text(tmp_path):
+async def test_engine_is_named_by_text(tmp_path):
     async with open_engine(str(tmp_path / "turns.db"), poll=0.01) as engine:
         assert await engine.list() == []
     with pytest.raises(ValueError, match="postgresql://user"):

@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-async def test_turn_that_has_begun_waits_for_its_version(kind, place):
+async def test_begun_turn_waits_for_its_version(kind, place):
     make_session = agent(
         answering("Done.", "New."), tool("hang", lambda given: "again", repeatable=True)
     )
@@ -59,7 +59,7 @@ async def test_file_runs_new_turns_with_any_version(kind, place):
 
 
 @KINDS
-async def test_resumed_turn_continues_with_the_version_of_the_engine(kind, place):
+async def test_resumed_turn_continues_with_engine_version(kind, place):
     calls: list[str] = []
 
     def look(given):
@@ -95,7 +95,7 @@ async def test_resumed_turn_continues_with_the_version_of_the_engine(kind, place
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["postgres"])
-async def test_old_and_new_workers_run_side_by_side(kind, place, tmp_path, anyio_backend_name):
+async def test_old_and_new_workers_run_together(kind, place, tmp_path, anyio_backend_name):
     """The old worker is killed in the middle of its turn. The new one leaves the turn to another old one."""
 
     def workers_of(version):

@@ -45,7 +45,7 @@ def misfits(event: str, data: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("event", CATALOGUE)
-def test_each_event_has_a_payload_with_its_keys(event: str) -> None:
+def test_each_event_has_payload_with_keys(event: str) -> None:
     payload = payload_class(event)
     assert is_typeddict(payload)
     assert CATALOGUE[event].payload == payload
@@ -58,7 +58,7 @@ def test_no_other_payload_is_listed() -> None:
     assert set(payloads.__all__) == {"EventPayload", *map(payload_name, CATALOGUE)}
 
 
-def test_a_key_has_one_type_in_all_events() -> None:
+def test_key_has_one_type_in_all_events() -> None:
     hints = {event: get_type_hints(payload_class(event)) for event in CATALOGUE}
     types_of = {
         key: {str(each[key]) for each in hints.values() if key in each}
@@ -70,7 +70,7 @@ def test_a_key_has_one_type_in_all_events() -> None:
     }  # loops put what they have there
 
 
-async def test_what_a_session_emits_fits_the_types() -> None:
+async def test_emitted_events_fit_types() -> None:
     seen: dict[str, dict[str, Any]] = {}
 
     async def record(event: str, data: dict[str, Any]) -> HookResult:
@@ -127,7 +127,7 @@ async def test_what_a_session_emits_fits_the_types() -> None:
     } <= set(seen)
 
 
-def test_a_planted_misfit_is_seen() -> None:
+def test_planted_misfit_is_found() -> None:
     assert misfits("tool:pre", {"tool_name": 5, "tool_input": {}}) == ["tool:pre: tool_name=5"]
     assert misfits("cancel:requested", {"state": "soon", "grace": None}) == [
         "cancel:requested: state='soon'"

@@ -88,12 +88,12 @@ OF_PROVIDERS = [
 ]
 
 
-def test_all_events_are_the_canonical_names_in_canonical_order() -> None:
+def test_all_events_have_canonical_order() -> None:
     assert events.ALL_EVENTS == CANONICAL
     assert len(events.ALL_EVENTS) == 43
 
 
-def test_the_catalogue_holds_every_event_once_canonical_ones_first() -> None:
+def test_catalogue_holds_every_event_once() -> None:
     assert list(events.CATALOGUE) == CANONICAL + OURS + OF_PROVIDERS
     assert all(name == event.name for name, event in events.CATALOGUE.items())
 
@@ -105,7 +105,7 @@ def test_dunder_all_is_complete() -> None:
     assert public | {"Emitter", "Event", "TraceRole", "Verdict"} == set(events.__all__)
 
 
-def test_terminal_events_are_those_delivered_while_a_turn_unwinds() -> None:
+def test_terminal_events_are_unwinding_ones() -> None:
     assert (
         frozenset(
             {
@@ -122,7 +122,7 @@ def test_terminal_events_are_those_delivered_while_a_turn_unwinds() -> None:
     )
 
 
-def test_the_kernel_emits_its_own_events_and_leaves_the_rest_to_modules() -> None:
+def test_kernel_emits_its_own_events() -> None:
     assert set(events.KERNEL_EVENTS) == {
         "session:start",
         "session:end",
@@ -140,7 +140,7 @@ def test_the_kernel_emits_its_own_events_and_leaves_the_rest_to_modules() -> Non
 
 
 @pytest.mark.parametrize("name", CANONICAL + OURS)
-def test_every_event_has_a_constant_named_after_it_and_a_well_formed_row(name: str) -> None:
+def test_every_event_has_constant_and_row(name: str) -> None:
     constant = name.replace(":", "_").upper()
     assert getattr(events, constant) == name
     assert constant in events.__all__
@@ -156,7 +156,7 @@ def test_every_event_has_a_constant_named_after_it_and_a_well_formed_row(name: s
     assert "\n" not in event.summary
 
 
-def test_verdicts_count_only_where_something_can_still_be_prevented_or_changed() -> None:
+def test_verdicts_count_before_effects_only() -> None:
     assert {name: event.verdict for name, event in events.CATALOGUE.items() if event.verdict} == {
         "prompt:submit": ("deny", "ask_user", "inject_context", "modify"),
         "provider:request": ("deny", "ask_user", "inject_context"),
@@ -189,11 +189,11 @@ def test_verdicts_count_only_where_something_can_still_be_prevented_or_changed()
         ("session:config", {"raw"}),
     ],
 )
-def test_the_keys_that_modules_read_are_documented(name: str, keys: set[str]) -> None:
+def test_keys_read_by_modules_are_documented(name: str, keys: set[str]) -> None:
     assert keys <= set(events.CATALOGUE[name].keys)
 
 
-def test_the_catalogue_works_where_docstrings_were_dropped() -> None:
+def test_catalogue_works_without_docstrings() -> None:
     program = "from amplifier.events import CATALOGUE; print(len(CATALOGUE), CATALOGUE['tool:pre'].keys[0])"
     done = subprocess.run(
         [sys.executable, "-OO", "-c", program], capture_output=True, text=True, check=True

@@ -34,7 +34,7 @@ def run_example(name: str, *arguments: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize("backend", BOTH)
-def test_an_agent_made_by_hand_answers_and_can_be_stopped(backend, tmp_path):
+def test_manual_agent_answers_and_stops(backend, tmp_path):
     output = run_example("first_agent.py", backend, cwd=tmp_path)
     assert f"one agent, on {backend}" in output
     assert "denied: that file holds secrets" in output
@@ -43,7 +43,7 @@ def test_an_agent_made_by_hand_answers_and_can_be_stopped(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BOTH)
-def test_an_agent_uses_the_custom_tool(backend, tmp_path):
+def test_agent_uses_custom_tool(backend, tmp_path):
     output = run_example("custom_tool.py", backend, cwd=tmp_path)
     assert '"words": 6' in output
     assert '"words": 4' in output
@@ -53,7 +53,7 @@ def test_an_agent_uses_the_custom_tool(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BOTH)
-def test_the_gate_refuses_asks_and_fails_closed(backend, tmp_path):
+def test_gate_refuses_asks_and_fails_closed(backend, tmp_path):
     output = run_example("gate_hook.py", backend, cwd=tmp_path)
     assert "read notes.txt → notes.txt has 1 line:" in output
     assert "read .env → Could not do it: denied: .env is kept secret" in output
@@ -65,7 +65,7 @@ def test_the_gate_refuses_asks_and_fails_closed(backend, tmp_path):
 
 
 @pytest.mark.parametrize("backend", BOTH)
-def test_the_loop_falls_back_to_the_next_model(backend, tmp_path):
+def test_loop_falls_back_to_next_model(backend, tmp_path):
     output = run_example("custom_orchestrator.py", backend, cwd=tmp_path)
     assert output.index("'provider': 'mock', 'error': 'overloaded") < output.index(
         "'provider': 'offline'"
@@ -86,7 +86,7 @@ def test_sub_agents_report_and_are_closed(backend, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
+def test_trio_application_abandons_and_stops_turns(tmp_path):
     output = run_example("trio_app.py", cwd=tmp_path)
     answers = [line for line in output.splitlines() if "→" in line]
     assert len(answers) == 4
@@ -95,7 +95,7 @@ def test_the_trio_application_gives_up_on_one_turn_and_stops_another(tmp_path):
     assert "stopped: True; turn cancelled, session closed" in output
 
 
-def test_the_plan_runs_at_the_command_line(tmp_path):
+def test_plan_runs_at_command_line(tmp_path):
     (tmp_path / "desk").mkdir()
     command = [
         sys.executable,
@@ -127,7 +127,7 @@ def test_the_plan_runs_at_the_command_line(tmp_path):
         ),
     ],
 )
-def test_the_modules_keep_their_contracts(name, backends):
+def test_modules_keep_their_contracts(name, backends):
     report = anyio.run(partial(check_module, EXAMPLES / name, backends=backends))
     assert report.verdict == "conforms"
     assert [
@@ -137,7 +137,7 @@ def test_the_modules_keep_their_contracts(name, backends):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
+def test_custom_tool_passes_own_test(tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -152,7 +152,7 @@ def test_the_custom_tool_keeps_its_contract_by_the_test_beside_it(tmp_path):
     assert re.search(r"^82 passed", ended.stdout, re.MULTILINE)
 
 
-def test_every_example_is_in_the_list_and_in_a_test():
+def test_every_example_is_listed_and_tested():
     listed = set(
         re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"))
     )
@@ -179,7 +179,7 @@ def test_every_example_is_in_the_list_and_in_a_test():
         ),
     ],
 )
-def test_payment_of_a_killed_worker_is_reconciled_by_the_other(backend, kind, tmp_path):
+def test_payment_of_killed_worker_is_reconciled(backend, kind, tmp_path):
     with ExitStack() as stack:
         where = [stack.enter_context(postgres()).url] if kind == "postgres" else []
         output = run_example("durable/two_workers.py", backend, *where, cwd=tmp_path)

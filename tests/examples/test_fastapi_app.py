@@ -71,7 +71,7 @@ def ask(server: Server, path: str, prompt: str) -> tuple[int, Any]:
     return found
 
 
-def test_conversation_goes_on_over_requests(example: Server) -> None:
+def test_conversation_continues_over_requests(example: Server) -> None:
     status, answer = ask(example, ANNA, "count the lines in notes.txt")
     assert status == 200
     assert answer["text"].startswith("notes.txt has 1 line")
@@ -81,7 +81,7 @@ def test_conversation_goes_on_over_requests(example: Server) -> None:
     assert example.get("/conversations/ben") == []
 
 
-def test_wrong_requests_are_rejected_with_the_reason(example: Server) -> None:
+def test_wrong_requests_are_rejected_with_reason(example: Server) -> None:
     status, answer = ask(example, "/conversations/.hidden", "hello")
     assert status == 400
     assert "invalid session id" in answer["error"]
@@ -90,7 +90,7 @@ def test_wrong_requests_are_rejected_with_the_reason(example: Server) -> None:
 
 
 @pytest.mark.slow
-def test_client_that_leaves_cancels_its_turn(held: Server) -> None:
+def test_leaving_client_cancels_turn(held: Server) -> None:
     connection = begin(held, ANNA, "hold")
     held.wait_for("tool: holding")
     assert ask(held, ANNA, "me too")[0] == 409
@@ -101,7 +101,7 @@ def test_client_that_leaves_cancels_its_turn(held: Server) -> None:
     assert ask(held, ANNA, "and now?") == (200, {"text": "I see 5 messages"})
 
 
-def test_failure_of_the_model_is_reported(held: Server) -> None:
+def test_model_failure_is_reported(held: Server) -> None:
     status, answer = ask(held, ANNA, "fail")
     assert (status, answer) == (502, {"error": "this request is refused"})
     assert ask(held, ANNA, "hello")[0] == 200
@@ -109,9 +109,7 @@ def test_failure_of_the_model_is_reported(held: Server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_server_that_is_stopped_unwinds_its_turns(
-    held: Server, folder: Path, number: signal.Signals
-) -> None:
+def test_stopped_server_unwinds_turns(held: Server, folder: Path, number: signal.Signals) -> None:
     connection = begin(held, ANNA, "hold")
     held.wait_for("tool: holding")
     held.stop(number)

@@ -57,7 +57,7 @@ def begin_to_hold(server: Server, conversation: str = ANNA):
 
 
 @pytest.mark.slow
-def test_a_turn_is_streamed_as_events(example):
+def test_turn_is_streamed_as_events(example):
     with example.post(ANNA, "count the lines in notes.txt") as response:
         assert response.status == 200
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -72,7 +72,7 @@ def test_a_turn_is_streamed_as_events(example):
 
 
 @pytest.mark.slow
-def test_a_client_that_leaves_while_the_model_writes_stops_it(example):
+def test_client_leaving_during_answer_stops_model(example):
     with example.post(ANNA, "count the lines in notes.txt") as response:
         stream = events(response)
         assert any(kind == "result" for kind, _ in stream)
@@ -84,7 +84,7 @@ def test_a_client_that_leaves_while_the_model_writes_stops_it(example):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_server_without_turns_stops_at_once(example, number):
+def test_idle_server_stops_at_once(example, number):
     assert example.get(ANNA) == []
     assert example.stop(number) in (0, -number, 128 + number)
 
@@ -92,7 +92,7 @@ def test_a_server_without_turns_stops_at_once(example, number):
 # ── in the middle of a turn ──────────────────────────────────────────────────────────────────────
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_turn_cancels_it_and_nothing_is_left(held):
+def test_client_leaving_during_turn_leaves_nothing(held):
     begin_to_hold(held).close()
     held.wait_for("tool: let go")
     held.wait_for("anna: cancelled")
@@ -100,7 +100,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_turn_cancels_it_and_nothing_is_
 
 
 @pytest.mark.slow
-def test_after_a_cancelled_turn_the_conversation_is_whole_and_goes_on(held):
+def test_conversation_continues_after_cancelled_turn(held):
     begin_to_hold(held).close()
     held.wait_for("anna: cancelled")
     messages = held.get(ANNA)
@@ -114,7 +114,7 @@ def test_after_a_cancelled_turn_the_conversation_is_whole_and_goes_on(held):
 
 
 @pytest.mark.long
-def test_a_second_turn_of_a_busy_conversation_is_rejected_and_changes_nothing(held):
+def test_second_turn_is_rejected_without_effect(held):
     with begin_to_hold(held):
         with held.post(ANNA, "me too") as second:
             assert second.status == 409
@@ -129,7 +129,7 @@ def test_a_second_turn_of_a_busy_conversation_is_rejected_and_changes_nothing(he
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk, number):
+def test_stopped_server_unwinds_running_turn(held, desk, number):
     """SIGTERM is what a service manager or a container sends; uvicorn ends the process with it as soon as it has shut down."""
     with begin_to_hold(held):
         held.stop(number)
@@ -140,7 +140,8 @@ def test_a_server_that_is_stopped_in_the_middle_of_a_turn_unwinds_it(held, desk,
 
 
 @pytest.mark.long
-def test_a_turn_that_fails_is_reported_to_its_client_and_the_next_one_works(held):
+def test_failed_turn_is_reported(held):
+    """The next one works."""
     with held.post(ANNA, "fail") as response:
         assert list(events(response)) == [("error", "InvalidRequestError: this request is refused")]
     held.wait_for("anna: failed")
@@ -153,7 +154,7 @@ def test_a_turn_that_fails_is_reported_to_its_client_and_the_next_one_works(held
 
 
 @pytest.mark.long
-def test_a_conversation_of_a_wrong_name_is_refused_with_the_reason(held):
+def test_invalid_conversation_name_is_refused(held):
     with held.post("/conversations/.hidden", "hello") as response:
         assert response.status == 400
         assert b"invalid session id" in response.read()

@@ -41,7 +41,7 @@ def test_program_is_short():
     assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) < 90
 
 
-def test_turn_streams_and_the_next_one_resumes(server):
+def test_turn_streams_and_next_one_resumes(server):
     with post(server, "/conversations/anna", prompt="hello") as response:
         assert (response.status, response.headers["content-type"]) == (200, "text/event-stream")
         assert list(events(response)) == [
@@ -54,7 +54,7 @@ def test_turn_streams_and_the_next_one_resumes(server):
         assert response.status == 422
 
 
-def test_person_decides_about_a_call(server):
+def test_person_decides_about_call(server):
     with post(server, "/conversations/anna", prompt="5") as response:
         assert list(events(response)) == [("text", "Done."), ("done", "Done.")]
     for allow in (True, False):
@@ -69,7 +69,8 @@ def test_person_decides_about_a_call(server):
             assert list(stream)[-1] == ("done", "Done.")
 
 
-def test_busy_conversation_is_refused_and_a_client_that_leaves_stops_its_turn(server):
+def test_busy_conversation_is_refused(server):
+    """A client that leaves stops its turn."""
     held = post(server, "/conversations/anna", prompt="hold")
     server.wait_for("model: holding")
     with post(server, "/conversations/anna", prompt="me too") as refused:

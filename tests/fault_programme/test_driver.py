@@ -20,9 +20,7 @@ from tests.fault_programme.launch import run_in_child
 from tests.fault_programme.parts import MOST_FAILURES, Chunk, FaultClass, Outcome
 
 
-def test_a_chunk_that_has_run_with_these_sources_and_not_failed_is_not_run_again(
-    monkeypatch, tmp_path
-):
+def test_passed_chunk_of_same_sources_is_skipped(monkeypatch, tmp_path):
     ran: list[str] = []
     outcomes = {"sound": Outcome(25, [], {"seen": 25}), "broken": Outcome(1, ["it broke"])}
 
@@ -44,7 +42,7 @@ def test_a_chunk_that_has_run_with_these_sources_and_not_failed_is_not_run_again
     assert [file.suffix for file in tmp_path.rglob("*.*")] == [".json", ".json"]
 
 
-def test_what_chunks_have_found_is_added_up_by_class():
+def test_chunk_outcomes_add_up_by_class():
     found = {"load": [Outcome(25, [], {"seen": 2}), Outcome(1000, ["it broke"], {"seen": 3.5})]}
     row = table(found).splitlines()[-1]
     assert row.startswith("| load | ")
@@ -55,7 +53,7 @@ def test_what_chunks_have_found_is_added_up_by_class():
     not Path("/proc/self/schedstat").exists(), reason="the time of processes is not known here"
 )
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_a_chunk_that_hangs_or_never_ends_is_ended(is_stopped):
+def test_hanging_or_endless_chunk_is_ended(is_stopped):
     """By its own use of the processor: how long a busy machine takes for it does not matter."""
     with ThreadPoolExecutor(1) as pool:
         count = 1_000_000 + is_stopped  # by which the process is found
@@ -71,7 +69,7 @@ def test_a_chunk_that_hangs_or_never_ends_is_ended(is_stopped):
     assert running_processes(f'"count": {count}') == []
 
 
-def test_failures_beyond_the_limit_are_counted():
+def test_failures_beyond_limit_are_counted():
     outcome = Outcome()
     for number in range(MOST_FAILURES + 3):
         outcome.fail(str(number))
@@ -79,7 +77,7 @@ def test_failures_beyond_the_limit_are_counted():
     assert outcome.figures == {"failures not listed": 3}
 
 
-def test_a_chunk_that_breaks_off_is_a_failure_with_its_output():
+def test_crashed_chunk_is_failure_with_output():
     broken = FaultClass(
         "no such class", "", "", lambda share: [], lambda **given: Outcome(), quick_share=1
     )
@@ -88,7 +86,7 @@ def test_a_chunk_that_breaks_off_is_a_failure_with_its_output():
     assert "KeyError" in problem
 
 
-def test_chunks_of_every_class_have_unique_names_and_arguments_that_are_json():
+def test_chunk_names_are_unique_with_json_arguments():
     for share in (1.0, 0.01):
         for each in CLASSES.values():
             chunks = each.chunks(share)
@@ -98,7 +96,7 @@ def test_chunks_of_every_class_have_unique_names_and_arguments_that_are_json():
             ), each.name
 
 
-def test_the_whole_programme_has_the_promised_size():
+def test_whole_programme_has_promised_size():
     assert sum(chunk.arguments["count"] for chunk in CLASSES["kills"].chunks(1.0)) >= 1_000
     assert (
         sum(chunk.arguments["count"] for chunk in CLASSES["lifecycle"].chunks(1.0)) * 40
@@ -111,7 +109,7 @@ def test_the_whole_programme_has_the_promised_size():
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_planted_bug_matches_the_sources_exactly_once(bug, monkeypatch, tmp_path):
+def test_planted_bug_matches_sources_once(bug, monkeypatch, tmp_path):
     monkeypatch.setattr(
         "shutil.copytree",
         lambda source, target, **options: (target / bug.file).parent.mkdir(parents=True),
@@ -122,6 +120,6 @@ def test_a_planted_bug_matches_the_sources_exactly_once(bug, monkeypatch, tmp_pa
     assert bug.new in changed
 
 
-def test_a_bug_that_matches_nothing_is_refused(tmp_path):
+def test_unmatched_bug_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"0 times in errors\.py; expected once"):
         planted_bugs.plant(tmp_path, "errors.py", "no such text", "")

@@ -35,7 +35,7 @@ def chosen_chunks() -> list[object]:
 
 
 @pytest.mark.parametrize(("fault_class", "chunk"), chosen_chunks())
-def test_the_programme_holds(
+def test_programme_holds(
     fault_class: FaultClass, chunk: Chunk, record_property: Callable[[str, object], None]
 ):
     outcome = outcome_of(fault_class, chunk) if SHARE else run_in_child(fault_class, chunk)

@@ -44,7 +44,7 @@ async def decided(system, result=None):
 
 
 @pytest.mark.parametrize(("default", "action"), [("deny", "deny"), ("allow", "continue")])
-async def test_f50_kernel_itself_ends_the_wait_for_an_answer(default, action):
+async def test_f50_kernel_ends_wait_for_answer(default, action):
     system = Person(None)
     session = agent(approval_system=system)
     events = heard(session, "approval:required", "approval:granted", "approval:denied")
@@ -70,13 +70,13 @@ async def test_f50_kernel_itself_ends_the_wait_for_an_answer(default, action):
     ],
     ids=["gave up, deny", "gave up, allow", "TimeoutError", "OSError", "made-up cancellation"],
 )
-async def test_f51_approval_system_that_fails_denies(error, default, action):
+async def test_f51_failing_approval_system_denies(error, default, action):
     """The default is for time that ran out, which only the kernel or an ApprovalTimeoutError can report."""
     result = await decided(Person(error), question(approval_default=default))
     assert result.action == action
 
 
-async def test_f51_approval_system_without_the_method_or_with_a_sync_one_denies():
+async def test_f51_malformed_approval_system_denies():
     class Raises:
         def request_approval(self, *args):
             raise asyncio.CancelledError
@@ -103,7 +103,7 @@ DENYING = [
 
 
 @pytest.mark.parametrize("answer", ALLOWING)
-async def test_f52_only_an_allowing_answer_allows(answer):
+async def test_f52_only_allowing_answer_allows(answer):
     assert (await decided(Person(answer))).action == "continue"
 
 
@@ -114,7 +114,7 @@ async def test_f52_every_other_answer_denies(answer):
 
 
 @pytest.mark.parametrize("default", ["deny", "allow"])
-async def test_f53_question_without_an_approval_system_is_denied(default):
+async def test_f53_question_without_approval_system_denies(default):
     result = await decided(None, question(approval_default=default))
     assert result.action == "deny"
     assert "No approval system" in (result.reason or "")
@@ -136,7 +136,7 @@ def asking(session, *names):
         (("Allow", OSError("x")), ["a?", "b?"], "deny"),
     ],
 )
-async def test_f54_every_gate_is_asked_and_any_denial_denies(answers, asked, action):
+async def test_f54_every_gate_asks_and_any_denies(answers, asked, action):
     system = Person(*answers)
     session = agent(approval_system=system)
     events = heard(session, "approval:required")
@@ -150,7 +150,7 @@ async def test_f54_every_gate_is_asked_and_any_denial_denies(answers, asked, act
     assert [data["hook_name"] for _, data in events] == ["gate a", "gate b"][: len(asked)]
 
 
-async def test_f54_always_covers_the_same_question_and_no_other():
+async def test_f54_always_covers_same_question_only():
     system = Person("Allow always", "Deny", "Deny", "Deny", "Deny")
     async with agent(approval_system=system) as session:
         process = session.coordinator.process_hook_result
@@ -167,7 +167,7 @@ async def test_f54_always_covers_the_same_question_and_no_other():
 
 
 @pytest.mark.parametrize("redacts_first", [True, False])
-async def test_f55_approved_call_keeps_the_redaction_that_was_shown(redacts_first):
+async def test_f55_approved_call_keeps_shown_redaction(redacts_first):
     system = Person("Allow")
     async with agent(approval_system=system) as session:
         hooks = session.coordinator.hooks

@@ -13,7 +13,7 @@ from tests._support.small_agent import Echo, agent, heard, mounting, takes
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_f16_no_module_can_forge_who_emitted_an_event_and_when():
+async def test_f16_emitted_event_origin_cannot_be_forged():
     forged = {"session_id": "victim", "parent_id": "victim", "timestamp": "1999"}
     seen = []
 
@@ -52,7 +52,7 @@ def claiming(answer):
     return mount
 
 
-async def test_f17_second_claim_to_a_name_is_logged_with_both_modules(caplog):
+async def test_f17_second_claim_is_logged(caplog):
     """The seeds let the last mount win, so it does; what is new is that no module is replaced silently."""
     async with agent(tools={"tool-one": claiming(1), "tool-two": claiming(2)}) as session:
         assert session.coordinator.get_capability("shell") == 2
@@ -63,7 +63,7 @@ async def test_f17_second_claim_to_a_name_is_logged_with_both_modules(caplog):
         assert "tool-two" in line
 
 
-async def test_f17_second_claim_to_a_name_is_an_error_in_strict_mode():
+async def test_f17_second_claim_fails_in_strict_mode():
     with pytest.raises(ContractError, match="tool-one is replaced by tool-two"):
         async with agent(
             tools={"tool-one": claiming(1), "tool-two": claiming(2)}, session={"strict": True}
@@ -71,7 +71,7 @@ async def test_f17_second_claim_to_a_name_is_an_error_in_strict_mode():
             pass
 
 
-async def test_f18_module_cannot_remove_what_another_one_registered():
+async def test_f18_registrations_of_others_cannot_be_removed():
     async def gate(coordinator, config):
         coordinator.hooks.register(
             "tool:pre", lambda event, data: HookResult(action="deny"), name="gate"
@@ -91,7 +91,7 @@ async def test_f18_module_cannot_remove_what_another_one_registered():
         assert "honest" in session.coordinator.get("tools")
 
 
-async def test_f18_module_cannot_lift_its_own_limits_through_the_coordinator():
+async def test_f18_module_cannot_lift_own_limits():
     async def greedy(coordinator, config):
         with pytest.raises(AttributeError):
             coordinator.injection_size_limit = None
@@ -105,7 +105,7 @@ async def test_f18_module_cannot_lift_its_own_limits_through_the_coordinator():
             await session.coordinator.process_hook_result(result, "x")
 
 
-async def test_f18_module_that_replaces_the_approval_system_is_named(caplog):
+async def test_f18_replacing_approval_system_names_module(caplog):
     """Published modules install theirs, so the attribute stays settable; code in one process cannot be contained."""
 
     class Yes:
@@ -123,7 +123,7 @@ NO_DEADLINES = [-1.0, 0, math.nan, math.inf, -math.inf]
 
 
 @pytest.mark.parametrize("seconds", NO_DEADLINES)
-async def test_f19_deadline_that_is_none_is_refused_wherever_one_is_taken(seconds):
+async def test_f19_missing_deadline_is_refused(seconds):
     hooks = HookRegistry()
     with pytest.raises(ValueError, match="positive"):
         await hooks.emit_and_collect("x", {}, timeout=seconds)
@@ -139,7 +139,7 @@ async def test_f19_deadline_that_is_none_is_refused_wherever_one_is_taken(second
         assert await session.execute("hi") == "hi"
 
 
-async def test_f19_very_long_deadlines_and_large_priorities_work():
+async def test_f19_long_deadlines_and_large_priorities():
     hooks = HookRegistry()
     order = []
 
@@ -154,7 +154,7 @@ async def test_f19_very_long_deadlines_and_large_priorities_work():
     assert await hooks.emit_and_collect("y", {}, timeout=1e300) == [{"answer": 1}]
 
 
-async def test_f19_handlers_without_an_answer_are_left_out_of_a_collection_at_its_deadline(caplog):
+async def test_f19_late_handlers_are_omitted_from_collection(caplog):
     async with agent() as session:
         hooks = session.coordinator.hooks
         heard(session)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.virtual_time
 # ── F32, F33: through the token ──────────────────────────────────────────────────────────────────
 
 
-async def test_f32_stopping_a_parent_stops_its_working_child():
+async def test_f32_stopping_parent_stops_working_child():
     log: list[str] = []
 
     async def body(turn):
@@ -48,7 +48,7 @@ async def test_f32_stopping_a_parent_stops_its_working_child():
     assert log == ["child turn left", "child is closed"]
 
 
-async def test_f33_immediate_stop_unwinds_a_waiting_turn_at_once_then_raises_and_emits_events_in_order():
+async def test_f33_immediate_stop_unwinds_waiting_turn():
     async def body(turn):
         turn.coordinator.cancellation.register_tool_start("1", "bash")
         try:
@@ -113,9 +113,10 @@ def working(log):
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f34_cancelled_execute_returns_only_when_the_turn_has_left_and_another_turn_can_run(
+async def test_f34_cancelled_execute_waits_for_turn(
     how,
 ):
+    """It returns only when the turn has left, and another turn can run."""
     log: list[str] = []
     async with agent(working(log)) as session:
         await give_up_after(3.5, how, session.execute, "go")
@@ -129,7 +130,7 @@ async def test_f34_cancelled_execute_returns_only_when_the_turn_has_left_and_ano
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f34b_nothing_is_written_after_the_session_closed(how):
+async def test_f34b_nothing_is_written_after_closing(how):
     log: list[str] = []
     session = agent(working(log))
     await session.initialize()
@@ -154,7 +155,7 @@ def ending_with(outcome):
     return body
 
 
-async def test_f35_typed_error_crosses_the_kernel_unchanged():
+async def test_f35_typed_error_crosses_kernel_unchanged():
     error = RateLimitError("slow down", provider="p", retry_after=12.5)
     error.__cause__ = OSError("socket")
     async with agent(ending_with(error)) as session:
@@ -167,7 +168,7 @@ async def test_f35_typed_error_crosses_the_kernel_unchanged():
     assert isinstance(caught.value.__cause__, OSError)
 
 
-async def test_f36_exception_group_passes_and_can_be_taken_apart():
+async def test_f36_exception_group_passes_intact():
     group = ExceptionGroup("g", [ValueError("a"), NetworkError("b")])
     handled: list[Any] = []
     async with agent(ending_with(group)) as session:
@@ -181,7 +182,7 @@ async def test_f36_exception_group_passes_and_can_be_taken_apart():
 
 
 @pytest.mark.parametrize("outcome", [None, b"bytes", 7, ["text"], "lone \ud800 surrogate"])
-async def test_f37_turn_without_text_is_a_broken_contract(outcome):
+async def test_f37_turn_without_text_breaks_contract(outcome):
     async with agent(ending_with(outcome)) as session:
         with pytest.raises(ContractError, match="orchestrator Loop returned") as caught:
             await session.execute("go")

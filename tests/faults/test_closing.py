@@ -46,7 +46,7 @@ def raising(exception, log=None):
 # ── F25, F26: cleanups that misbehave ────────────────────────────────────────────────────────────
 
 
-async def test_f25_cleanup_that_hangs_is_cut_off_and_the_others_run(caplog):
+async def test_f25_hanging_cleanup_is_cut_short(caplog):
     log: list[Any] = []
 
     async def hang():
@@ -68,7 +68,7 @@ async def test_f25_cleanup_that_hangs_is_cut_off_and_the_others_run(caplog):
     assert "hooks-b" in caplog.text
 
 
-async def test_f26_cleanups_that_raise_are_all_run_named_and_collected(caplog):
+async def test_f26_raising_cleanups_all_run(caplog):
     """Not raised as a group: leaving a block must not replace the caller's own error. They are kept, and announced."""
     log: list[Any] = []
     session = with_cleanups(
@@ -93,7 +93,7 @@ async def test_f26_cleanups_that_raise_are_all_run_named_and_collected(caplog):
     assert "b broke" in caplog.text
 
 
-async def test_f26_interrupt_out_of_a_cleanup_leaves_after_the_last_one():
+async def test_f26_interrupt_in_cleanup_leaves_last():
     interrupt = KeyboardInterrupt()
     log: list[Any] = []
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -103,7 +103,7 @@ async def test_f26_interrupt_out_of_a_cleanup_leaves_after_the_last_one():
     assert log == ["c", "KeyboardInterrupt", "a"]
 
 
-async def test_f26_error_of_the_block_is_not_replaced_by_errors_of_cleanups():
+async def test_f26_cleanup_errors_keep_block_error():
     session = with_cleanups(a=raising(ValueError("cleanup")))
     with pytest.raises(LookupError, match="the caller's"):
         async with session:
@@ -114,7 +114,7 @@ async def test_f26_error_of_the_block_is_not_replaced_by_errors_of_cleanups():
 # ── F27, F28: closing again, closing while cancelled ─────────────────────────────────────────────
 
 
-async def test_f27_second_closer_waits_for_the_first_and_no_cleanup_runs_twice():
+async def test_f27_second_closer_waits_for_first():
     log: list[Any] = []
     session = with_cleanups(a=noting(log, "a", seconds=5))
     await session.initialize()
@@ -133,7 +133,7 @@ async def test_f27_second_closer_waits_for_the_first_and_no_cleanup_runs_twice()
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f28_cancelled_caller_waits_until_everything_is_closed(how):
+async def test_f28_cancelled_caller_waits_for_closing(how):
     log: list[Any] = []
     session = with_cleanups(a=noting(log, "a", 2), b=noting(log, "b", 2), c=noting(log, "c", 2))
 
@@ -151,7 +151,7 @@ async def test_f28_cancelled_caller_waits_until_everything_is_closed(how):
 # ── F29–F31: calls at the wrong time ─────────────────────────────────────────────────────────────
 
 
-async def test_f29_second_turn_is_refused_at_once_and_leaves_no_trace():
+async def test_f29_concurrent_turn_is_refused():
     async def body(turn):
         await turn.context.add_message(f"u {turn.prompt}")
         await anyio.sleep(5)
@@ -177,7 +177,7 @@ async def test_f29_second_turn_is_refused_at_once_and_leaves_no_trace():
         assert await session.execute("three") == "three"
 
 
-async def test_f29_turn_that_starts_another_one_in_its_own_session_is_refused():
+async def test_f29_nested_turn_is_refused():
     async def body(turn):
         with pytest.raises(SessionBusyError):
             await turn.coordinator.session.execute("inner")
@@ -198,7 +198,7 @@ def counting_mounts(mounted, fail=False):
     return mount
 
 
-async def test_f30_session_opened_twice_at_once_mounts_its_modules_once():
+async def test_f30_concurrent_opening_mounts_once():
     mounted: list[int] = []
     session = agent(orchestrator=counting_mounts(mounted))
     async with anyio.create_task_group() as group:
@@ -212,7 +212,7 @@ async def test_f30_session_opened_twice_at_once_mounts_its_modules_once():
     await session.cleanup()
 
 
-async def test_f30_everybody_who_waited_learns_that_opening_failed():
+async def test_f30_opening_failure_reaches_every_waiter():
     session = agent(orchestrator=counting_mounts([], fail=True))
     outcomes = []
 
@@ -228,7 +228,7 @@ async def test_f30_everybody_who_waited_learns_that_opening_failed():
     assert sorted(outcomes) == ["ModuleLoadError", "SessionStateError", "SessionStateError"]
 
 
-async def test_f31_turn_before_opening_or_after_closing_is_refused_with_advice():
+async def test_f31_turn_outside_open_session_is_refused():
     session = agent()
     with pytest.raises(SessionStateError, match="open it first"):
         await session.execute("too early")

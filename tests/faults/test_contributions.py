@@ -28,7 +28,7 @@ async def hang():
 # ── F40–F42: contributors ────────────────────────────────────────────────────────────────────────
 
 
-async def test_f40_contributor_that_hangs_is_skipped_by_name_and_the_rest_collected(caplog):
+async def test_f40_hanging_contributor_is_skipped_by_name(caplog):
     """A list cannot express that it is partial, and the seeds return a list: the log names what is missing."""
     async with agent() as session:
         coordinator = session.coordinator
@@ -40,7 +40,7 @@ async def test_f40_contributor_that_hangs_is_skipped_by_name_and_the_rest_collec
     assert "Contributor 'sleeper' on channel 'c' was skipped: no answer within 10 s" in caplog.text
 
 
-async def test_f40_collection_as_a_whole_is_bounded():
+async def test_f40_whole_collection_is_bounded():
     async with agent() as session:
         for number in range(50):
             session.coordinator.register_contributor("c", f"sleeper {number}", hang)
@@ -50,7 +50,7 @@ async def test_f40_collection_as_a_whole_is_bounded():
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f41_cancelled_collection_is_cancelled_not_cut_short(how):
+async def test_f41_cancelled_collection_is_cancelled(how):
     log: list[Any] = []
     async with agent() as session:
         session.coordinator.register_contributor("c", "first", lambda: 1)
@@ -70,7 +70,7 @@ async def test_f41_cancelled_collection_is_cancelled_not_cut_short(how):
 @pytest.mark.parametrize(
     "exception", [ValueError("broke"), asyncio.CancelledError()], ids=["error", "cancelled"]
 )
-async def test_f42_only_the_contributor_that_raises_is_skipped(exception, is_async, caplog):
+async def test_f42_only_raising_contributor_is_skipped(exception, is_async, caplog):
     def fail():
         raise exception
 
@@ -86,7 +86,7 @@ async def test_f42_only_the_contributor_that_raises_is_skipped(exception, is_asy
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt()], ids=["interrupt"])
-async def test_f42_interrupt_is_no_contributors_failure(exception):
+async def test_f42_interrupt_is_not_contributor_failure(exception):
     """As from hooks: it is addressed to the process, so it propagates."""
 
     async def fail():
@@ -101,7 +101,7 @@ async def test_f42_interrupt_is_no_contributors_failure(exception):
 # ── F43: the display ─────────────────────────────────────────────────────────────────────────────
 
 
-async def test_f43_display_may_read_and_change_the_coordinator_while_it_shows_a_message():
+async def test_f43_display_may_use_coordinator():
     shown: list[Any] = []
 
     class Display:
@@ -122,7 +122,7 @@ async def test_f43_display_may_read_and_change_the_coordinator_while_it_shows_a_
     assert len(events) == 2
 
 
-async def test_f43_display_that_hangs_or_raises_costs_the_message_not_the_turn(caplog):
+async def test_f43_failing_display_costs_message_only(caplog):
     class Display:
         async def show_message(self, message, level, source="hook"):
             if message == "hang":
@@ -152,7 +152,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-async def test_f44_modules_own_settings_arrive_whatever_they_are(name):
+async def test_f44_module_settings_arrive_unchanged(name):
     """Embedders pass live objects to modules, so what is in ``config`` is never read, copied or made JSON."""
     seen = []
 
@@ -169,7 +169,7 @@ async def test_f44_modules_own_settings_arrive_whatever_they_are(name):
 
 
 @pytest.mark.parametrize("listeners", [0, 1])
-async def test_f45_tool_that_returns_nan_costs_no_turn(listeners):
+async def test_f45_tool_returning_nan_costs_no_turn(listeners):
     """Events are not encoded, so nothing can break there; what the model reads is valid JSON (F46)."""
 
     class Broken:
@@ -215,7 +215,7 @@ OUTPUTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-async def test_f46_every_output_has_a_text_that_is_valid_json(name):
+async def test_f46_every_output_becomes_valid_json(name):
     def no_constants(text):
         pytest.fail(f"{text} is no JSON")
 

@@ -37,13 +37,13 @@ def runs_on_both_backends(test: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def test_there_are_seventy_five_faults_each_with_a_title_of_its_own():
+def test_seventy_five_faults_have_distinct_titles():
     assert len(FAULTS) == 75
     assert len(set(FAULTS.values())) == len(FAULTS)
     assert all(re.fullmatch(r"F\d\d[a-z]?", fault) for fault in FAULTS)
 
 
-def test_every_fault_has_a_test_and_every_test_a_fault():
+def test_faults_and_tests_correspond():
     assert fault_tests().keys() == FAULTS.keys()
 
 
@@ -53,12 +53,12 @@ def test_every_fault_is_tested_on_both_backends():
     ] == []
 
 
-def test_it_is_known_for_every_fault_what_the_published_kernel_does():
+def test_published_outcome_is_known_per_fault():
     assert list(PUBLISHED) == list(FAULTS)
     assert sum(outcome == HOLDS for outcome in PUBLISHED.values()) == 14
 
 
-def test_a_fault_holds_where_it_was_tested_and_nothing_failed():
+def test_fault_holds_where_tested():
     tally = Tally()
     tally.note("tests/faults/test_hooks.py::test_f01_a_handler[asyncio]", passed=True)
     tally.note("tests/faults/test_hooks.py::test_f01_a_handler[trio-5]", passed=True)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.virtual_time
     "make", [circular, lambda: {(1, 2): "x"}, lambda: {b"k": 1}, lambda: {"x": object()}]
 )
 @pytest.mark.parametrize("form", [dict, HookResult])
-async def test_f09_denial_with_data_that_is_no_json_stays_a_denial(make, form):
+async def test_f09_denial_with_invalid_data_still_denies(make, form):
     hooks = HookRegistry()
     ran = []
     hooks.register("tool:pre", lambda event, data: form(action="deny", reason="no", data=make()))
@@ -85,7 +85,7 @@ NOT_JSON: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NOT_JSON)
-async def test_f10_values_that_are_not_json_arrive_as_they_are(name):
+async def test_f10_non_json_values_arrive_unchanged(name):
     """No JSON round trip on the way to handlers: leaves are shared, so 28 of 28 arrive and none becomes text."""
     hooks = HookRegistry()
     seen = []
@@ -99,7 +99,7 @@ async def test_f10_values_that_are_not_json_arrive_as_they_are(name):
 @pytest.mark.parametrize(
     "read", [lambda data: data, lambda data: data["value"]], ids=["all of it", "that field"]
 )
-async def test_f10_payload_that_contains_itself_is_refused_with_its_path(read):
+async def test_f10_self_containing_payload_is_refused(read):
     hooks = HookRegistry()
     ran = []
     hooks.register("x", lambda event, data: ran.append(read(data)))
@@ -127,7 +127,7 @@ async def calls_for(handlers: int) -> int:
     return calls.count
 
 
-async def test_f11_ten_thousand_handlers_cost_ten_times_what_a_thousand_cost():
+async def test_f11_dispatch_cost_is_linear():
     """In calls rather than seconds: the work per handler is a constant, and a small one; so is the rest."""
     few, some, many = await calls_for(100), await calls_for(1_000), await calls_for(10_000)
     each = (some - few) / 900
@@ -136,7 +136,7 @@ async def test_f11_ten_thousand_handlers_cost_ten_times_what_a_thousand_cost():
     assert few - 100 * each < 200
 
 
-async def test_f11_ten_thousand_handlers_run_in_order_under_one_scope(monkeypatch):
+async def test_f11_ten_thousand_handlers_under_one_scope(monkeypatch):
     hooks = HookRegistry()
     order: list[tuple[int, int]] = []
 
@@ -159,7 +159,7 @@ async def test_f11_ten_thousand_handlers_run_in_order_under_one_scope(monkeypatc
     assert scopes.count == 1
 
 
-async def test_f13_two_thousand_concurrent_emits_lose_nothing_and_keep_each_emitters_order():
+async def test_f13_concurrent_emits_keep_each_order():
     hooks = HookRegistry()
     seen: dict[int, list[int]] = {}
 
@@ -210,7 +210,7 @@ def interleaving(backend: str, seed: int) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_f13b_one_seed_gives_one_interleaving(backend, monkeypatch):
+def test_f13b_same_seed_gives_same_interleaving(backend, monkeypatch):
     """trio shuffles on purpose; with its scheduler seeded, as the sweep does, the kernel adds no order of its own."""
     if backend == "trio":
         import trio._core._run as scheduler
@@ -229,9 +229,7 @@ def test_f13b_one_seed_gives_one_interleaving(backend, monkeypatch):
 @pytest.mark.parametrize(
     ("ping", "pong"), [("x", "y"), ("execution:end", "tool:error")], ids=["plain", "terminal"]
 )
-async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_named(
-    ping, pong, caplog
-):
+async def test_f12_circular_event_stops_naming_chain(ping, pong, caplog):
     hooks = HookRegistry()
     depth: list[int] = []
     errors: list[HookRecursionError] = []
@@ -255,7 +253,7 @@ async def test_f12_event_that_leads_back_to_itself_is_stopped_with_its_chain_nam
     assert "'pong'" in caplog.text
 
 
-async def test_f12_gate_that_emits_in_a_circle_denies():
+async def test_f12_gate_emitting_in_circle_denies():
     hooks = HookRegistry()
 
     async def gate(event, data):
@@ -265,7 +263,7 @@ async def test_f12_gate_that_emits_in_a_circle_denies():
     assert (await hooks.emit("tool:pre", {})).action == "deny"
 
 
-async def test_f12_listener_for_everything_that_emits_is_stopped_too():
+async def test_f12_emitting_wildcard_listener_is_stopped():
     hooks = HookRegistry()
     calls = []
 
@@ -281,7 +279,7 @@ async def test_f12_listener_for_everything_that_emits_is_stopped_too():
 # ── F14, F15: sync handlers ──────────────────────────────────────────────────────────────────────
 
 
-async def test_f14_sync_handler_runs_in_place_and_a_slow_one_is_named_once(caplog):
+async def test_f14_slow_sync_handler_is_named_once(caplog):
     """They are neither refused nor sent to a thread: published hooks are sync, and a thread would race (F15)."""
     hooks = HookRegistry()
 
@@ -295,7 +293,7 @@ async def test_f14_sync_handler_runs_in_place_and_a_slow_one_is_named_once(caplo
     assert caplog.text.count("'slow one' for 'x' is slow: it took 6.0 s") == 1
 
 
-async def test_f15_everything_of_a_session_runs_on_its_loops_thread():
+async def test_f15_session_runs_on_its_loop_thread():
     threads: dict[str, int] = {}
 
     def note(what):

@@ -22,7 +22,7 @@ async def hang(event, data):
 # ── F01–F03: handlers that do not come back ──────────────────────────────────────────────────────
 
 
-async def test_f01_handler_that_hangs_is_cut_off_at_its_deadline_and_the_next_one_runs(caplog):
+async def test_f01_hanging_handler_ends_at_deadline(caplog):
     """Ours is 300 s rather than 30: an approval may wait inside a handler. Observers are skipped."""
     hooks = HookRegistry()
     ran, timeouts = [], []
@@ -41,9 +41,7 @@ async def test_f01_handler_that_hangs_is_cut_off_at_its_deadline_and_the_next_on
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f02_cancelled_emitter_takes_its_hanging_handler_along_and_nothing_has_failed(
-    how, caplog
-):
+async def test_f02_cancelled_emitter_cancels_hanging_handler(how, caplog):
     hooks = HookRegistry()
     log = []
 
@@ -63,7 +61,7 @@ async def test_f02_cancelled_emitter_takes_its_hanging_handler_along_and_nothing
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_f03_handler_that_swallows_cancellation_is_waited_for_and_reported(how, caplog):
+async def test_f03_handler_swallowing_cancellation_is_reported(how, caplog):
     log = []
 
     async def stubborn(event, data):
@@ -97,7 +95,7 @@ async def failing(event, data):
     raise OSError("the policy server is down")
 
 
-async def test_f04_gate_that_raises_denies():
+async def test_f04_raising_gate_denies():
     """The event's name does not decide: a handler registered with ``on_failure="deny"`` is a gate on every event."""
     hooks = HookRegistry()
     failures = []
@@ -111,7 +109,7 @@ async def test_f04_gate_that_raises_denies():
     ]
 
 
-async def test_f04_plan_can_declare_a_whole_module_a_gate():
+async def test_f04_plan_declares_module_as_gate():
     async def mount(coordinator, config):
         coordinator.hooks.register("tool:pre", failing, name="policy")
         coordinator.hooks.register("tool:post", failing, name="watcher", on_failure="continue")
@@ -123,7 +121,7 @@ async def test_f04_plan_can_declare_a_whole_module_a_gate():
         assert (await session.coordinator.hooks.emit("tool:post", {})).action == "continue"
 
 
-async def test_f04_observer_that_raises_is_logged_and_skipped(caplog):
+async def test_f04_raising_observer_is_skipped(caplog):
     hooks = HookRegistry()
     ran = []
     hooks.register("tool:pre", failing, name="observer")
@@ -136,7 +134,7 @@ async def test_f04_observer_that_raises_is_logged_and_skipped(caplog):
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
-async def test_f05_cancellation_made_up_by_a_handler_is_its_failure(is_async, on_failure):
+async def test_f05_invented_cancellation_is_handler_failure(is_async, on_failure):
     hooks = HookRegistry()
     ran = []
 
@@ -186,9 +184,7 @@ anyio.run(main, backend=backend)
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("exception", "code"), [("KeyboardInterrupt()", -2)])
-def test_f05b_interrupt_raised_by_a_handler_closes_the_session_and_leaves_once(
-    backend, exception, code
-):
+def test_f05b_interrupt_in_handler_closes_session(backend, exception, code):
     ended = run_child(_RAISING_HANDLER.format(exception=exception), backend)
     name = exception.partition("(")[0]
     assert ended.lines == ["turn unwound", "cleanup", f"left with {name}"]
@@ -199,7 +195,8 @@ def test_f05b_interrupt_raised_by_a_handler_closes_the_session_and_leaves_once(
 # ── F06–F08: handlers that come, go and meddle ───────────────────────────────────────────────────
 
 
-async def test_f06_handler_unregistered_during_a_dispatch_is_skipped_and_a_new_one_waits():
+async def test_f06_registration_changes_during_dispatch():
+    """An unregistered handler is skipped, and a new one waits for the next event."""
     hooks = HookRegistry()
     log = []
 
@@ -220,7 +217,7 @@ async def test_f06_handler_unregistered_during_a_dispatch_is_skipped_and_a_new_o
     assert log == ["first", "last"]
 
 
-async def test_f07_unregistering_removes_exactly_the_own_registration():
+async def test_f07_unregistering_removes_own_registration_only():
     hooks = HookRegistry()
     log = []
     leave_first = hooks.register("x", lambda event, data: log.append("first"), name="same")
@@ -231,7 +228,7 @@ async def test_f07_unregistering_removes_exactly_the_own_registration():
     assert log == ["second"]
 
 
-async def test_f08_no_handler_sees_what_another_did_to_its_payload():
+async def test_f08_payload_changes_stay_with_handler():
     """Copies instead of frozen payloads: published handlers write into what they get."""
     hooks = HookRegistry()
     seen = []

@@ -30,13 +30,13 @@ async def stored_by(result, **limits):
         ("a\tb\nc", "a\tb\nc"),
     ],
 )
-async def test_f60_injection_up_to_the_limit_is_stored(text, stored):
+async def test_f60_injection_at_limit_is_stored(text, stored):
     """Characters are counted after control characters and lone surrogates were taken out."""
     assert await stored_by(injecting(text), injection_size_limit=10) == [stored]
 
 
 @pytest.mark.parametrize("text", ["x" * 11, "\U0001f600" * 11, "x" * 11 + "\x00"])
-async def test_f60_one_character_more_is_refused_and_nothing_is_stored(text):
+async def test_f60_injection_over_limit_is_refused(text):
     async with agent(session={"injection_size_limit": 10}) as session:
         with pytest.raises(
             ValueError, match=r"exceeds 10 characters: hook 'hook' injects 11 on 'x'"
@@ -45,7 +45,8 @@ async def test_f60_one_character_more_is_refused_and_nothing_is_stored(text):
         assert session.coordinator.get("context").messages == []
 
 
-async def test_f61_every_item_of_a_list_is_held_to_the_limit_and_a_batch_is_stored_whole_or_not_at_all():
+async def test_f61_batch_is_stored_entirely_or_refused():
+    """Every item of a list is held to the limit."""
     items = [ContextInjection(content="fine"), ContextInjection(content="x" * 11, ephemeral=True)]
     async with agent(session={"injection_size_limit": 10}) as session:
         with pytest.raises(ValueError, match="exceeds 10 characters"):
@@ -54,7 +55,7 @@ async def test_f61_every_item_of_a_list_is_held_to_the_limit_and_a_batch_is_stor
         assert session.coordinator._current_turn_injections == 0
 
 
-async def test_f61_budget_of_a_turn_warns_and_does_not_refuse(caplog):
+async def test_f61_turn_budget_warns_only(caplog):
     """Soft, as in the seeds: a turn is not lost because a hook was talkative."""
     assert await stored_by(injecting("x" * 400), injection_budget_per_turn=99) == ["x" * 400]
     assert "over session.injection_budget_per_turn = 99" in caplog.text
@@ -63,7 +64,7 @@ async def test_f61_budget_of_a_turn_warns_and_does_not_refuse(caplog):
     assert "budget" not in caplog.text
 
 
-async def test_f62_injections_of_two_hooks_are_measured_each_and_stored_apart():
+async def test_f62_injections_of_hooks_are_measured_separately():
     async with agent(
         session={"injection_size_limit": 10, "injection_budget_per_turn": 100}
     ) as session:

@@ -33,7 +33,7 @@ async def one_life(remember):
     remember(session)
 
 
-async def test_f90_three_hundred_sessions_leave_nothing_and_cost_the_same_each():
+async def test_f90_three_hundred_sessions_leave_nothing():
     living: weakref.WeakSet = weakref.WeakSet()
     await one_life(living.add)
     gc.collect()
@@ -52,7 +52,7 @@ async def test_f90_three_hundred_sessions_leave_nothing_and_cost_the_same_each()
     assert min(costs[5:]) / min(costs[:5]) < 1.05  # a busy machine adds calls to some of them
 
 
-async def test_f90_sessions_that_live_at_the_same_time_do_not_make_each_other_slower():
+async def test_f90_concurrent_sessions_cost_the_same():
     await one_life(lambda session: None)
     costs = []
     for crowd in (1, 100):
@@ -75,7 +75,7 @@ async def calls_for_emits(hooks, number):
     return calls.count
 
 
-async def test_f91_five_thousand_emits_cost_five_thousand_times_one():
+async def test_f91_emit_cost_is_linear():
     hooks = HookRegistry()
 
     async def handler(event, data):
@@ -88,7 +88,7 @@ async def test_f91_five_thousand_emits_cost_five_thousand_times_one():
     assert one / 100 < 200  # most of them the backend's, for its cancel scope
 
 
-async def test_f91_event_opens_one_scope_for_all_its_async_handlers_and_none_without_them(
+async def test_f91_one_scope_for_async_handlers(
     monkeypatch,
 ):
     scopes = counted_scopes(monkeypatch)
@@ -109,7 +109,7 @@ async def test_f91_event_opens_one_scope_for_all_its_async_handlers_and_none_wit
     assert scopes.count == 1
 
 
-async def test_f91_the_clock_does_not_change_the_cost_of_an_emit(monkeypatch):
+async def test_f91_emit_cost_ignores_clock(monkeypatch):
     """The kernel formats each second of the clock once; a count that includes that work differs from run to run."""
     hooks = HookRegistry()
     hooks.register("x", lambda event, data: None)
@@ -122,7 +122,7 @@ async def test_f91_the_clock_does_not_change_the_cost_of_an_emit(monkeypatch):
     assert same_second + 100 == next_second  # the calls of `next` above
 
 
-async def test_f92_large_text_passes_handlers_without_being_copied():
+async def test_f92_large_text_is_not_copied():
     """There is no cap: leaves are shared, so the size of a text costs nothing and cannot be an attack on its own."""
     hooks = HookRegistry()
     seen = []
@@ -142,7 +142,7 @@ async def test_f92_large_text_passes_handlers_without_being_copied():
     assert costs[0] == costs[1]
 
 
-async def test_f92_payload_of_many_containers_is_copied_in_linear_work():
+async def test_f92_payload_copy_is_linear():
     hooks = HookRegistry()
     hooks.register("x", lambda event, data: None)
     await hooks.emit("x", {"rows": [{"row": 0}]})
@@ -154,7 +154,7 @@ async def test_f92_payload_of_many_containers_is_copied_in_linear_work():
     assert costs[1] / costs[0] < 11
 
 
-async def test_f95_whole_life_of_a_session_is_the_same_on_both_backends():
+async def test_f95_session_life_is_same_on_backends():
     """Like every test here this one runs on asyncio and on trio, and the story must be the same word for word."""
     story = []
 
@@ -184,7 +184,7 @@ async def test_f95_whole_life_of_a_session_is_the_same_on_both_backends():
 
 
 @pytest.mark.parametrize("elsewhere", ["asyncio", "trio"])
-async def test_f96_session_belongs_to_its_loop_and_is_rejected_elsewhere(elsewhere):
+async def test_f96_session_is_rejected_on_other_loop(elsewhere):
     async with agent() as session:
 
         def use_it():
@@ -195,7 +195,7 @@ async def test_f96_session_belongs_to_its_loop_and_is_rejected_elsewhere(elsewhe
         assert await session.execute("hi") == "hi"
 
 
-async def test_f96_turn_can_be_stopped_from_another_thread():
+async def test_f96_turn_stops_from_another_thread():
     async def turn(t):
         threading.Thread(target=t.coordinator.request_cancel, args=(True,)).start()
         await anyio.sleep_forever()
@@ -205,7 +205,7 @@ async def test_f96_turn_can_be_stopped_from_another_thread():
             await session.execute("go")
 
 
-async def test_f96_registry_alone_is_bound_to_no_loop():
+async def test_f96_registry_is_bound_to_no_loop():
     hooks = HookRegistry()
     seen = []
 

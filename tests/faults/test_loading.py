@@ -69,9 +69,7 @@ HOSTILE_MODULE_IDS = [
 
 
 @pytest.mark.parametrize("module_id", HOSTILE_MODULE_IDS)
-async def test_f70_module_id_that_is_none_is_refused_before_anything_is_touched(
-    module_id, tmp_path
-):
+async def test_f70_invalid_module_id_is_refused_first(module_id, tmp_path):
     class Resolver:
         def resolve(self, module_id, source_hint=None):
             pytest.fail(f"the resolver was asked for {module_id!r}")
@@ -109,7 +107,7 @@ anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_f71_file_named_like_a_library_module_shadows_nothing(backend, tmp_path):
+def test_f71_file_named_like_library_shadows_nothing(backend, tmp_path):
     """A root may be on sys.path, counted and behind everything else; one that would shadow the library never is."""
     body = """
         class Tool:
@@ -130,7 +128,7 @@ def test_f71_file_named_like_a_library_module_shadows_nothing(backend, tmp_path)
     assert ended.code == 0
 
 
-async def test_f72_loading_imports_and_never_mounts_and_a_session_mounts_once(tmp_path, log):
+async def test_f72_loading_never_mounts(tmp_path, log):
     root(tmp_path, "tool-probe", TOOL)
     loader = ModuleLoader(search_paths=[tmp_path])
     loaded = await loader.load("tool-probe")
@@ -143,7 +141,7 @@ async def test_f72_loading_imports_and_never_mounts_and_a_session_mounts_once(tm
     loader.cleanup()
 
 
-async def test_f73_looking_at_an_untrusted_module_runs_none_of_it(tmp_path, log, monkeypatch):
+async def test_f73_inspection_runs_no_module_code(tmp_path, log, monkeypatch):
     """`discover` reads syntax trees and metadata. What runs a module (the conformance kit) runs it only when asked."""
     root(tmp_path, "tool-probe", TOOL)
     site = tmp_path / "site"
@@ -181,14 +179,14 @@ anyio.run(main, backend=backend)
     ],
     ids=["exit", "missing", "recursion", "syntax"],
 )
-def test_f74_module_that_ends_at_import_is_a_failed_module(backend, body, cause, tmp_path):
+def test_f74_exit_at_import_is_module_failure(backend, body, cause, tmp_path):
     directory = root(tmp_path, "tool-bad", body)
     ended = run_child(_FAILING_IMPORT, backend, str(directory))
     assert ended.lines == [f"tool-bad {cause}", "the session works"]
     assert ended.code == 0
 
 
-async def test_f75_second_source_for_a_loaded_module_is_refused_with_both_named(tmp_path, log):
+async def test_f75_second_source_of_module_is_refused(tmp_path, log):
     """Without ``strict`` the session opens and reports it; no session ever gets the other session's code."""
     here, there = root(tmp_path / "a", "tool-probe", TOOL), root(tmp_path / "b", "tool-probe", TOOL)
     async with with_tool("tool-probe", here) as first, with_tool("tool-probe", there) as second:
@@ -203,7 +201,7 @@ async def test_f75_second_source_for_a_loaded_module_is_refused_with_both_named(
         assert {Path(file).parents[1] for _, file in log} == {here}
 
 
-async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_kernel_holds(
+async def test_f76_sessions_share_code_only(
     tmp_path,
 ):
     """One Python module object per process is Python's rule and documented; state below it is each session's own."""
@@ -236,9 +234,7 @@ async def test_f76_sessions_that_use_one_module_share_its_code_and_nothing_the_k
     assert seen == [("one", "one"), ("two", "two")]
 
 
-async def test_f77_module_id_claimed_by_two_distributions_is_refused_with_both_named(
-    tmp_path, log, monkeypatch
-):
+async def test_f77_contested_module_id_is_refused(tmp_path, log, monkeypatch):
     site = tmp_path / "site"
     for name in ("honest", "hijacker"):
         package(site, f"{name}_package", TOOL)
@@ -271,7 +267,7 @@ HOSTILE_SESSION_IDS = [
 
 
 @pytest.mark.parametrize("session_id", HOSTILE_SESSION_IDS)
-async def test_f78_session_id_that_could_be_a_path_or_an_escape_is_refused(session_id):
+async def test_f78_hostile_session_id_is_refused(session_id):
     assert len(HOSTILE_SESSION_IDS) == 12
     for name in ("session_id", "parent_id"):
         with pytest.raises(PlanError, match="invalid session id"):

@@ -40,7 +40,7 @@ def hanging_ready():
 # ── F20, F21: deadlines ──────────────────────────────────────────────────────────────────────────
 
 
-async def test_f20_on_session_ready_that_hangs_is_cut_off_and_the_session_opens(caplog):
+async def test_f20_hanging_ready_callback_is_cut_short(caplog):
     """It is not fatal, as in the seeds: the module stays mounted, the failure is recorded, announced and logged."""
     reached = []
 
@@ -68,7 +68,7 @@ async def test_f20_on_session_ready_that_hangs_is_cut_off_and_the_session_opens(
     assert "'tool-slow'" in caplog.text
 
 
-async def test_f20_on_session_ready_that_hangs_is_fatal_in_strict_mode():
+async def test_f20_hanging_ready_callback_in_strict_mode():
     closed = []
     session = agent(
         context=mounting(Memory(), lambda: closed.append("context")),
@@ -81,7 +81,7 @@ async def test_f20_on_session_ready_that_hangs_is_fatal_in_strict_mode():
     assert closed == ["context"]
 
 
-async def test_f21_mount_that_hangs_is_cut_off_undone_and_the_session_opens(caplog):
+async def test_f21_hanging_mount_is_undone(caplog):
     left = []
 
     async def mount(coordinator, config):
@@ -107,7 +107,7 @@ async def test_f21_mount_that_hangs_is_cut_off_undone_and_the_session_opens(capl
 
 
 @pytest.mark.parametrize("role", ["orchestrator", "context"])
-async def test_f21_required_module_whose_mount_hangs_ends_the_opening(role):
+async def test_f21_hanging_required_mount_ends_opening(role):
     modules: dict[str, Any] = {role: hanging_mount}
     with pytest.raises(ModuleLoadError, match="no answer within 7 s") as caught:
         async with agent(**modules, session={"deadlines": {"mount": 7}}):
@@ -131,9 +131,7 @@ def logged(log, name, instance):
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 @pytest.mark.parametrize("opened", ["async with", "initialize"])
-async def test_f22_opening_cancelled_half_way_cleans_up_in_reverse_and_leaves_nothing_running(
-    how, opened
-):
+async def test_f22_cancelled_opening_cleans_up_in_reverse(how, opened):
     log = []
 
     async def third(coordinator, config):
@@ -165,7 +163,8 @@ async def test_f22_opening_cancelled_half_way_cleans_up_in_reverse_and_leaves_no
 
 
 @pytest.mark.parametrize("opened", ["async with", "initialize"])
-async def test_f23_required_module_that_fails_has_the_others_cleaned_up_and_keeps_its_cause(opened):
+async def test_f23_failed_required_module_keeps_cause(opened):
+    """The other modules are cleaned up."""
     log = []
     original = KeyError("no such database")
 
@@ -203,7 +202,7 @@ def raising(exception, form):
 @pytest.mark.parametrize(
     "exception", [asyncio.CancelledError("bad"), SystemExit(3)], ids=["cancelled", "exit"]
 )
-async def test_f24_cancellation_or_exit_made_up_by_a_mount_is_that_modules_failure(exception, form):
+async def test_f24_invented_exit_is_module_failure(exception, form):
     tools = {"tool-bad": raising(exception, form), "tool-good": mounting(Echo("good"))}
     async with agent(tools=tools) as session:
         [failure] = session.failures
@@ -216,13 +215,13 @@ async def test_f24_cancellation_or_exit_made_up_by_a_mount_is_that_modules_failu
 @pytest.mark.parametrize(
     "exception", [asyncio.CancelledError("bad"), SystemExit(3)], ids=["cancelled", "exit"]
 )
-async def test_f24_required_module_that_makes_one_up_fails_the_opening_by_name(exception):
+async def test_f24_invented_exit_of_required_module(exception):
     with pytest.raises(ModuleLoadError, match="'context-small'"):
         async with agent(context=raising(exception, "async")):
             pytest.fail("the session opened")
 
 
-async def test_f24_interrupt_raised_by_a_mount_closes_everything_and_leaves():
+async def test_f24_interrupt_in_mount_closes_everything():
     closed = []
     session = agent(
         context=mounting(Memory(), lambda: closed.append("context")),

@@ -40,7 +40,7 @@ except BaseExceptionGroup as group:
 @pytest.mark.parametrize(
     ("ending", "code"), [("sys.exit(3)", 3), ("group.cancel_scope.cancel()", 0)]
 )
-def test_f97_process_ends_under_a_hanging_handler_with_its_own_exit_code(backend, ending, code):
+def test_f97_process_ends_under_hanging_handler(backend, ending, code):
     ended = run_child(_ENDING.replace("ENDING", ending), backend)
     assert ended.lines == ["handler hangs", "handler left"]
     assert ended.code == code
@@ -81,7 +81,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_f98_interrupt_unwinds_the_turn_first_and_closes_then(backend):
+def test_f98_interrupt_unwinds_turn_then_closes(backend):
     ended = run_child(_INTERRUPTED, backend, signal=signal.SIGINT)
     # Natively cancelled on asyncio, KeyboardInterrupt raised in the turn itself on trio: the order is the same.
     lines = [
@@ -128,9 +128,7 @@ sys.exit(run_natively(main))
     ("manner", "grace", "end"),
     [("polite", "60", "stopped in time"), ("deaf", "0.05", "cancelled: asked to end")],
 )
-def test_f99_applications_handler_can_ask_for_a_graceful_stop_which_ends_with_its_grace(
-    backend, name, manner, grace, end
-):
+def test_f99_application_handler_stops_gracefully(backend, name, manner, grace, end):
     ended = run_child(_TERMINATED, backend, name, manner, grace, signal=signal.Signals[name])
     assert ended.lines == ["ready", "turn unwound", end, "cleanup"]
     assert (ended.code, ended.errors) == (0, "")

@@ -13,7 +13,7 @@ from tests.internal.test_json import CANARY, SHAPES
 KEY = "sk-proj-" + "Ab3dEf9hIjKl0nOpQrSt1vWx"
 
 
-async def test_f80_plan_in_events_carries_none_of_the_secrets_that_a_module_gets():
+async def test_f80_plan_in_events_has_no_secrets():
     """By name, by place and by shape; a registry of known secrets is left to applications."""
     given = list(SHAPES.values())
     got = []
@@ -47,7 +47,7 @@ def raising(error):
     ],
     ids=["foreign error", "error of ours", "error with a dict"],
 )
-async def test_f81_secret_in_a_providers_error_reaches_no_event_log_or_status(error, caplog):
+async def test_f81_provider_error_secret_is_hidden(error, caplog):
     session = agent(providers={"provider-bad": raising(error)})
     events = heard(session)
     async with session:
@@ -60,7 +60,7 @@ async def test_f81_secret_in_a_providers_error_reaches_no_event_log_or_status(er
     assert KEY not in repr(session.status)
 
 
-async def test_f81_secret_in_the_error_of_on_session_ready_reaches_no_event_log_or_status(caplog):
+async def test_f81_ready_callback_error_secret_is_hidden(caplog):
     async def ready(coordinator):
         raise ValueError(f"401 for api_key={KEY}")
 
@@ -75,7 +75,7 @@ async def test_f81_secret_in_the_error_of_on_session_ready_reaches_no_event_log_
     assert KEY not in repr(session.status)
 
 
-async def test_f81_secret_in_the_error_of_a_handler_a_cleanup_or_a_task_reaches_no_event():
+async def test_f81_handler_cleanup_task_secret_is_hidden():
     """Their log records carry the exception itself, for tools that want it; scrubbing it is the log handler's part."""
     error = ValueError(f"401 for api_key={KEY}")
 
@@ -98,7 +98,7 @@ async def test_f81_secret_in_the_error_of_a_handler_a_cleanup_or_a_task_reaches_
     assert KEY not in repr(events)
 
 
-async def test_f81_secret_in_the_error_of_a_gate_or_a_turn_reaches_neither_the_model_nor_the_status():
+async def test_f81_gate_and_turn_secret_is_hidden():
     async def fail(*args):
         raise ValueError(f"401 for api_key={KEY}")
 

@@ -133,7 +133,7 @@ long_lists = st.lists(
 
 
 @given(python_values | long_lists)
-def test_a_copy_is_equal_and_shares_no_dict_or_list(value: Any) -> None:
+def test_copy_is_equal_and_unshared(value: Any) -> None:
     copied = copy_json(value)
     assert copied == value
     assert type(copied) is type(value)
@@ -141,7 +141,7 @@ def test_a_copy_is_equal_and_shares_no_dict_or_list(value: Any) -> None:
 
 
 @given(python_values | long_lists)
-def test_the_careful_copy_agrees_with_the_fast_one(value: Any) -> None:
+def test_careful_copy_agrees_with_fast_one(value: Any) -> None:
     assert rebuild(value, subject="") == copy_json(value)
 
 
@@ -150,7 +150,7 @@ def test_the_careful_copy_agrees_with_the_fast_one(value: Any) -> None:
     [lambda v: v, lambda v: {"k": v}, lambda v: {"a": 1, "k": {"k": v}}],
     ids=["list", "row", "deep"],
 )
-def test_a_copy_of_what_unrolls_without_end_keeps_its_size(row: Callable[[Any], Any]) -> None:
+def test_endless_copy_keeps_size(row: Callable[[Any], Any]) -> None:
     value = wide_diamond(row)
     copied = copy_json({"x": value})["x"]
     assert copied is not value
@@ -166,7 +166,7 @@ def test_containers_inside_tuples_do_not_leak_changes() -> None:
     assert type(copied["a"]) is tuple
 
 
-def test_named_tuples_keep_their_class_and_structs_become_tuples() -> None:
+def test_named_tuples_stay_and_structs_become_tuples() -> None:
     point = namedtuple("point", "x y")
     copied = copy_json({"a": point([1], 2), "b": point(1, 2)})
     assert copied == {"a": point([1], 2), "b": point(1, 2)}
@@ -198,7 +198,7 @@ def test_subclasses_arrive_plain_without_running_their_methods() -> None:
     assert list(copied["o"]) == ["b", "a"]
 
 
-def test_an_object_that_claims_to_be_a_dict_is_a_leaf() -> None:
+def test_fake_dict_is_leaf() -> None:
     class Pretender:
         @property  # type: ignore[misc]
         def __class__(self) -> Any:
@@ -214,7 +214,7 @@ def test_an_object_that_claims_to_be_a_dict_is_a_leaf() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda v: [v], lambda v: {"k": v}, lambda v: (v,)], ids=["list", "dict", "tuple"]
 )
-def test_a_copy_goes_a_thousand_levels_deep_and_no_further(wrap: Callable[[Any], Any]) -> None:
+def test_copy_depth_limit_is_thousand(wrap: Callable[[Any], Any]) -> None:
     copied = copy_json(nested(1000, wrap))
     for _ in range(1000):
         copied = copied["k"] if isinstance(copied, dict) else copied[0]
@@ -224,7 +224,7 @@ def test_a_copy_goes_a_thousand_levels_deep_and_no_further(wrap: Callable[[Any],
             copy_json(nested(depth, wrap))
 
 
-def test_the_depth_limit_does_not_hang_on_the_recursion_limit() -> None:
+def test_depth_limit_ignores_recursion_limit() -> None:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(50_000)
     try:
@@ -237,19 +237,19 @@ def test_the_depth_limit_does_not_hang_on_the_recursion_limit() -> None:
 @pytest.mark.parametrize(
     "make", [circular, self_twice, lambda: {"x": self_twice()}, lambda: [(self_twice(),)]]
 )
-def test_a_circular_value_is_refused_with_its_path(make: Callable[[], Any]) -> None:
+def test_circular_value_is_refused_with_path(make: Callable[[], Any]) -> None:
     with pytest.raises(ModelError, match="contains itself") as caught:
         copy_json(make())
     assert caught.value.problems[0][0]
 
 
-def test_the_path_leads_to_the_circle() -> None:
+def test_path_leads_to_circle() -> None:
     with pytest.raises(ModelError) as caught:
         copy_json(circular())
     assert caught.value.problems == [("a[1].back", "contains itself")]
 
 
-def test_a_value_with_very_many_routes_is_copied_in_the_size_it_has() -> None:
+def test_many_routes_are_copied_without_growth() -> None:
     copied = copy_json({"x": diamond()})
     for _ in range(61):
         copied = copied["x"] if isinstance(copied, dict) else copied[0]
@@ -260,7 +260,7 @@ def test_a_value_with_very_many_routes_is_copied_in_the_size_it_has() -> None:
 
 
 @given(json_values)
-def test_canonical_text_reads_back_and_is_a_fixed_point(value: Any) -> None:
+def test_canonical_text_is_fixed_point(value: Any) -> None:
     text = canonical_dumps(value)
     again = json.loads(text)
     assert again == value
@@ -298,9 +298,7 @@ def test_canonical_text_is_compact_and_sorted() -> None:
         (circular(), "a[1].back", "contains itself"),
     ],
 )
-def test_what_json_cannot_express_is_named_with_its_path(
-    value: Any, path: str, problem: str
-) -> None:
+def test_unserialisable_value_is_named_with_path(value: Any, path: str, problem: str) -> None:
     with pytest.raises(ModelError) as caught:
         canonical_dumps(value)
     assert caught.value.problems == [(path, problem)]
@@ -308,17 +306,17 @@ def test_what_json_cannot_express_is_named_with_its_path(
 
 
 @pytest.mark.parametrize("value", [diamond(), tuple(diamond())], ids=["lists", "a tuple"])
-def test_a_value_whose_text_would_be_enormous_is_refused(value: Any) -> None:
+def test_enormous_text_is_refused(value: Any) -> None:
     with pytest.raises(ModelError, match="uses the same parts so often"):
         canonical_dumps(value)
 
 
-def test_a_number_with_too_many_digits_is_an_error_of_ours() -> None:
+def test_too_many_digits_raise_own_error() -> None:
     with pytest.raises(ModelError, match="digits"):
         canonical_dumps([10**5000])
 
 
-def test_paths_quote_what_is_no_identifier() -> None:
+def test_non_identifiers_in_paths_are_quoted() -> None:
     assert format_path(["tools", 0, "config"], "$") == "$.tools[0].config"
     assert format_path(["a", "b c", object(), "x" * 100]) == f"a['b c'][object]['{'x' * 79}]"
     assert format_path([]) == ""
@@ -330,14 +328,14 @@ _DROPPED = {*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0xD800, 
 
 
 @pytest.mark.parametrize("around", ["", "é"], ids=["ascii", "other"])
-def test_sanitizing_drops_exactly_the_control_characters_and_surrogates(around: str) -> None:
+def test_sanitizing_drops_controls_and_surrogates(around: str) -> None:
     for code in (*range(0x180), 0x200B, 0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFF, 0x1F600):
         text = f"{around}a{chr(code)}b{around}"
         expected = f"{around}ab{around}" if code in _DROPPED else text
         assert sanitize_text(text) == expected, hex(code)
 
 
-def test_visible_text_spells_out_what_a_terminal_obeys_or_hides() -> None:
+def test_visible_text_spells_out_escapes() -> None:
     assert visible_text("a\x1b[31m\u202eb\x9b\ud800\r") == r"a\x1b[31m\u202eb\x9b\ud800\r"
     assert visible_text("a\rb") == r"a\rb"
     assert visible_text("a\tb\nc") == "a\tb\nc"
@@ -350,7 +348,7 @@ def test_visible_text_spells_out_what_a_terminal_obeys_or_hides() -> None:
     st.text(alphabet=st.characters() | st.sampled_from("\x1b\x00\u202e\u200d\x7f\x9b")),
     st.booleans(),
 )
-def test_nothing_dangerous_is_left_in_visible_text(text: str, multiline: bool) -> None:
+def test_visible_text_is_harmless(text: str, multiline: bool) -> None:
     shown = visible_text(text, multiline=multiline)
     kept = "\n\t" if multiline else ""
     assert not any(
@@ -359,7 +357,7 @@ def test_nothing_dangerous_is_left_in_visible_text(text: str, multiline: bool) -
     )
 
 
-def test_long_strings_are_cut_with_the_number_of_characters() -> None:
+def test_long_strings_are_cut_with_count() -> None:
     value = {"a": "x" * 190, "b": ["y" * 181, "z" * 180], "c": ("t" * 200,), "d": 5}
     assert truncate_values(value) == {
         "a": "x" * 180 + "... (truncated 10 chars)",
@@ -372,7 +370,7 @@ def test_long_strings_are_cut_with_the_number_of_characters() -> None:
 
 
 @pytest.mark.parametrize("walk", [truncate_values, redact_secrets])
-def test_shown_values_mark_what_is_too_deep_or_circular(walk: Callable[[Any], Any]) -> None:
+def test_deep_or_circular_parts_are_marked(walk: Callable[[Any], Any]) -> None:
     assert walk(circular()) == {"a": [1, {"back": CIRCULAR}]}
     assert TOO_DEEP in str(walk(nested(10_000)))
     assert walk(self_twice()) == [CIRCULAR, CIRCULAR]
@@ -461,7 +459,7 @@ SHAPES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_no_shape_lets_a_secret_through(shape: Any) -> None:
+def test_secrets_are_hidden_in_every_shape(shape: Any) -> None:
     before = repr(shape)
     redacted = redact_secrets(shape)
     shown = f"{redacted!r} {redacted}"
@@ -520,7 +518,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("secret", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("frame", ["{}", "see {} there", "({})", '"{}"', "x={}", "\n{}\n"])
-def test_credential_formats_are_recognised_by_their_shape(secret: str, frame: str) -> None:
+def test_credential_formats_are_recognised(secret: str, frame: str) -> None:
     redacted = redact_text(frame.format(secret))
     assert REDACTED in redacted
     for part in (secret, _MIXED[:18], _HEX[:24], "hunter2", "EXAMPLE", "MIIaB3d"):
@@ -586,23 +584,23 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("value", HARMLESS, ids=lambda value: str(value)[:30])
-def test_ordinary_text_and_counts_of_tokens_are_left_alone(value: Any) -> None:
+def test_ordinary_text_and_token_counts_stay(value: Any) -> None:
     assert redact_secrets(value) == value
 
 
 @given(python_values)
-def test_redaction_never_fails_and_a_second_one_changes_nothing(value: Any) -> None:
+def test_redaction_is_idempotent_and_never_fails(value: Any) -> None:
     once = redact_secrets(value)
     assert redact_secrets(once) == once
 
 
 @given(st.text(), st.text(alphabet="abcdefghij0123456789", min_size=8, max_size=30), st.text())
-def test_a_key_by_name_is_redacted_between_any_text(before: str, secret: str, after: str) -> None:
+def test_named_key_is_redacted_between_text(before: str, secret: str, after: str) -> None:
     shown = redact_text(f"{before}\napi_key={secret}1\n{after}")
     assert f"api_key={secret}1" not in shown
 
 
-def test_only_the_secret_itself_is_replaced() -> None:
+def test_only_secret_is_replaced() -> None:
     assert redact_text("İİİ Password=hunter2 İ") == f"İİİ Password={REDACTED} İ"
     assert redact_text("f(token=next_token(), x)") == "f(token=next_token(), x)"
     assert (
@@ -617,7 +615,7 @@ def test_two_secret_keys_stay_two_entries() -> None:
     assert _MIXED[1:30] not in str(redacted)
 
 
-def test_keys_of_the_callers_choice_replace_the_list() -> None:
+def test_caller_keys_replace_list() -> None:
     value = {"api_key": "a", "customer_number": "b", "Личное": "c"}
     assert redact_secrets(value, ["customer_number", "личное"]) == {
         "api_key": "a",
@@ -626,14 +624,14 @@ def test_keys_of_the_callers_choice_replace_the_list() -> None:
     }
 
 
-def test_objects_without_a_secret_stay_the_same_objects() -> None:
+def test_objects_without_secret_keep_identity() -> None:
     redacted = redact_secrets({"a": _OPAQUE, "b": [len], "c": _Settings(api_key="")})
     assert redacted["a"] is _OPAQUE
     assert redacted["b"][0] is len
     assert redacted["c"] == {"api_key": REDACTED, "region": "eu"}
 
 
-def test_an_object_that_cannot_be_read_is_replaced() -> None:
+def test_unreadable_object_is_replaced() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise ValueError("no")
@@ -645,7 +643,7 @@ def test_an_object_that_cannot_be_read_is_replaced() -> None:
     assert redact_secrets([Broken(), Bottomless()]) == ["[UNREADABLE Broken]", TOO_DEEP]
 
 
-def test_objects_in_a_circle_are_walked_once() -> None:
+def test_circular_objects_are_walked_once() -> None:
     @attrs.define
     class Node:
         left: Any = None
@@ -679,7 +677,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_redaction_takes_time_in_proportion_to_the_text(piece: str) -> None:
+def test_redaction_time_is_linear(piece: str) -> None:
     short, long = (piece * (size // len(piece)) for size in (10_000, 80_000))
     redact_text(short)
     # Eight times the text: a quadratic pattern would take sixty-four times as long, noise nowhere near it.
@@ -688,14 +686,12 @@ def test_redaction_takes_time_in_proportion_to_the_text(piece: str) -> None:
 
 @pytest.mark.parametrize("clean", [sanitize_text, visible_text])
 @pytest.mark.parametrize("piece", ["a", "a\x00", "\x1b", "é\x00", "\ud800", "\n"])
-def test_cleaning_takes_time_in_proportion_to_the_text(
-    clean: Callable[[str], str], piece: str
-) -> None:
+def test_cleaning_time_is_linear(clean: Callable[[str], str], piece: str) -> None:
     short, long = piece * 20_000, piece * 160_000
     assert seconds(lambda: clean(long)) < 30 * seconds(lambda: clean(short)) + 0.02
 
 
-def test_walks_take_time_in_proportion_to_the_value() -> None:
+def test_walk_time_is_linear() -> None:
     short, long = (
         [{"k": [str(n), {"x": n}], "token": "t"} for n in range(size)] for size in (300, 2400)
     )
@@ -730,5 +726,5 @@ def test_credentials_of_commands_and_markup_are_redacted(text, secret):
         "</password> closes <password>",
     ],
 )
-def test_what_only_looks_like_it_stays(text):
+def test_lookalikes_stay(text):
     assert redact_text(text) == text

@@ -10,13 +10,13 @@ from amplifier._internal.message_lines import LineSplitter, LineTooLong
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10))
-def test_the_lines_are_those_of_the_whole_stream(chunks):
+def test_lines_match_whole_stream(chunks):
     lines = LineSplitter(1000)
     found = [line for chunk in chunks for line in lines.feed(chunk)]
     assert found == b"".join(chunks).split(b"\n")[:-1]
 
 
-def test_a_line_that_is_too_long_is_refused_before_it_ends():
+def test_overlong_line_is_refused_early():
     lines = LineSplitter(10)
     assert lines.feed(b"12345\n1234567") == [b"12345"]
     with pytest.raises(LineTooLong, match="more than 10 bytes"):

@@ -134,12 +134,12 @@ def doubled(levels: int) -> dict[str, Any]:
     ],
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "schema",
 )
-def test_a_schema_beyond_a_limit_is_refused(schema, words):
+def test_schema_beyond_limit_is_refused(schema, words):
     with pytest.raises(SchemaRefused, match=words):
         build_validator(schema() if callable(schema) else schema)
 
 
-def test_references_into_the_schema_itself_are_followed():
+def test_internal_references_are_followed():
     tree = {
         "$id": "https://example.org/tree",
         "type": "object",
@@ -163,7 +163,8 @@ def test_references_into_the_schema_itself_are_followed():
     assert not build_validator(schema).is_valid({"a": "b"})
 
 
-def test_a_schema_that_contains_itself_is_checked_in_any_depth_and_its_problems_only_near_the_top():
+def test_recursive_schema_is_checked_at_any_depth():
+    """Problems are reported near the top only."""
     again = {"$ref": "#/$defs/a"}
     schema = {
         "$defs": {

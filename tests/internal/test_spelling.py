@@ -52,7 +52,7 @@ FIELDS = frozenset({"success", "output", "error", "content", "reason", "raw", "i
         ("ID", FIELDS, "id"),
     ],
 )
-def test_a_misspelling_is_matched_to_the_known_name(name, known, meant):
+def test_misspelling_matches_known_name(name, known, meant):
     assert misspelt(name, known) == meant
 
 
@@ -110,7 +110,7 @@ def test_a_misspelling_is_matched_to_the_known_name(name, known, meant):
         ("", SECTIONS),
     ],
 )
-def test_a_name_of_its_own_is_no_misspelling(name, known):
+def test_unrelated_name_is_not_misspelling(name, known):
     assert misspelt(name, known) is None
 
 
@@ -126,7 +126,7 @@ def test_a_name_of_its_own_is_no_misspelling(name, known):
         (name, None) for name in ("on", "con", "inst", "module_id", "fail", "", 5, None, "x" * 1000)
     ],
 )
-def test_the_larger_part_of_a_known_key_is_that_key_cut_short(name, meant):
+def test_shortened_key_is_recognised(name, meant):
     assert misspelt_key(name, ENTRY) == meant
 
 
@@ -146,12 +146,12 @@ def test_one_slip_is_always_noticed(name, data):
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_a_known_name_or_none(name):
+def test_any_text_yields_known_name_or_none(name):
     assert misspelt(name, SECTIONS) in {None, *SECTIONS}
     assert nearest(name, SECTIONS) in {None, *SECTIONS}
 
 
-def test_the_nearest_name_is_suggested_whatever_its_case():
+def test_suggestion_ignores_case():
     assert nearest("TOOL-SERACH", ["tool-search", "tool-todo"]) == "tool-search"
     assert nearest("tool-serach", ["Tool-Search"]) == "Tool-Search"
     assert nearest("zzz", ["tool-search"]) is None
@@ -162,7 +162,7 @@ def test_the_nearest_name_is_suggested_whatever_its_case():
     assert nearest_names("tool", ["tool-a", "tool-b", "tool-c"], most=2) == ["tool-c", "tool-b"]
 
 
-def test_a_suggestion_is_the_end_of_a_sentence():
+def test_suggestion_ends_sentence():
     assert suggestion("tols", SECTIONS) == "; did you mean 'tools'?"
     assert suggestion("zzz", SECTIONS) == ""
     assert did_you_mean("tools", "hooks") == "did you mean 'tools' or 'hooks'?"
@@ -174,7 +174,7 @@ def inner(warn):
 """
 
 
-def test_a_warning_points_at_the_first_line_outside():
+def test_warning_points_at_first_outside_line():
     names: dict[str, Any] = {"__name__": "amplifier.kernel.planted"}
     exec(INNER, names)
     with warnings.catch_warnings(record=True) as caught:

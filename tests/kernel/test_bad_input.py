@@ -154,7 +154,7 @@ async def test_registry_refuses(through, method, arguments, error, words):
 
 
 @pytest.mark.parametrize(("method", "arguments", "options", "error", "words"), SESSION, ids=ids)
-async def test_session_refuses_and_can_go_on(method, arguments, options, error, words):
+async def test_session_refuses_and_continues(method, arguments, options, error, words):
     async with agent() as session:
         before = state(session)
         with pytest.raises(error, match=words):
@@ -163,7 +163,7 @@ async def test_session_refuses_and_can_go_on(method, arguments, options, error, 
         assert await session.execute("hi") == "hi"
 
 
-async def test_plan_made_wrong_before_opening_is_refused_then_and_the_session_is_closed():
+async def test_plan_broken_before_opening_is_refused():
     session = agent()
     session.config["session"]["deadlines"] = {"hook": -1}
     with pytest.raises(PlanError, match=r"\$\.session\.deadlines\.hook"):

@@ -12,7 +12,7 @@ def of(infos, module_id):
     return [info for info in infos if info.id == module_id]
 
 
-async def test_modules_of_all_places_are_listed_without_running_any(site, tmp_path):
+async def test_modules_are_listed_without_running(site, tmp_path):
     distribution(
         site, "acme", {"acme-thing": "acme.sub:mount", "loop-acme": "acme:mount"}, version="3.2"
     )
@@ -44,7 +44,7 @@ async def test_modules_of_all_places_are_listed_without_running_any(site, tmp_pa
     assert repr(loader) == "<ModuleLoader 1 registered, 0 loaded, 0 sys.path entries held>"
 
 
-async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, caplog):
+async def test_unreadable_modules_are_logged_and_omitted(site, tmp_path, caplog):
     distribution(
         site,
         "acme",
@@ -69,7 +69,8 @@ async def test_what_cannot_be_understood_is_logged_and_left_out(site, tmp_path, 
         assert words in caplog.text
 
 
-async def test_a_registered_module_of_unknown_kind_is_listed_as_a_tool_unless_declared_otherwise():
+async def test_registered_module_of_unknown_kind_is_tool():
+    """Unless its registration declares another kind."""
     loader = ModuleLoader()
     loader.register("my-thing", lambda coordinator, config: None)
     loader.register("my-hook", lambda coordinator, config: None, module_type="hook")

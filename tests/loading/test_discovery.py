@@ -28,7 +28,7 @@ def settle(*directories):
 # ── entry points ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_an_installed_distribution_is_found(site):
+def test_installed_distribution_is_found(site):
     metadata = distribution(
         site, "acme_tools", {"tool-acme": "acme.tools:mount", "tool-bare": "acme"}, version="2.1"
     )
@@ -44,7 +44,7 @@ def test_an_installed_distribution_is_found(site):
 @pytest.mark.parametrize(
     "is_quiet", [False, True], ids=["in a directory that changes", "in one that had been quiet"]
 )
-def test_an_added_and_a_removed_distribution_are_noticed_at_once(site, is_quiet):
+def test_distribution_changes_are_noticed_at_once(site, is_quiet):
     if is_quiet:
         settle(site)
     assert claims("tool-acme") == []
@@ -57,7 +57,7 @@ def test_an_added_and_a_removed_distribution_are_noticed_at_once(site, is_quiet)
     assert claims("tool-acme") == []
 
 
-def test_only_the_directory_that_changes_is_read_again(site, tmp_path, monkeypatch):
+def test_only_changed_directory_is_read_again(site, tmp_path, monkeypatch):
     quiet = tmp_path / "quiet"
     distribution(quiet, "calm", {"tool-calm": "calm:mount"})
     settle(quiet)
@@ -77,7 +77,7 @@ def test_only_the_directory_that_changes_is_read_again(site, tmp_path, monkeypat
     assert str(quiet) not in read
 
 
-def test_a_directory_that_joins_or_leaves_the_path_is_noticed(tmp_path, monkeypatch):
+def test_path_changes_are_noticed(tmp_path, monkeypatch):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
     settle(tmp_path)
     assert claims("tool-acme") == []
@@ -87,7 +87,7 @@ def test_a_directory_that_joins_or_leaves_the_path_is_noticed(tmp_path, monkeypa
     assert claims("tool-acme") == []
 
 
-def test_an_unchanged_path_is_read_once(tmp_path, monkeypatch):
+def test_unchanged_path_is_read_once(tmp_path, monkeypatch):
     quiet = tmp_path / "quiet"
     distribution(quiet, "acme", {"tool-acme": "acme:mount"})
     settle(quiet)
@@ -95,7 +95,7 @@ def test_an_unchanged_path_is_read_once(tmp_path, monkeypatch):
     assert entry_points() is entry_points()
 
 
-def test_a_directory_that_was_just_changed_is_read_again(tmp_path, monkeypatch):
+def test_just_changed_directory_is_read_again(tmp_path, monkeypatch):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     now = time.time_ns()
@@ -106,7 +106,7 @@ def test_a_directory_that_was_just_changed_is_read_again(tmp_path, monkeypatch):
     assert claims("tool-bert") == ["bert:mount"]
 
 
-def test_the_working_directory_may_change(tmp_path, monkeypatch):
+def test_working_directory_may_change(tmp_path, monkeypatch):
     distribution(tmp_path / "a", "acme", {"tool-acme": "acme:mount"})
     (tmp_path / "b").mkdir()
     settle(tmp_path / "a", tmp_path / "b")
@@ -128,7 +128,7 @@ def test_one_distribution_found_twice_counts_once(site, tmp_path, monkeypatch):
     assert claims("tool-x") == ["acme:mount"]
 
 
-def test_roots_that_loaders_hold_are_not_searched(tmp_path, held):
+def test_held_roots_are_not_searched(tmp_path, held):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
     assert held.add(str(tmp_path), None)
     assert claims("tool-acme") == []
@@ -151,13 +151,13 @@ def test_damaged_metadata_is_skipped(site, caplog):
     assert "is not a reference to an object" in caplog.text
 
 
-def test_strange_entries_of_the_path_are_left_out(monkeypatch, site):
+def test_strange_path_entries_are_left_out(monkeypatch, site):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     monkeypatch.setattr(sys, "path", [str(site), "/absent", "nul\0byte", site, None])
     assert claims("tool-acme") == ["acme:mount"]
 
 
-def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
+def test_metadata_library_stays_unimported(tmp_path):
     distribution(tmp_path, "acme", {"tool-acme": "acme:mount"})
     printed = run_python(
         """
@@ -173,7 +173,7 @@ def test_importing_and_searching_leave_the_metadata_library_alone(tmp_path):
 # ── search paths ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_environment_names_search_paths_only_when_none_are_given(monkeypatch, tmp_path):
+def test_environment_search_paths_are_fallback(monkeypatch, tmp_path):
     monkeypatch.setenv("AMPLIFIER_MODULES", f"/a{os.pathsep}{os.pathsep}/b")
     assert [str(path) for path in effective_search_paths(())] == ["/a", "/b"]
     assert effective_search_paths([str(tmp_path)]) == [tmp_path]
@@ -181,7 +181,7 @@ def test_the_environment_names_search_paths_only_when_none_are_given(monkeypatch
     assert effective_search_paths([]) == []
 
 
-def test_the_first_search_path_that_has_the_module_wins(tmp_path):
+def test_first_search_path_wins(tmp_path):
     second = root(tmp_path / "2", "tool-x")
     paths = [tmp_path / "1", tmp_path / "2", tmp_path / "3"]
     root(tmp_path / "3", "tool-x")
@@ -201,7 +201,7 @@ def test_the_first_search_path_that_has_the_module_wins(tmp_path):
         ("acme-1.0-py3.11.egg-info", "acme", "1.0"),
     ],
 )
-def test_name_and_version_are_read_off_the_metadata_directory(site, directory, name, version):
+def test_name_and_version_from_metadata_directory(site, directory, name, version):
     write(site / directory / "entry_points.txt", "[amplifier.modules]\ntool-x = acme:mount\n")
     (claim,) = entry_points()["tool-x"]
     assert (claim.distribution, claim.version) == (name, version)
@@ -210,7 +210,7 @@ def test_name_and_version_are_read_off_the_metadata_directory(site, directory, n
 # ── the listing of one opening ───────────────────────────────────────────────────────────────────
 
 
-def test_a_listing_caches_known_ids_and_looks_again_for_unknown_ones(site, monkeypatch):
+def test_listing_caches_known_ids_only(site, monkeypatch):
     distribution(site, "acme", {"tool-acme": "acme:mount", "tool-other": "acme:other"})
     looks = []
 

@@ -27,7 +27,7 @@ def import_by_name(name, module_id="tool-x"):
 # ── from a directory ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_package_is_imported_under_its_own_name_and_finds_its_submodules(tmp_path):
+def test_package_is_imported_under_own_name(tmp_path):
     directory = package(
         tmp_path,
         "amplifier_module_tool_x",
@@ -42,7 +42,7 @@ def test_a_package_is_imported_under_its_own_name_and_finds_its_submodules(tmp_p
     assert (list(sys.path), list(sys.meta_path)) == before
 
 
-def test_a_package_may_lie_behind_symbolic_links(tmp_path):
+def test_package_behind_symbolic_links(tmp_path):
     package(tmp_path / "store", "thing", part="value = 1\n")
     (tmp_path / "checkout").mkdir()
     link = tmp_path / "checkout" / "thing"
@@ -53,7 +53,7 @@ def test_a_package_may_lie_behind_symbolic_links(tmp_path):
     assert import_from(link) is not module
 
 
-def test_a_name_that_is_imported_from_elsewhere_is_refused_with_both_places(tmp_path):
+def test_name_imported_from_elsewhere_is_refused(tmp_path):
     first = package(tmp_path / "a", "amplifier_module_tool_x")
     second = package(tmp_path / "b", "amplifier_module_tool_x")
     module = import_from(first)
@@ -65,7 +65,7 @@ def test_a_name_that_is_imported_from_elsewhere_is_refused_with_both_places(tmp_
     assert sys.modules["amplifier_module_tool_x"] is module
 
 
-def test_a_submodule_left_from_elsewhere_is_refused(tmp_path, monkeypatch):
+def test_submodule_from_elsewhere_is_refused(tmp_path, monkeypatch):
     elsewhere = package(tmp_path / "a", "amplifier_module_tool_x", part="")
     import_from(elsewhere)
     importlib.import_module("amplifier_module_tool_x.part")
@@ -76,7 +76,7 @@ def test_a_submodule_left_from_elsewhere_is_refused(tmp_path, monkeypatch):
         import_from(package(tmp_path / "b", "amplifier_module_tool_x"))
 
 
-def test_a_package_named_like_the_standard_library_is_refused_with_both_places(tmp_path):
+def test_standard_library_name_is_refused(tmp_path):
     import colorsys
 
     directory = package(tmp_path, "colorsys")
@@ -87,12 +87,12 @@ def test_a_package_named_like_the_standard_library_is_refused_with_both_places(t
     assert sys.modules["colorsys"] is colorsys
 
 
-def test_a_package_named_like_a_builtin_module_is_refused(tmp_path):
+def test_builtin_module_name_is_refused(tmp_path):
     with pytest.raises(ModuleConflictError, match=r"from the interpreter \(built in\)"):
         import_from(package(tmp_path, "sys"))
 
 
-def test_a_package_named_like_an_installed_one_is_refused_with_both_places(tmp_path, site):
+def test_installed_package_name_is_refused(tmp_path, site):
     installed = package(site, "popular")
     with pytest.raises(ModuleConflictError, match="'popular' is installed") as caught:
         import_from(package(tmp_path / "checkout", "popular"))
@@ -100,7 +100,7 @@ def test_a_package_named_like_an_installed_one_is_refused_with_both_places(tmp_p
     assert "popular" not in sys.modules
 
 
-def test_a_checkout_may_replace_an_installed_module_that_is_not_imported_yet(tmp_path, site):
+def test_checkout_replaces_unimported_installed_module(tmp_path, site):
     package(site, "amplifier_module_tool_x", "where = 'installed'\n")
     assert (
         import_from(
@@ -110,7 +110,7 @@ def test_a_checkout_may_replace_an_installed_module_that_is_not_imported_yet(tmp
     )
 
 
-def test_other_threads_wait_for_a_package_that_is_half_way_in(tmp_path):
+def test_threads_wait_for_package_being_imported(tmp_path):
     directory = package(
         tmp_path,
         "amplifier_module_tool_x",
@@ -155,7 +155,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize(("body", "cause"), FAILING.values(), ids=FAILING)
-async def test_whatever_is_raised_at_import_is_the_modules_failure(tmp_path, body, cause):
+async def test_import_failure_belongs_to_module(tmp_path, body, cause):
     directory = package(
         tmp_path, "amplifier_module_tool_x", f"from . import part\n{body}\n", part=""
     )
@@ -167,7 +167,7 @@ async def test_whatever_is_raised_at_import_is_the_modules_failure(tmp_path, bod
     assert (set(sys.modules) - before[0], list(sys.meta_path)) == (set(), before[1])
 
 
-async def test_a_keyboard_interrupt_at_import_is_not_the_modules(tmp_path):
+async def test_keyboard_interrupt_at_import_propagates(tmp_path):
     directory = package(
         tmp_path,
         "amplifier_module_tool_x",
@@ -179,14 +179,14 @@ async def test_a_keyboard_interrupt_at_import_is_not_the_modules(tmp_path):
     assert not [name for name in sys.modules if name.startswith("amplifier_module_tool_x")]
 
 
-def test_a_missing_dependency_is_named(tmp_path):
+def test_missing_dependency_is_named(tmp_path):
     with pytest.raises(
         ModuleLoadError, match="it needs 'surely_not_installed', which cannot be found"
     ):
         import_from(package(tmp_path, "amplifier_module_tool_x", "import surely_not_installed\n"))
 
 
-def test_a_failed_import_can_be_repaired_and_repeated(tmp_path):
+def test_failed_import_can_be_repeated(tmp_path):
     directory = package(
         tmp_path,
         "amplifier_module_tool_x",
@@ -200,7 +200,7 @@ def test_a_failed_import_can_be_repaired_and_repeated(tmp_path):
     assert import_from(directory).value == "after the repair"
 
 
-def test_a_rejected_package_is_removed_from_sys_modules(tmp_path):
+def test_rejected_package_leaves_sys_modules(tmp_path):
     directory = package(tmp_path, "amplifier_module_tool_x")
     with (
         pytest.raises(LookupError),
@@ -210,9 +210,7 @@ def test_a_rejected_package_is_removed_from_sys_modules(tmp_path):
     assert "amplifier_module_tool_x" not in sys.modules
 
 
-def test_neighbours_imported_from_the_root_are_forgotten_with_a_failed_import(
-    tmp_path, monkeypatch
-):
+def test_failed_import_forgets_neighbours(tmp_path, monkeypatch):
     checkout = root(
         tmp_path, "tool-x", "import neighbour_of_x\nraise RuntimeError\n", neighbour_of_x=""
     )
@@ -222,7 +220,7 @@ def test_neighbours_imported_from_the_root_are_forgotten_with_a_failed_import(
     assert "neighbour_of_x" not in sys.modules
 
 
-def test_a_package_that_was_there_before_keeps_its_submodules(site):
+def test_failed_import_keeps_earlier_submodules(site):
     package(site, "hostapp", "", util="", plugin="import hostapp.util\nraise RuntimeError\n")
     importlib.import_module("hostapp")
     with pytest.raises(ModuleLoadError):
@@ -234,7 +232,7 @@ def test_a_package_that_was_there_before_keeps_its_submodules(site):
 # ── by name ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_package_of_a_named_source_does_not_replace_the_installed_one(site, tmp_path):
+def test_named_source_keeps_installed_package(site, tmp_path):
     installed = package(site, "amplifier_module_tool_x", "where = 'installed'\n")
     checkout = package(tmp_path / "checkout", "amplifier_module_tool_x")
     import_from(checkout)
@@ -244,13 +242,13 @@ def test_a_package_of_a_named_source_does_not_replace_the_installed_one(site, tm
     assert str(checkout) in str(caught.value)
 
 
-def test_a_package_of_a_named_source_does_not_replace_an_absent_one(tmp_path):
+def test_named_source_keeps_absent_package_absent(tmp_path):
     import_from(package(tmp_path, "amplifier_module_tool_x"))
     with pytest.raises(ModuleConflictError, match="already imported"):
         import_by_name("amplifier_module_tool_x")
 
 
-def test_a_held_root_does_not_hide_later_entries_of_the_path(tmp_path, monkeypatch, held):
+def test_held_root_hides_no_later_entries(tmp_path, monkeypatch, held):
     checkout = root(tmp_path, "tool-x")
     installed = package(tmp_path / "late", "amplifier_module_tool_x")
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -261,9 +259,7 @@ def test_a_held_root_does_not_hide_later_entries_of_the_path(tmp_path, monkeypat
     assert spec.origin == str(installed / "__init__.py")
 
 
-def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(
-    tmp_path, monkeypatch, held
-):
+def test_foreign_finder_does_not_revive_held_roots(tmp_path, monkeypatch, held):
     class Rewriting:
         def find_spec(self, name, path=None, target=None):
             return PathFinder.find_spec(name, path)
@@ -274,7 +270,8 @@ def test_a_finder_that_reads_the_whole_path_does_not_bring_held_roots_back(
     assert find_installed("amplifier_module_tool_x") is None
 
 
-def test_finding_imports_nothing_and_ignores_held_roots_and_plain_directories(tmp_path, site, held):
+def test_finding_imports_nothing(tmp_path, site, held):
+    """Held roots and plain directories are ignored."""
     package(site, "acme", "raise SystemExit\n")
     (site / "plain").mkdir()
     checkout = root(tmp_path, "tool-x")

@@ -27,20 +27,20 @@ def loaded(mount, **changes):
 @pytest.mark.parametrize(
     "module_id", ["a", "tool-bash", "loop_basic", "hooks-tool-x", "x1", "a" * 64, "a-", "a--b"]
 )
-def test_an_id_of_the_grammar_is_accepted(module_id):
+def test_id_of_grammar_is_accepted(module_id):
     loader = ModuleLoader(modules={module_id: print})
     assert [found.module_id for found in loader._registered.values()] == [module_id]
 
 
 @given(st.from_regex(r"[a-z][a-z0-9_-]{0,63}", fullmatch=True))
-def test_every_id_makes_an_importable_name(module_id):
+def test_every_id_makes_importable_name(module_id):
     name = package_name(module_id)
     assert name.isidentifier()
     assert name.isascii()
 
 
 @given(st.text(max_size=80))
-def test_an_accepted_id_holds_nothing_but_the_grammar(text):
+def test_accepted_id_follows_grammar(text):
     if not is_module_id(text):
         return
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -68,11 +68,11 @@ def test_an_accepted_id_holds_nothing_but_the_grammar(text):
         ("x", None),
     ],
 )
-def test_only_the_first_word_of_an_id_names_its_kind(module_id, expected):
+def test_first_word_of_id_names_kind(module_id, expected):
     assert type_from_id(module_id) == expected
 
 
-def test_a_record_cannot_be_changed_and_does_not_show_its_configuration():
+def test_record_is_frozen_and_hides_configuration():
     record = loaded(print, config={"api_key": "sk-secret"})
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         record.module_id = "other"
@@ -80,7 +80,7 @@ def test_a_record_cannot_be_changed_and_does_not_show_its_configuration():
     assert "sk-secret" not in repr(record)
 
 
-async def test_calling_a_record_mounts_with_its_configuration():
+async def test_calling_record_mounts_with_configuration():
     async def mount(coordinator, config):
         return coordinator, config
 
@@ -89,7 +89,7 @@ async def test_calling_a_record_mounts_with_its_configuration():
     assert await loaded(mount, config={})("coordinator") == ("coordinator", {})
 
 
-async def test_a_structured_mount_is_handed_to_the_host():
+async def test_structured_mount_is_passed_to_host():
     entered = []
 
     @asynccontextmanager
@@ -106,7 +106,7 @@ async def test_a_structured_mount_is_handed_to_the_host():
     assert entered == [{"key": 1}]
 
 
-async def test_a_structured_mount_needs_a_host():
+async def test_structured_mount_needs_host():
     @asynccontextmanager
     async def mount(coordinator, config):
         yield
@@ -118,7 +118,7 @@ async def test_a_structured_mount_needs_a_host():
     assert caught.value.reason_code == "mount_failed"
 
 
-async def test_an_instance_that_happens_to_be_a_context_manager_is_returned_as_it_is():
+async def test_context_manager_instance_is_returned_unentered():
     class Instance:
         async def __aenter__(self):
             raise AssertionError("not to be called")

@@ -46,7 +46,7 @@ class Resolver:
 # ── registered in process ────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_registered_function_is_loaded():
+async def test_registered_function_is_loaded():
     loader = ModuleLoader(modules={"tool-own": mount_example})
     plan_config = {"a": 1}
     loaded = await loader.load("tool-own", plan_config)
@@ -63,7 +63,7 @@ async def test_a_registered_function_is_loaded():
     assert (await loader.load("tool-own")).config == {}
 
 
-async def test_a_kind_can_be_given_at_registration_or_stay_open():
+async def test_kind_of_registration_is_optional():
     loader = ModuleLoader()
     loader.register("own", mount_example)
     assert (await loader.load("own")).module_type is None
@@ -74,7 +74,7 @@ async def test_a_kind_can_be_given_at_registration_or_stay_open():
         await loader.load("own")
 
 
-def test_one_id_cannot_be_registered_for_two_things():
+def test_id_cannot_be_registered_twice():
     loader = ModuleLoader(modules={"tool-own": mount_example})
     loader.register("tool-own", mount_example)
     with pytest.raises(ModuleConflictError, match="'tool-own' is already registered as"):
@@ -87,7 +87,7 @@ def test_one_id_cannot_be_registered_for_two_things():
 
 
 @pytest.mark.parametrize("config", [[], "x", 7])
-async def test_a_configuration_that_is_no_mapping_is_refused(config):
+async def test_configuration_must_be_mapping(config):
     with pytest.raises(TypeError, match="config of module 'tool-own' is"):
         await ModuleLoader(modules={"tool-own": mount_example}).load("tool-own", config)
 
@@ -95,7 +95,7 @@ async def test_a_configuration_that_is_no_mapping_is_refused(config):
 # ── entry points ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_entry_point_is_loaded_and_not_mounted(site):
+async def test_entry_point_is_loaded_but_not_mounted(site):
     distribution(site, "acme", {"tool-acme": "acme.sub:mount"}, version="1.2")
     package(site, "acme", "", sub=NEVER_MOUNTED + "async def on_session_ready(coordinator): pass\n")
     loaded = await ModuleLoader().load("tool-acme")
@@ -106,7 +106,7 @@ async def test_an_entry_point_is_loaded_and_not_mounted(site):
     assert loaded.module_type == "tool"
 
 
-async def test_an_entry_point_may_name_a_python_module(site):
+async def test_entry_point_may_name_python_module(site):
     distribution(site, "acme", {"tool-acme": "acme"})
     package(site, "acme", "__amplifier_module_type__ = 'hook'\n" + MOUNT)
     loaded = await ModuleLoader().load("tool-acme")
@@ -114,7 +114,7 @@ async def test_an_entry_point_may_name_a_python_module(site):
     assert loaded.path == site / "acme"
 
 
-async def test_the_callback_is_looked_up_where_mount_is_defined(site):
+async def test_ready_callback_comes_from_defining_module(site):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     package(
         site,
@@ -126,7 +126,7 @@ async def test_the_callback_is_looked_up_where_mount_is_defined(site):
     assert loaded.on_session_ready is sys.modules["acme._impl"].on_session_ready
 
 
-async def test_a_package_that_hosts_modules_declares_nothing_about_them(site):
+async def test_hosting_package_declares_nothing(site):
     distribution(site, "acme", {"acme-thing": "acme.sub:mount"})
     package(
         site,
@@ -138,7 +138,7 @@ async def test_a_package_that_hosts_modules_declares_nothing_about_them(site):
     assert (loaded.module_type, loaded.on_session_ready) == (None, None)
 
 
-async def test_a_synchronous_callback_is_skipped_with_a_warning_at_every_load(site, caplog):
+async def test_synchronous_callback_warns_at_every_load(site, caplog):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     package(site, "acme", MOUNT + "def on_session_ready(coordinator): pass\n")
     for expected in (1, 2):
@@ -148,9 +148,7 @@ async def test_a_synchronous_callback_is_skipped_with_a_warning_at_every_load(si
     assert "'tool-acme' (entry point tool-acme of acme 1.0): on_session_ready is" in caplog.text
 
 
-async def test_a_mount_that_was_replaced_and_a_python_module_that_was_imported_anew_are_noticed(
-    site, monkeypatch
-):
+async def test_replaced_mount_and_reimported_module_are_noticed(site, monkeypatch):
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     package(site, "acme")
     first = await ModuleLoader().load("tool-acme")
@@ -163,7 +161,7 @@ async def test_a_mount_that_was_replaced_and_a_python_module_that_was_imported_a
     assert second.mount is not first.mount
 
 
-async def test_one_loader_notices_an_installed_and_an_uninstalled_distribution(site):
+async def test_loader_notices_installation_and_removal(site):
     loader = ModuleLoader()
     with pytest.raises(ModuleNotFoundError):
         await loader.load("tool-acme")
@@ -186,7 +184,7 @@ BROKEN_ENTRY_POINTS = {
 @pytest.mark.parametrize(
     ("value", "words", "reason"), BROKEN_ENTRY_POINTS.values(), ids=BROKEN_ENTRY_POINTS
 )
-async def test_a_broken_entry_point_is_never_reported_as_not_found(site, value, words, reason):
+async def test_broken_entry_point_is_not_missing(site, value, words, reason):
     distribution(site, "acme", {"tool-x": value})
     package(
         site,
@@ -206,7 +204,7 @@ async def test_a_broken_entry_point_is_never_reported_as_not_found(site, value, 
 # ── search paths and the conventional package ────────────────────────────────────────────────────
 
 
-async def test_a_module_on_a_search_path_is_loaded(tmp_path, make_loader):
+async def test_module_on_search_path_is_loaded(tmp_path, make_loader):
     checkout = root(tmp_path, "hooks-tool-x", NEVER_MOUNTED)
     loaded = await make_loader(search_paths=[str(tmp_path)]).load("hooks-tool-x")
     assert loaded.module_type == "hook"
@@ -214,9 +212,7 @@ async def test_a_module_on_a_search_path_is_loaded(tmp_path, make_loader):
     assert loaded.origin == f"path {checkout}"
 
 
-async def test_a_search_path_that_is_named_twice_lists_its_modules_once(
-    tmp_path, make_loader, monkeypatch
-):
+async def test_repeated_search_path_lists_modules_once(tmp_path, make_loader, monkeypatch):
     root(tmp_path, "tool-x")
     monkeypatch.setenv("AMPLIFIER_MODULES", os.pathsep.join([str(tmp_path), str(tmp_path)]))
     assert [module.id for module in await make_loader().discover() if module.id == "tool-x"] == [
@@ -233,19 +229,19 @@ class Builtin:
         self.path = path
 
 
-async def test_a_resolver_without_a_readable_signature_gets_its_hint_by_position(tmp_path):
+async def test_resolver_without_readable_signature(tmp_path):
     resolver = Builtin(str(tmp_path))
     assert await _resolve_with(resolver, "tool-x", None, str(tmp_path)) == tmp_path
 
 
-async def test_the_conventional_package_is_the_last_resort(site):
+async def test_conventional_package_is_last_resort(site):
     package(site, "amplifier_module_tool_x")
     loaded = await ModuleLoader().load("tool-x")
     assert loaded.origin == "package amplifier_module_tool_x"
     assert loaded.path == site / "amplifier_module_tool_x"
 
 
-async def test_a_package_that_a_stale_directory_listing_hides_is_found(site):
+async def test_package_hidden_by_stale_listing_is_found(site):
     with pytest.raises(ModuleNotFoundError):
         await ModuleLoader().load("tool-x")
     status = site.stat()
@@ -256,7 +252,7 @@ async def test_a_package_that_a_stale_directory_listing_hides_is_found(site):
     assert (await ModuleLoader().load("tool-x")).path == site / "amplifier_module_tool_x"
 
 
-async def test_a_python_module_that_an_embedder_made_counts_as_the_conventional_package(
+async def test_embedder_made_python_module_is_found(
     monkeypatch,
 ):
     module = types.ModuleType("amplifier_module_tool_x")
@@ -265,7 +261,7 @@ async def test_a_python_module_that_an_embedder_made_counts_as_the_conventional_
     assert (await ModuleLoader().load("tool-x")).mount is mount_example
 
 
-async def test_a_source_named_to_one_loader_does_not_leak_into_another(tmp_path, make_loader):
+async def test_source_does_not_leak_between_loaders(tmp_path, make_loader):
     checkout = root(tmp_path, "tool-x")
     await make_loader().load("tool-x", source_hint=checkout)
     assert str(checkout) in sys.path
@@ -282,9 +278,7 @@ async def test_a_source_named_to_one_loader_does_not_leak_into_another(tmp_path,
 @pytest.mark.parametrize(
     "form", [str, lambda path: path, lambda path: path.as_uri()], ids=["str", "Path", "uri"]
 )
-async def test_without_a_resolver_a_path_is_loaded_from_directly(
-    tmp_path, make_loader, keyword, form
-):
+async def test_path_without_resolver_is_loaded_directly(tmp_path, make_loader, keyword, form):
     checkout = root(tmp_path, "tool-x")
     loaded = await make_loader(modules={"tool-x": mount_example}).load(
         "tool-x", **{keyword: form(checkout)}
@@ -292,7 +286,7 @@ async def test_without_a_resolver_a_path_is_loaded_from_directly(
     assert loaded.path == checkout / "amplifier_module_tool_x"
 
 
-async def test_a_resolver_is_asked_first_and_gets_both_hints(tmp_path, make_loader):
+async def test_resolver_comes_first_and_gets_both_hints(tmp_path, make_loader):
     checkout = root(tmp_path, "tool-x")
     resolver = Resolver(checkout)
     loader = make_loader(Coordinator(resolver), modules={"tool-x": mount_example})
@@ -309,7 +303,7 @@ async def test_a_resolver_is_asked_first_and_gets_both_hints(tmp_path, make_load
     ]
 
 
-async def test_the_coordinator_can_be_set_later_or_given_per_load(tmp_path, make_loader):
+async def test_coordinator_set_later_or_per_load(tmp_path, make_loader):
     checkout = root(tmp_path, "tool-x")
     loader = make_loader()
     assert (
@@ -330,7 +324,7 @@ DerivedNotFound = type("GitModuleMissing", (ForeignNotFound,), {})
 @pytest.mark.parametrize(
     "error", [ModuleNotFoundError, builtins.ModuleNotFoundError, ForeignNotFound, DerivedNotFound]
 )
-async def test_what_a_resolver_does_not_know_is_looked_for_directly(error, caplog):
+async def test_module_unknown_to_resolver_is_searched_directly(error, caplog):
     loader = ModuleLoader(
         Coordinator(Resolver(error("unknown here"))), modules={"tool-x": mount_example}
     )
@@ -338,7 +332,7 @@ async def test_what_a_resolver_does_not_know_is_looked_for_directly(error, caplo
     assert "WARNING" not in caplog.text
 
 
-async def test_a_resolver_that_lacks_a_package_itself_is_warned_about(caplog):
+async def test_resolver_lacking_package_is_warned_about(caplog):
     error = builtins.ModuleNotFoundError("No module named 'git'", name="git")
     loader = ModuleLoader(Coordinator(Resolver(error)), modules={"tool-x": mount_example})
     assert (await loader.load("tool-x")).mount is mount_example
@@ -346,7 +340,7 @@ async def test_a_resolver_that_lacks_a_package_itself_is_warned_about(caplog):
     assert "No module named 'git'" in caplog.text
 
 
-async def test_an_unknown_module_error_names_the_places_of_resolver_and_loader(tmp_path):
+async def test_unknown_module_error_names_all_places(tmp_path):
     error = ModuleNotFoundError("nothing in the workspace", searched=["workspace /w", "cache /c"])
     loader = ModuleLoader(Coordinator(Resolver(error)), [tmp_path / "search"])
     with pytest.raises(ModuleNotFoundError) as caught:
@@ -364,7 +358,7 @@ async def test_an_unknown_module_error_names_the_places_of_resolver_and_loader(t
         assert f"\n  - {place}" in str(caught.value)
 
 
-async def test_a_resolvers_other_errors_leave_unchanged():
+async def test_other_resolver_errors_propagate():
     for error in (
         PermissionError("no"),
         ImportError("no"),
@@ -378,7 +372,7 @@ async def test_a_resolvers_other_errors_leave_unchanged():
         assert caught.value is error
 
 
-async def test_a_sources_not_found_counts_like_the_resolvers():
+async def test_missing_source_counts_like_unknown_module():
     class Source:
         async def resolve(self):
             raise ModuleNotFoundError("the clone is gone")
@@ -390,7 +384,7 @@ async def test_a_sources_not_found_counts_like_the_resolvers():
 # ── sys.path ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_root_is_importable_while_its_loaders_live(tmp_path, make_loader):
+async def test_root_is_importable_while_loaders_live(tmp_path, make_loader):
     checkout = root(tmp_path, "tool-x", "import beside_x\n" + MOUNT, beside_x="", lazy_x="")
     one, two = make_loader(), make_loader()
     await one.load("tool-x", source_hint=checkout)
@@ -408,7 +402,7 @@ async def test_a_root_is_importable_while_its_loaders_live(tmp_path, make_loader
     assert str(checkout) in sys.path
 
 
-async def test_a_root_that_is_a_package_needs_no_entry(tmp_path, make_loader):
+async def test_root_package_needs_no_entry(tmp_path, make_loader):
     directory = package(tmp_path, "amplifier_module_tool_x")
     before = list(sys.path)
     loaded = await make_loader().load("tool-x", source_hint=directory)
@@ -418,7 +412,7 @@ async def test_a_root_that_is_a_package_needs_no_entry(tmp_path, make_loader):
 @pytest.mark.parametrize(
     "body", ["raise RuntimeError\n", "number = 7\n", "mount = 7\n", "import sys\nsys.exit()\n"]
 )
-async def test_a_failed_load_leaves_neither_an_entry_nor_a_module(tmp_path, body):
+async def test_failed_load_leaves_nothing_behind(tmp_path, body):
     checkout = root(tmp_path, "tool-x", "import beside_x\n" + body, beside_x="")
     before = list(sys.path), set(sys.modules)
     loader = ModuleLoader()
@@ -428,7 +422,7 @@ async def test_a_failed_load_leaves_neither_an_entry_nor_a_module(tmp_path, body
     assert repr(loader) == "<ModuleLoader 0 registered, 0 loaded, 0 sys.path entries held>"
 
 
-async def test_a_failed_load_keeps_an_entry_that_another_module_needs(tmp_path, make_loader):
+async def test_failed_load_keeps_shared_entry(tmp_path, make_loader):
     package(tmp_path, "amplifier_module_tool_a")
     package(tmp_path, "amplifier_module_tool_b", "raise RuntimeError\n")
     loader = make_loader()
@@ -442,9 +436,7 @@ async def test_a_failed_load_keeps_an_entry_that_another_module_needs(tmp_path, 
 
 
 @pytest.mark.parametrize("known_by", ["registration", "entry point", "search path"])
-async def test_not_found_names_the_id_the_searched_places_and_the_nearest_id(
-    site, tmp_path, known_by
-):
+async def test_not_found_error_names_places_and_suggestion(site, tmp_path, known_by):
     search = tmp_path / "search"
     search.mkdir()
     modules = {}
@@ -475,7 +467,7 @@ async def test_not_found_suggests_nothing_far_off(wanted):
     assert "search paths (none given, and AMPLIFIER_MODULES names none)" in caught.value.searched
 
 
-async def test_removed_provider_is_not_found_and_what_replaces_it_is_named():
+async def test_removed_provider_error_names_replacement():
     with pytest.raises(
         ModuleNotFoundError,
         match=r"no module 'provider-local' was found; provider-local was removed: .*base_url",
@@ -486,9 +478,7 @@ async def test_removed_provider_is_not_found_and_what_replaces_it_is_named():
 # ── the rest ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_import_hook_is_called_before_the_first_import_of_a_package(
-    site, tmp_path, make_loader
-):
+async def test_import_hook_precedes_first_import(site, tmp_path, make_loader):
     distribution(site, "acme", {"tool-acme": "acme.sub:mount"})
     package(site, "acme", "", sub=MOUNT)
     package(site, "amplifier_module_tool_y")
@@ -522,7 +512,7 @@ class Forged(Exception):
         (KeyboardInterrupt(), "unknown"),
     ],
 )
-def test_only_our_own_errors_carry_a_reason(error, reason):
+def test_only_own_errors_carry_reason(error, reason):
     assert module_failure_reason(error) == reason
 
 
@@ -535,9 +525,7 @@ def test_only_our_own_errors_carry_a_reason(error, reason):
         ("tool.wasm", "", "a WebAssembly module"),
     ],
 )
-async def test_a_module_in_another_language_is_refused_with_a_sentence(
-    tmp_path, make_loader, file, text, kind
-):
+async def test_module_in_other_language_is_refused(tmp_path, make_loader, file, text, kind):
     (tmp_path / file).write_text(text)
     with pytest.raises(
         ModuleLoadError, match=f"holds {kind}, and only Python modules are loaded here"
@@ -545,7 +533,7 @@ async def test_a_module_in_another_language_is_refused_with_a_sentence(
         await make_loader().load("tool-other", source_hint=str(tmp_path))
 
 
-async def test_the_manifest_of_a_python_module_is_no_obstacle(tmp_path, make_loader):
+async def test_python_module_may_have_manifest(tmp_path, make_loader):
     package = tmp_path / "amplifier_module_tool_with_manifest"
     package.mkdir()
     (package / "__init__.py").write_text("async def mount(coordinator, config=None): ...\n")

@@ -27,7 +27,7 @@ def located(module_id, source=None, **options) -> FoundModule:
     return found
 
 
-def test_a_directory_comes_before_the_built_in_module(site, tmp_path):
+def test_directory_precedes_built_in_module(site, tmp_path):
     directory = root(tmp_path, "tool-todo", POISON)
     found = located("tool-todo", search_paths=[tmp_path])
     assert (found.root, found.source) == (directory, str(directory))
@@ -35,7 +35,7 @@ def test_a_directory_comes_before_the_built_in_module(site, tmp_path):
     assert located("tool-todo", "builtin", search_paths=[tmp_path]).is_built_in
 
 
-def test_a_source_is_a_path_or_a_pin(site, tmp_path):
+def test_source_is_path_or_pin(site, tmp_path):
     distribution(site, "acme", {"tool-x": "acme:mount"})
     distribution(site, "evil", {"tool-x": "evil:mount"})
     assert located("tool-x", str(tmp_path)).root == tmp_path
@@ -50,7 +50,7 @@ def test_a_source_is_a_path_or_a_pin(site, tmp_path):
         ModuleLoader().locate("tool-x", "git+https://example.org/x")
 
 
-def test_what_is_found_says_what_it_declares_without_being_imported(tmp_path):
+def test_declarations_are_read_without_import(tmp_path):
     body = (
         '"""Does x."""\n__amplifier_module_type__ = "hook"\n__amplifier_backends__ = ("asyncio",)\n'
         + POISON

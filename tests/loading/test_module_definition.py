@@ -96,12 +96,12 @@ UNFITTING = [
 
 
 @pytest.mark.parametrize("mount", FITTING)
-def test_what_can_be_called_with_coordinator_and_config_is_accepted(mount):
+def test_mount_with_fitting_signature_is_accepted(mount):
     assert examine_registered("tool-x", mount, None).mount is mount
 
 
 @pytest.mark.parametrize("mount", UNFITTING)
-def test_what_cannot_be_called_so_is_refused_with_its_signature(mount):
+def test_mount_with_wrong_signature_is_refused(mount):
     with pytest.raises(
         ModuleLoadError, match=r"the signature is mount\(.*expected one that can be called as"
     ) as caught:
@@ -111,7 +111,7 @@ def test_what_cannot_be_called_so_is_refused_with_its_signature(mount):
 
 
 @pytest.mark.parametrize("mount", [None, 7, "mount", types.ModuleType("m")])
-def test_a_mount_that_is_not_callable_is_refused(mount):
+def test_uncallable_mount_is_refused(mount):
     with pytest.raises(
         ModuleLoadError, match=r"expected async def mount\(coordinator, config\)"
     ) as caught:
@@ -119,7 +119,7 @@ def test_a_mount_that_is_not_callable_is_refused(mount):
     assert caught.value.reason_code == "invalid_entry_point"
 
 
-def test_a_missing_mount_is_refused():
+def test_missing_mount_is_refused():
     with pytest.raises(
         ModuleLoadError, match="has no 'mount' in the Python module 'amplifier_module_example'"
     ):
@@ -128,14 +128,14 @@ def test_a_missing_mount_is_refused():
         examine_imported("tool-x", module_with(mount=good_mount), "a.b", origin="here")
 
 
-def test_the_declared_kind_wins_over_the_id():
+def test_declared_kind_wins_over_id():
     module = module_with(mount=good_mount, __amplifier_module_type__="hook")
     assert examine_imported("tool-x", module, origin="here").module_type == "hook"
     assert examine_registered("tool-x", module, None).module_type == "hook"
     assert examine_registered("tool-x", module, "context").module_type == "context"
 
 
-def test_without_a_declaration_the_id_decides_the_kind_or_it_is_unknown():
+def test_undeclared_kind_follows_id_or_is_unknown():
     assert (
         examine_imported("hooks-tool-x", module_with(mount=good_mount), origin="here").module_type
         == "hook"
@@ -147,7 +147,7 @@ def test_without_a_declaration_the_id_decides_the_kind_or_it_is_unknown():
 
 
 @pytest.mark.parametrize("declared", ["widget", "Tool", "", 7, ["tool"]])
-def test_an_unknown_declared_kind_is_refused(declared):
+def test_unknown_declared_kind_is_refused(declared):
     module = module_with(mount=good_mount, __amplifier_module_type__=declared)
     with pytest.raises(ModuleLoadError, match="expected one of 'orchestrator'") as caught:
         examine_imported("tool-x", module, origin="here")
@@ -155,7 +155,7 @@ def test_an_unknown_declared_kind_is_refused(declared):
     assert repr(declared) in str(caught.value)
 
 
-def test_an_asynchronous_ready_callback_is_kept():
+def test_asynchronous_ready_callback_is_kept():
     async def on_session_ready(coordinator):
         return None
 
@@ -172,7 +172,7 @@ def test_an_asynchronous_ready_callback_is_kept():
 
 
 @pytest.mark.parametrize("ready", [lambda coordinator: None, 7])
-def test_any_other_ready_callback_is_left_out_with_a_complaint(ready):
+def test_invalid_ready_callback_is_dropped_with_complaint(ready):
     definition = examine_registered(
         "tool-x", module_with(mount=good_mount, on_session_ready=ready), None
     )
@@ -181,7 +181,7 @@ def test_any_other_ready_callback_is_left_out_with_a_complaint(ready):
     assert "expected async def on_session_ready(coordinator)" in definition.complaint
 
 
-def test_a_bare_function_takes_nothing_from_the_module_it_is_defined_in(monkeypatch):
+def test_bare_function_ignores_its_defining_module(monkeypatch):
     async def on_session_ready(coordinator):
         return None
 
@@ -189,7 +189,7 @@ def test_a_bare_function_takes_nothing_from_the_module_it_is_defined_in(monkeypa
     assert examine_registered("tool-x", good_mount, None).on_session_ready is None
 
 
-def test_an_attribute_that_explodes_is_the_modules_failure():
+def test_exploding_attribute_is_module_failure():
     def explode(name):
         raise RuntimeError("lazily broken")
 

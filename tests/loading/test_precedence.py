@@ -45,7 +45,7 @@ async def loaded(source=None, loader=None):
 # ── who wins ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_installed_module_takes_precedence_over_the_built_in_one(published, caplog):
+async def test_installed_module_precedes_built_in(published, caplog):
     with caplog.at_level(logging.INFO):
         loader = ModuleLoader()
         assert await loaded(loader=loader) == published
@@ -57,14 +57,14 @@ async def test_an_installed_module_takes_precedence_over_the_built_in_one(publis
     assert not ModuleLoader().locate("tool-todo").is_built_in
 
 
-async def test_without_another_the_built_in_one_is_used_and_nothing_is_logged(site, caplog):
+async def test_built_in_module_is_used_silently(site, caplog):
     with caplog.at_level(logging.INFO):
         assert await loaded() == OURS
     assert logged(caplog) == []
     assert ModuleLoader().locate("tool-todo").is_built_in
 
 
-async def test_a_session_mounts_the_installed_one_and_its_plan_can_pin_ours(site):
+async def test_plan_pins_built_in_over_installed(site):
     distribution(site, "acme", {"tool-todo": "acme:mount"})
     tool = "type('Tool', (), {'name': 'todo', 'description': 'theirs', 'execute': None})()"
     package(
@@ -90,19 +90,19 @@ async def test_a_session_mounts_the_installed_one_and_its_plan_can_pin_ours(site
 
 
 @pytest.mark.parametrize("name", ["amplifier_module_tool_todo", "Amplifier-Module.Tool_Todo"])
-async def test_a_source_pins_a_distribution_by_its_name(published, name):
+async def test_source_pins_distribution_by_name(published, name):
     assert await loaded({"distribution": name}) == published
 
 
 @pytest.mark.parametrize("source", ["builtin", {"distribution": "amplifier"}])
-async def test_a_source_pins_the_built_in_module(published, source, caplog):
+async def test_source_pins_built_in_module(published, source, caplog):
     with caplog.at_level(logging.INFO):
         assert await loaded(source) == OURS
     assert logged(caplog) == []
     assert published not in sys.modules
 
 
-async def test_no_resolver_is_asked_about_a_pin(published):
+async def test_pin_bypasses_resolver(published):
     class Resolver:
         def resolve(self, module_id, source_hint=None):
             raise AssertionError(f"asked about {module_id}")
@@ -124,7 +124,7 @@ async def test_no_resolver_is_asked_about_a_pin(published):
         ({"distribution": "absent"}, '"builtin" (entry point tool-todo of amplifier'),
     ],
 )
-async def test_a_pin_that_fits_nothing_lists_the_alternatives(published, site, source, words):
+async def test_unmatched_pin_lists_alternatives(published, site, source, words):
     distribution(site, "other", {"tool-other": "other:mount"})
     with pytest.raises(ModuleLoadError) as caught:
         await loaded(source)
@@ -146,7 +146,7 @@ async def test_a_pin_that_fits_nothing_lists_the_alternatives(published, site, s
         ["builtin"],
     ],
 )
-def test_other_sources_are_no_pins(source):
+def test_other_sources_are_not_pins(source):
     assert not is_pin(source)
 
 
@@ -161,7 +161,7 @@ def contested(site):
         package(site, name)
 
 
-async def test_two_claims_are_an_error_only_when_the_id_is_used(contested):
+async def test_contested_id_fails_only_when_used(contested):
     loader = ModuleLoader()
     assert (await loader.load("tool-acme")).module_id == "tool-acme"
     ids = [info.id for info in await loader.discover()]
@@ -177,7 +177,7 @@ async def test_two_claims_are_an_error_only_when_the_id_is_used(contested):
         assert words in str(caught.value)
 
 
-async def test_a_session_goes_on_without_a_contested_tool(contested):
+async def test_session_continues_without_contested_tool(contested):
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "tools": ["tool-todo", "tool-filesystem"],
@@ -187,7 +187,7 @@ async def test_a_session_goes_on_without_a_contested_tool(contested):
         assert "read_file" in session.coordinator.get("tools")
 
 
-async def test_a_broken_module_is_not_replaced_by_the_built_in_one(site):
+async def test_broken_module_has_no_built_in_fallback(site):
     distribution(site, "acme", {"tool-todo": "acme:mount"})
     package(site, "acme", "import no_such_library\n")
     with pytest.raises(ModuleLoadError, match="no_such_library"):
@@ -204,7 +204,7 @@ def entries(module_id, loader=None):
     return [(entry.origin, entry.source, entry.is_used, entry.info.description) for entry in found]
 
 
-async def test_the_catalogue_shows_which_one_is_used_each_with_its_own_description(published):
+async def test_catalogue_shows_used_module_and_descriptions(published):
     theirs, ours = entries("tool-todo")
     assert theirs == (
         "amplifier_module_tool_todo 1.2",
@@ -227,7 +227,7 @@ async def test_contested_ids_are_not_used(contested):
     ]
 
 
-async def test_what_is_registered_in_process_comes_first(published, tmp_path):
+async def test_in_process_registration_comes_first(published, tmp_path):
     root(tmp_path, "tool-todo")
     loader = ModuleLoader(
         search_paths=[tmp_path], modules={"tool-todo": lambda coordinator, config: None}
@@ -243,7 +243,7 @@ async def test_what_is_registered_in_process_comes_first(published, tmp_path):
     ]
 
 
-def test_a_distribution_without_a_summary_is_described_by_its_module(site):
+def test_description_without_summary_is_module_docstring(site):
     write(
         site / "acme-1.dist-info" / "entry_points.txt",
         "[amplifier.modules]\ntool-acme = acme:mount\n",
@@ -253,7 +253,7 @@ def test_a_distribution_without_a_summary_is_described_by_its_module(site):
     assert description == "does what Acme does"
 
 
-def test_built_in_modules_are_each_described_in_their_own_words():
+def test_built_in_descriptions_are_distinct():
     found = [
         entry.info.description for entry in ModuleLoader().catalogue() if entry.source == "builtin"
     ]
@@ -269,7 +269,7 @@ def test_only_this_package_declares_built_in_modules(site):
     assert entries("tool-evil") == []
 
 
-def test_published_programs_find_none_of_our_modules_among_theirs():
+def test_published_entry_points_exclude_own_modules():
     from importlib.metadata import entry_points
 
     ours = [
@@ -303,7 +303,7 @@ def test_every_built_in_module_is_declared():
     assert declared == names
 
 
-async def test_a_child_session_uses_what_its_parent_uses(published):
+async def test_child_session_uses_modules_of_parent(published):
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-own"},
         "tools": ["tool-todo"],

@@ -30,11 +30,11 @@ from tests.loading._forge import package, root, write
         ("/a#b", "/a#b"),
     ],
 )
-def test_a_path_or_a_file_uri_needs_no_resolver(hint, expected):
+def test_path_or_file_uri_needs_no_resolver(hint, expected):
     assert path_from_hint(hint, "tool-x") == Path(expected)
 
 
-def test_the_home_directory_is_expanded(monkeypatch):
+def test_home_directory_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/user")
     assert path_from_hint("~/x", "tool-x") == Path("/home/user/x")
 
@@ -56,7 +56,7 @@ def test_the_home_directory_is_expanded(monkeypatch):
         b"/a",
     ],
 )
-def test_any_other_hint_is_a_resolvers_business(hint):
+def test_other_hints_are_left_to_resolvers(hint):
     with pytest.raises(
         ModuleLoadError, match="mount a resolver at 'module-source-resolver'"
     ) as caught:
@@ -89,11 +89,11 @@ def resolver_with(method, name="resolve"):
         (lambda module_id: f"/{module_id}", "/tool-x"),
     ],
 )
-async def test_a_resolver_gets_the_hints_its_signature_takes(method, expected):
+async def test_resolver_gets_hints_of_its_signature(method, expected):
     assert await resolve_with(resolver_with(method), "tool-x", "new", "old") == Path(expected)
 
 
-async def test_the_asynchronous_method_is_preferred():
+async def test_asynchronous_method_is_preferred():
     class Resolver:
         def resolve(self, module_id):
             raise AssertionError("the other one was to be called")
@@ -117,7 +117,7 @@ class AsyncSource:
 @pytest.mark.parametrize(
     "source", [SyncSource(), AsyncSource(), Path("/from/source"), "/from/source"]
 )
-async def test_a_resolver_may_answer_with_a_source_or_a_path(source):
+async def test_resolver_returns_source_or_path(source):
     async def async_resolve(module_id):
         return source
 
@@ -140,24 +140,24 @@ async def test_any_other_answer_is_refused(answer):
 # ── the package in a root ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_root_that_is_a_package_is_the_package(tmp_path):
+def test_root_package_is_found(tmp_path):
     directory = package(tmp_path, "amplifier_module_tool_x")
     package(directory, "amplifier_module_inner")
     assert find_package(directory, "tool-x") == ("amplifier_module_tool_x", directory)
 
 
-def test_a_root_that_cannot_be_imported_by_its_name_gets_the_conventional_one(tmp_path):
+def test_unimportable_root_gets_conventional_name(tmp_path):
     directory = package(tmp_path, "tool-x@main")
     assert find_package(directory, "tool-x") == ("amplifier_module_tool_x", directory)
 
 
-def test_the_conventional_package_wins_over_others(tmp_path):
+def test_conventional_package_wins_over_others(tmp_path):
     directory = root(tmp_path, "tool-x")
     package(directory, "amplifier_module_a")
     assert find_package(directory, "tool-x")[0] == "amplifier_module_tool_x"
 
 
-def test_a_single_package_of_another_name_is_taken(tmp_path):
+def test_single_package_of_other_name_is_found(tmp_path):
     inner = package(tmp_path, "amplifier_module_other")
     write(tmp_path / "amplifier_module_no_package" / "data.txt")
     assert find_package(tmp_path, "tool-x") == ("amplifier_module_other", inner)
@@ -172,7 +172,7 @@ def test_a_single_package_of_another_name_is_taken(tmp_path):
         ("file.py", r"file\.py is not a directory", "missing_source"),
     ],
 )
-def test_a_root_without_the_package_is_refused(tmp_path, root_of, words, reason):
+def test_root_without_package_is_refused(tmp_path, root_of, words, reason):
     (tmp_path / "empty").mkdir()
     write(tmp_path / "file.py")
     for name in ("a", "b"):

@@ -13,7 +13,7 @@ def _path_restored(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-def test_an_entry_goes_behind_everything_else():
+def test_entry_is_appended_last():
     roots = HeldRoots()
     assert roots.add("/some/place", None)
     assert sys.path[-1] == "/some/place"
@@ -22,14 +22,14 @@ def test_an_entry_goes_behind_everything_else():
     assert "/some/place" not in sys.path
 
 
-def test_an_entry_that_was_there_before_is_neither_held_nor_removed():
+def test_earlier_entry_is_neither_held_nor_removed():
     sys.path.append("/some/place")
     assert not HeldRoots().add("/some/place", None)
     assert sys.path.count("/some/place") == 1
     assert "/some/place" not in held_roots()
 
 
-def test_an_equal_entry_in_front_survives():
+def test_equal_entry_in_front_survives():
     roots = HeldRoots()
     roots.add("/some/place", None)
     sys.path.insert(0, "/some/place")
@@ -38,7 +38,7 @@ def test_an_equal_entry_in_front_survives():
     assert sys.path.count("/some/place") == 1
 
 
-def test_an_entry_that_was_removed_comes_back_with_the_next_holder():
+def test_removed_entry_returns_with_next_holder():
     one, other = HeldRoots(), HeldRoots()
     one.add("/some/place", None)
     sys.path.remove("/some/place")
@@ -49,7 +49,7 @@ def test_an_entry_that_was_removed_comes_back_with_the_next_holder():
     assert "/some/place" not in sys.path
 
 
-def test_releasing_forgets_the_finder_of_the_entry():
+def test_release_forgets_finder_of_entry():
     roots = HeldRoots()
     roots.add("/some/place", None)
     sys.path_importer_cache["/some/place"] = None
@@ -57,7 +57,7 @@ def test_releasing_forgets_the_finder_of_the_entry():
     assert "/some/place" not in sys.path_importer_cache
 
 
-def test_threads_do_not_lose_a_holder():
+def test_threads_do_not_lose_holder():
     started = threading.Barrier(8)
 
     def work():

@@ -102,9 +102,8 @@ CASES: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("result_type", "answer", "expected"), CASES)
-def test_schema_of_a_type_is_an_object_and_an_answer_that_fits_it_becomes_a_value(
-    result_type, answer, expected
-):
+def test_schema_of_type_reads_fitting_answers(result_type, answer, expected):
+    """The schema is an object, and an answer that fits it becomes a value of the type."""
     form = answer_format(result_type)
     assert form.schema["type"] == "object"
     assert "$ref" not in form.schema
@@ -117,7 +116,7 @@ def test_schema_of_a_type_is_an_object_and_an_answer_that_fits_it_becomes_a_valu
     assert form.read_text(f"```json\n{json.dumps(shown, indent=1)}\n```") == expected
 
 
-def test_all_problems_are_reported_with_their_paths():
+def test_problems_are_reported_with_paths():
     form = answer_format(Invoice)
     with pytest.raises(ResultError) as caught:
         form.read_value(
@@ -129,7 +128,7 @@ def test_all_problems_are_reported_with_their_paths():
     assert "extra" in str(caught.value)
 
 
-def test_a_path_inside_a_wrapped_value_does_not_name_the_wrapper():
+def test_problem_paths_omit_wrapper():
     with pytest.raises(ResultError) as caught:
         answer_format(list[Point]).read_value({"result": [{"x": 1, "y": "two"}]})
     assert [path for path, _ in caught.value.problems] == ["$[0].y"]
@@ -138,14 +137,14 @@ def test_a_path_inside_a_wrapped_value_does_not_name_the_wrapper():
 @pytest.mark.parametrize(
     "text", ["", "I think it is 7.", '{"x": 1', "[" * 100_000, '{"x": 1, "y": NaN}']
 )
-def test_text_that_is_no_answer_is_an_error_with_a_path(text):
+def test_text_without_answer_has_path(text):
     with pytest.raises(ResultError) as caught:
         answer_format(Point).read_text(text)
     assert caught.value.problems
     assert len(caught.value.answer) <= 2000
 
 
-def test_a_validator_of_the_type_itself_is_a_problem_like_any_other():
+def test_validator_of_type_reports_problem():
     @attrs.frozen
     class Even:
         number: int = attrs.field()
@@ -162,7 +161,7 @@ def test_a_validator_of_the_type_itself_is_a_problem_like_any_other():
 
 
 @pytest.mark.parametrize("result_type", [object(), "Invoice", lambda: None, {"type": "nonsense"}])
-def test_a_type_without_a_schema_is_refused(result_type):
+def test_type_without_schema_is_refused(result_type):
     with pytest.raises(TypeError, match="JSON Schema"):
         answer_format(result_type)
 
@@ -186,9 +185,8 @@ class Plain:
         (Callable[[], Review], "Callable"),
     ],
 )
-def test_the_error_says_what_was_found_and_what_works_and_names_no_options_of_other_libraries(
-    result_type, found
-):
+def test_unsupported_type_error_explains_alternatives(result_type, found):
+    """The error names the type and the supported kinds, but no options of other libraries."""
     with pytest.raises(TypeError) as caught:
         answer_format(result_type)
     text = str(caught.value)
@@ -205,7 +203,7 @@ def test_the_error_says_what_was_found_and_what_works_and_names_no_options_of_ot
         assert option not in text
 
 
-def test_problems_inside_a_list_of_pydantic_models_have_their_paths():
+def test_problem_paths_in_pydantic_lists():
     with pytest.raises(ResultError) as caught:
         answer_format(list[Review]).read_value({"result": [{"stars": 9, "text": ""}, {"stars": 1}]})
     assert sorted(path for path, _ in caught.value.problems) == ["$[0].stars", "$[1]"]
@@ -226,7 +224,7 @@ def test_problems_inside_a_list_of_pydantic_models_have_their_paths():
     ),
     st.integers(1, 9),
 )
-def test_a_partial_answer_grows_to_the_whole_answer(value, step):
+def test_partial_answer_grows_to_whole(value, step):
     text = json.dumps(value, ensure_ascii=False)
     partial = PartialAnswer(answer_format({"type": "object"}))
     for begin in range(0, len(text), step):
@@ -236,7 +234,8 @@ def test_a_partial_answer_grows_to_the_whole_answer(value, step):
     assert partial.value == value or (value == {} and partial.value in (None, {}))
 
 
-def test_reading_a_long_answer_piece_by_piece_parses_it_a_bounded_number_of_times():
+def test_long_partial_answer_parse_count():
+    """Reading an answer piece by piece parses it a bounded number of times."""
     partial = PartialAnswer(answer_format({"type": "object"}))
     text = json.dumps({"text": "x" * 300_000})
     changes = sum(partial.add(text[begin : begin + 10]) for begin in range(0, len(text), 10))
@@ -252,7 +251,8 @@ def _item(kind: Any) -> Any:
     return Item
 
 
-def test_definitions_of_a_union_are_numbered_past_names_that_look_numbered():
+def test_union_definitions_with_numbered_names():
+    """Numbering skips names of definitions that already look numbered."""
     first, second = _item(int), _item(str)
 
     class Item_1(pydantic.BaseModel):

@@ -66,7 +66,7 @@ def problems_of(cls: type[Model], **fields: object) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("cls", model_classes())
-def test_positional_arguments_are_a_type_error_that_shows_the_right_way(cls):
+def test_positional_arguments_error_shows_keywords(cls):
     with pytest.raises(
         TypeError, match=rf"{cls.__name__} takes keyword arguments only, for example"
     ):
@@ -82,7 +82,8 @@ def test_everything_missing_is_listed_at_once():
     assert problems_of(ToolResultBlock, tool_call_id="x") == [("output", "required, but missing")]
 
 
-def test_open_models_keep_unknown_keywords_and_closed_ones_ignore_them():
+def test_unknown_keywords_by_model_kind():
+    """Open models keep unknown keywords, closed models ignore them."""
     assert Message(role="user", content="hi", tool_calls=[1]).extra == {"tool_calls": [1]}
     assert HookResult(action="continue", metadata={"x": 1}) == HookResult()
     assert not hasattr(HookResult(metadata=1), "metadata")
@@ -91,11 +92,11 @@ def test_open_models_keep_unknown_keywords_and_closed_ones_ignore_them():
 @pytest.mark.parametrize(
     "name", ["self", "cls", "extra", "_positional", "_coercion", "_unknown", "a b", ""]
 )
-def test_any_unknown_keyword_is_just_kept(name):
+def test_unknown_keywords_are_kept(name):
     assert TextBlock(**{"text": "x", name: 1}).extra == {name: 1}
 
 
-def test_an_unknown_attribute_cannot_be_set():
+def test_unknown_attribute_cannot_be_set():
     for value in (HookResult(), TextBlock(text="x")):
         with pytest.raises(AttributeError):
             value.nonsense = 1
@@ -196,7 +197,7 @@ def shown(value: object) -> str:
     [(kind, value, stored) for kind, pairs in STORED.items() for value, stored in pairs],
     ids=shown,
 )
-def test_what_means_a_value_of_the_fields_type_is_stored_as_one(kind, value, stored):
+def test_equivalent_value_is_converted_to_field_type(kind, value, stored):
     cls, name, others = FIELDS[kind]
     found = getattr(cls(**others, **{name: value}), name)
     assert (str(found), found, type(found)) == (str(stored), stored, type(stored))
@@ -207,7 +208,7 @@ def test_what_means_a_value_of_the_fields_type_is_stored_as_one(kind, value, sto
     [(kind, value) for kind, values in REFUSED.items() for value in values],
     ids=shown,
 )
-def test_what_means_no_value_of_the_fields_type_is_refused(kind, value):
+def test_value_of_wrong_type_is_refused(kind, value):
     cls, name, others = FIELDS[kind]
     ((path, problem),) = problems_of(cls, **others, **{name: value})
     assert path == name
@@ -217,26 +218,26 @@ def test_what_means_no_value_of_the_fields_type_is_refused(kind, value):
         assert problem == f"expected str, got {'None' if value is None else type(value).__name__}"
 
 
-def test_a_member_of_a_str_enum_is_its_word():
+def test_str_enum_member_becomes_its_value():
     role = Message(role=Word.USER, content="x").role
     assert (role, type(role)) == ("user", str)
 
 
 @pytest.mark.parametrize("value", ["bogus", "", 5, None, ["continue"], {}])
-def test_a_wrong_word_is_refused(value):
+def test_wrong_word_is_refused(value):
     ((path, problem),) = problems_of(HookResult, action=value)
     assert path == "action"
     assert problem.startswith("expected one of 'continue', 'deny', ")
 
 
-def test_a_block_cannot_be_given_the_type_of_another():
+def test_block_rejects_type_of_another():
     assert problems_of(TextBlock, text="x", type="image") == [
         ("type", "expected 'text', got 'image'")
     ]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
-def test_an_approval_must_wait_for_a_positive_time_or_for_ever(timeout):
+def test_approval_timeout_is_positive_or_none(timeout):
     with pytest.raises(ModelError, match="timeout: expected seconds greater than 0, or None"):
         ApprovalRequest(tool_name="t", action="a", risk_level="low", timeout=timeout)
     assert (
@@ -246,7 +247,7 @@ def test_an_approval_must_wait_for_a_positive_time_or_for_ever(timeout):
 
 
 @pytest.mark.parametrize("currency", ["usd", "USDT", "", "€€€", "U D"])
-def test_a_currency_is_three_capitals(currency):
+def test_currency_is_three_capitals(currency):
     with pytest.raises(
         ModelError, match="currency: expected a currency code of three capital letters"
     ):
@@ -266,7 +267,7 @@ def test_text_maps_hold_text_only():
 # ── copies ──
 
 
-def test_lists_and_dicts_are_copied_and_what_they_hold_is_shared():
+def test_containers_are_copied_shallowly():
     inner = {"deep": 1}
     block, arguments, content = TextBlock(text="x"), {"a": inner}, []
     content.append(block)
@@ -306,7 +307,7 @@ def test_defaults_are_never_shared():
 
 
 @given(instances(Message))
-def test_a_copy_is_equal_and_its_own(message):
+def test_copy_is_equal_and_independent(message):
     for copied in (
         copy.copy(message),
         copy.deepcopy(message),
@@ -321,7 +322,7 @@ def test_a_copy_is_equal_and_its_own(message):
         assert message.metadata != {"changed": True}
 
 
-def test_a_shallow_copy_has_lists_of_its_own_and_a_deep_one_everything():
+def test_shallow_and_deep_copy():
     message = Message(role="user", content=[TextBlock(text="x")], metadata={"a": [1]})
     shallow, deep = copy.copy(message), copy.deepcopy(message)
     shallow.content.append("y")
@@ -339,7 +340,7 @@ def test_evolve_keeps_unknown_members():
 # ── values ──
 
 
-def test_models_can_be_changed_and_therefore_not_hashed():
+def test_models_are_mutable_and_unhashable():
     block = TextBlock(text="x")
     block.text = "y"
     assert block == TextBlock(text="y")
@@ -347,7 +348,7 @@ def test_models_can_be_changed_and_therefore_not_hashed():
         hash(block)
 
 
-def test_the_repr_shows_every_field_and_then_the_unknown_members():
+def test_repr_shows_fields_then_unknown_members():
     assert (
         repr(ApprovalResponse(approved=True))
         == "ApprovalResponse(approved=True, reason=None, remember=False)"
@@ -359,7 +360,7 @@ def test_the_repr_shows_every_field_and_then_the_unknown_members():
     assert repr(UnknownBlock(odd=1, type="x")) == "UnknownBlock(type='x', extra={'odd': 1})"
 
 
-def test_models_can_be_referred_to_weakly_and_are_freed():
+def test_models_support_weak_references():
     for make in (HookResult, lambda: TextBlock(text="x")):
         value = make()
         reference = weakref.ref(value)
@@ -372,7 +373,7 @@ def test_models_can_be_referred_to_weakly_and_are_freed():
 # ── subclasses ──
 
 
-def test_a_subclass_adds_fields_of_its_own():
+def test_subclass_adds_fields():
     @model
     class Answer(ChatResponse):
         text: str | None = None
@@ -385,7 +386,7 @@ def test_a_subclass_adds_fields_of_its_own():
     assert first != ChatResponse(content=[], vendor=1)
 
 
-def test_a_bare_subclass_can_be_made_a_model_in_place():
+def test_bare_subclass_becomes_model_in_place():
     class Answer(ChatResponse):
         text: str | None = None
         unresolved: NoSuchType | None = None  # noqa: F821
@@ -397,7 +398,7 @@ def test_a_bare_subclass_can_be_made_a_model_in_place():
     assert problems_of(Answer, content=[], text=5) == [("text", "expected str, got int")]
 
 
-def test_methods_can_be_attached_to_the_base_later():
+def test_methods_attached_to_base_later():
     OpenModel.shout = lambda self: type(self).__name__.upper()
     try:
         assert TextBlock(text="x").shout() == "TEXTBLOCK"
@@ -407,7 +408,9 @@ def test_methods_can_be_attached_to_the_base_later():
     assert not hasattr(TextBlock(text="x"), "shout")
 
 
-def test_attributes_set_on_open_models_can_be_caught_by_a_base_that_is_extended_later():
+def test_base_setattr_replaced_later():
+    """An extended base can catch attributes that are set on open models."""
+
     def keep_unknown(self, name, value):
         known = {field.name for field in attrs.fields(type(self))}
         if name in known:

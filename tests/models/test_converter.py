@@ -64,7 +64,7 @@ def problems_of(cls: Any, data: Any) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("cls", model_classes())
 @given(data=st.data())
-def test_what_is_written_is_read_back_equal_and_written_the_same(cls, data):
+def test_json_round_trip_is_exact(cls, data):
     value = data.draw(instances(cls))
     text = to_json(value)
     again = from_json(cls, text)
@@ -84,7 +84,7 @@ def test_to_dict_and_to_json_agree(cls, data):
 
 
 @given(content_blocks())
-def test_a_block_is_read_by_its_type_alone(block):
+def test_block_class_follows_its_type(block):
     again = from_json(ContentBlockUnion, to_json(block))
     assert again == block
     assert type(again) is type(block)
@@ -109,7 +109,7 @@ def test_models_inside_plain_values_are_written():
 # ── the form of the text ──
 
 
-def test_the_text_is_compact_and_in_declared_order_without_none():
+def test_text_is_compact_ordered_without_none():
     message = Message(
         content=[TextBlock(visibility="user", text="é")], role="user", zebra=1, apple=None
     )
@@ -117,7 +117,7 @@ def test_the_text_is_compact_and_in_declared_order_without_none():
     assert to_json(message) == expected
 
 
-def test_a_none_that_is_not_the_default_is_written():
+def test_none_unlike_default_is_written():
     request = ChatRequest(messages=[], stream=None)
     assert to_json(request) == '{"messages":[],"stream":null}'
     assert from_json(ChatRequest, to_json(request)) == request
@@ -130,7 +130,7 @@ def test_a_none_that_is_not_the_default_is_written():
     )
 
 
-def test_the_schema_of_a_response_format_keeps_its_own_name():
+def test_response_format_schema_keeps_field_name():
     assert to_dict(ResponseFormatJsonSchema(json_schema={"a": 1})) == {
         "type": "json_schema",
         "json_schema": {"a": 1},
@@ -147,7 +147,7 @@ def test_unknown_members_never_hide_declared_ones():
         assert shown == {"type": "text", "text": "x", "other": 1}
 
 
-def test_the_class_decides_the_type_that_is_written():
+def test_class_decides_written_type():
     block = TextBlock(text="x")
     block.type = "image"
     assert to_dict(block)["type"] == to_dict([block])[0]["type"] == "text"
@@ -202,7 +202,7 @@ def test_unknown_members_survive_at_every_level(request, unknown):
     json_objects(),
     st.integers(0, 3),
 )
-def test_a_block_of_unknown_type_comes_back_byte_for_byte(tag, members, position):
+def test_unknown_block_round_trip_is_exact(tag, members, position):
     items = [(name, value) for name, value in members.items() if name != "type"]
     items.insert(position, ("type", tag))
     text = to_json(dict(items))
@@ -215,7 +215,7 @@ def test_a_block_of_unknown_type_comes_back_byte_for_byte(tag, members, position
     assert to_json(Message(role="user", content=[dict(items)])) == whole
 
 
-def test_an_unknown_response_format_is_an_error():
+def test_unknown_response_format_is_error():
     assert problems_of(ResponseFormat, {"type": "yaml"}) == [
         ("type", "expected one of 'text', 'json', 'json_schema', got 'yaml'")
     ]
@@ -226,7 +226,7 @@ def test_an_unknown_response_format_is_an_error():
 
 
 @given(json_objects())
-def test_what_is_read_shares_nothing_with_what_it_was_read_from(source):
+def test_read_model_shares_no_input(source):
     data = {"type": "image", "source": {"inner": source}, "unknown": {"inner": source}}
     block = from_dict(ImageBlock, data)
     source["changed"] = True
@@ -235,7 +235,7 @@ def test_what_is_read_shares_nothing_with_what_it_was_read_from(source):
 
 
 @given(json_objects())
-def test_what_is_written_shares_nothing_with_the_model(source):
+def test_written_dict_shares_nothing_with_model(source):
     block = ImageBlock(source={"inner": source}, unknown=source)
     plain = to_dict(block)
     plain["source"]["inner"]["changed"] = plain["unknown"]["changed"] = True
@@ -284,19 +284,19 @@ def test_floats_are_exact_and_stay_floats(number):
     assert to_json(from_json(ToolResult, to_json(value))) == to_json(value)
 
 
-def test_numbers_keep_their_form_beside_a_large_integer():
+def test_numbers_beside_large_integer_keep_form():
     # orjson has written 1e22 in two forms over its versions.
     floats = to_json([1e22, 0.1])[1:-1]
     text = f'{{"success":true,"output":[{floats},123456789012345678901234567890,5]}}'
     assert to_json(from_json(ToolResult, text)) == text
 
 
-def test_a_whole_number_in_a_float_field_becomes_a_float():
+def test_whole_number_in_float_field():
     request = from_json(ChatRequest, '{"messages":[],"temperature":1,"timeout":"2.5"}')
     assert to_json(request) == '{"messages":[],"temperature":1.0,"stream":false,"timeout":2.5}'
 
 
-def test_of_duplicate_keys_the_last_one_counts():
+def test_last_duplicate_key_wins():
     assert from_json(TextBlock, '{"type":"text","text":"a","text":"b","x":1,"x":2}') == TextBlock(
         text="b", x=2
     )
@@ -341,7 +341,7 @@ class Holder:
         (Point(1, datetime.date(2024, 1, 2)), {"x": 1, "at": "2024-01-02"}),
     ],
 )
-def test_values_with_an_obvious_json_form_are_written_in_it(value, expected):
+def test_values_with_obvious_json_form(value, expected):
     assert to_dict(ToolResult(output=[value]))["output"] == [expected]
     assert json.loads(to_json(ToolResult(output=[value])))["output"] == [expected]
 
@@ -349,7 +349,7 @@ def test_values_with_an_obvious_json_form_are_written_in_it(value, expected):
 @pytest.mark.parametrize(
     "value", [{1}, b"x", object(), 1j, range(3), Decimal("NaN"), lambda: 1, TextBlock]
 )
-def test_values_without_one_are_refused(value):
+def test_values_without_json_form_are_refused(value):
     for write in (to_json, to_dict):
         with pytest.raises(ModelError) as caught:
             write(ToolResult(output={"a": [0, value]}))
@@ -357,7 +357,7 @@ def test_values_without_one_are_refused(value):
         assert "ToolResult cannot be written as JSON" in str(caught.value)
 
 
-def test_a_foreign_class_may_hold_models():
+def test_foreign_class_may_hold_models():
     holder = Holder(
         usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3),
         blocks=[TextBlock(text="x"), UnknownBlock(type="?")],
@@ -382,7 +382,7 @@ def test_a_foreign_class_may_hold_models():
     ]
 
 
-def test_a_problem_of_a_model_in_a_foreign_class_has_its_whole_path():
+def test_problem_path_through_foreign_class():
     holder = Holder(
         usage=Usage(input_tokens=1, output_tokens=2, total_tokens=3),
         blocks=[TextBlock(text="x", a=[float("nan")])],
@@ -393,12 +393,12 @@ def test_a_problem_of_a_model_in_a_foreign_class_has_its_whole_path():
         assert [path for path, _ in caught.value.problems] == ["blocks[0].a[0]"]
 
 
-def test_an_unreadable_type_is_a_model_error():
+def test_unreadable_type_is_model_error():
     with pytest.raises(ModelError):
         from_dict(ModelError, {})
 
 
-def test_a_subclass_is_read_and_written_with_its_own_fields():
+def test_subclass_keeps_its_fields():
     @model
     class Answer(ChatResponse):
         text: str | None = None
@@ -454,7 +454,7 @@ def test_every_problem_is_listed_with_its_path():
     ]
 
 
-def test_the_error_reads_like_a_sentence():
+def test_error_reads_like_sentence():
     with pytest.raises(ModelError) as caught:
         from_json(ToolCall, '{"id":1,"name":"n","arguments":{}}')
     assert str(caught.value) == "ToolCall: id: expected str, got int"

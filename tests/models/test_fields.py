@@ -102,7 +102,7 @@ def shown(field: attrs.Attribute) -> str:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_model_has_exactly_its_fields_and_defaults_in_order(name):
+def test_fields_defaults_and_order(name):
     cls = getattr(models, name)
     fields = [shown(field) for field in attrs.fields(cls) if field.init and field.name != "extra"]
     assert (
@@ -111,13 +111,13 @@ def test_a_model_has_exactly_its_fields_and_defaults_in_order(name):
 
 
 @pytest.mark.parametrize(("name", "field"), LITERALS)
-def test_a_field_of_words_allows_exactly_these(name, field):
+def test_allowed_words_of_field(name, field):
     hint = typing.get_type_hints(getattr(models, name))[field]
     assert set(typing.get_args(hint)) == LITERALS[name, field]
 
 
 @pytest.mark.parametrize("cls", model_classes())
-def test_a_model_has_a_docstring_type_hints_of_every_field_and_keyword_only_parameters(cls):
+def test_models_are_documented_typed_and_keyword_only(cls):
     assert cls.__doc__
     assert not cls.__doc__.startswith("Method generated")
     assert {field.name for field in attrs.fields(cls)} <= set(typing.get_type_hints(cls))
@@ -134,12 +134,13 @@ def test_a_model_has_a_docstring_type_hints_of_every_field_and_keyword_only_para
 @pytest.mark.parametrize(
     ("name", "member"), [(name, member) for name in FORBIDDEN for member in FORBIDDEN[name]]
 )
-def test_a_model_has_no_member_whose_absence_modules_rely_on(name, member):
+def test_model_lacks_members_modules_probe_for(name, member):
+    """Modules rely on the absence of these members."""
     assert not hasattr(getattr(models, name), member)
 
 
 @pytest.mark.parametrize("cls", model_classes())
-def test_a_model_has_no_public_members_besides_its_fields_and_the_contract(cls):
+def test_model_has_only_contract_members(cls):
     allowed = {
         "ToolResult": {"get_serialized_output", "safe_hook_presentation"},
         "SessionStatus": {"to_dict"},

@@ -79,7 +79,8 @@ def problem_paths(action: Any, *arguments: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_reading_and_writing_draw_the_line_at_the_same_level(key):
+def test_depth_limit_is_same_both_ways(key):
+    """Reading and writing refuse the same level of nesting."""
     deepest, too_deep = nested(MAX_DEPTH - 1, key=key), nested(MAX_DEPTH, key=key)
     fits = ToolResult(output=deepest)
     assert from_json(ToolResult, to_json(fits)) == from_dict(ToolResult, to_dict(fits)) == fits
@@ -89,7 +90,7 @@ def test_reading_and_writing_draw_the_line_at_the_same_level(key):
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, 900, 1100, DEEP])
-def test_texts_that_nest_deeper_are_refused(depth):
+def test_too_deep_texts_are_refused(depth):
     for text in (nested_text(depth), '{"a":' * depth + "1" + "}" * depth):
         assert problem_paths(from_json, ToolResult, f'{{"output":{text}}}')
         assert problem_paths(from_json, TextBlock, f'{{"text":"x","unknown":{text}}}')
@@ -98,7 +99,7 @@ def test_texts_that_nest_deeper_are_refused(depth):
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 300, DEEP])
-def test_objects_that_nest_deeper_are_refused(depth):
+def test_too_deep_objects_are_refused(depth):
     for value in (nested(depth), nested(depth, key="k")):
         assert problem_paths(from_dict, ToolResult, {"output": value})
         assert problem_paths(from_dict, Message, value)
@@ -108,7 +109,7 @@ def test_objects_that_nest_deeper_are_refused(depth):
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_objects_that_contain_themselves_are_refused(index):
+def test_self_containing_objects_are_refused(index):
     circle = circles()[index]
     for action, argument in [
         (to_json, circle),
@@ -125,12 +126,12 @@ def test_objects_that_contain_themselves_are_refused(index):
 @pytest.mark.parametrize(
     "text", ['{"output": {"a": ["x\\ud800"]}}', '{"output": {"a": ["\\udfff"]}}']
 )
-def test_half_a_surrogate_pair_in_a_text_is_reported_with_its_place(text):
+def test_lone_surrogate_is_reported_with_path(text):
     with pytest.raises(ModelError, match=r"ToolResult: output\.a\[0\]: half a surrogate pair"):
         from_json(ToolResult, text)
 
 
-def test_models_that_contain_themselves_are_refused():
+def test_self_containing_models_are_refused():
     message = Message(role="user", content=[], metadata={})
     message.metadata["me"] = message
     request = ChatRequest(messages=[])
@@ -142,7 +143,7 @@ def test_models_that_contain_themselves_are_refused():
             to_dict(model)
 
 
-def test_models_nested_in_declared_fields_beyond_all_bounds_are_refused():
+def test_too_deep_models_are_refused():
     request = ChatRequest(messages=[])
     for _ in range(DEEP):
         outer = ChatRequest(messages=[])
@@ -186,7 +187,7 @@ def test_long_strings_pass():
 
 
 @pytest.mark.parametrize("digits", [4301, 100_000, 1_000_000])
-def test_integers_longer_than_the_limit_are_refused(digits):
+def test_too_long_integers_are_not_read(digits):
     number = "1" * digits
     assert problem_paths(from_json, ToolResult, f'{{"output":{number}}}')
     assert problem_paths(
@@ -195,7 +196,7 @@ def test_integers_longer_than_the_limit_are_refused(digits):
     assert problem_paths(from_json, ToolResult, f'{{"output":[1e{number}]}}')
 
 
-def test_integers_longer_than_the_limit_are_not_written():
+def test_too_long_integers_are_not_written():
     number = 10**100_000
     assert problem_paths(to_json, ToolResult(output=[number])) == ["output[0]"]
     assert problem_paths(to_dict, ToolResult(output=[0.5j])) == ["output[0]"]
@@ -212,7 +213,7 @@ def test_integers_longer_than_the_limit_are_not_written():
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_nan_and_infinities_are_refused_at_any_position(number):
+def test_nan_and_infinity_are_refused_everywhere(number):
     request = ChatRequest(messages=[Message(role="user", content="x")])
     request.temperature = number
     usage = Usage(input_tokens=1, output_tokens=1, total_tokens=1)
@@ -260,7 +261,7 @@ def test_none_beside_numbers_is_written():
         "0x1",
     ],
 )
-def test_texts_with_what_json_does_not_have_are_refused(literal):
+def test_non_json_literals_are_refused(literal):
     assert problem_paths(from_json, ToolResult, f'{{"output":[{literal}]}}')
     assert problem_paths(from_json, ChatRequest, f'{{"messages":[],"timeout":{literal}}}')
 
@@ -268,7 +269,7 @@ def test_texts_with_what_json_does_not_have_are_refused(literal):
 @pytest.mark.parametrize(
     "half", [chr(0xD800), chr(0xDFFF), "a" + chr(0xD83D), chr(0xDE00) + chr(0xD83D)]
 )
-def test_halves_of_surrogate_pairs_are_refused_in_both_directions(half):
+def test_lone_surrogates_are_refused_both_ways(half):
     for model in (
         TextBlock(text=half),
         TextBlock(text="x", **{half: 1}),
@@ -291,7 +292,7 @@ def test_whole_surrogate_pairs_are_characters():
 
 
 @pytest.mark.parametrize("key", [1, None, True, (1, 2), b"x", 1.5])
-def test_keys_that_are_no_text_are_refused(key):
+def test_non_text_keys_are_refused(key):
     assert problem_paths(to_json, ToolResult(output=[{key: 1}])) == ["output[0]"]
     assert problem_paths(to_json, TextBlock(text="x", unknown={"a": {key: 1}})) == ["unknown.a"]
     assert problem_paths(from_dict, ToolResult, {"output": {key: 1}}) == ["output"]
@@ -324,13 +325,13 @@ def test_keys_that_are_no_text_are_refused(key):
     ],
 )
 @pytest.mark.parametrize("cls", [Message, list[Message], ContentBlockUnion])
-def test_texts_that_are_no_json_are_refused(cls, text):
+def test_invalid_json_is_refused(cls, text):
     with pytest.raises(ModelError, match="not valid JSON"):
         from_json(cls, text)
 
 
 @pytest.mark.parametrize("text", [None, 5, [], {}, object()])
-def test_what_is_no_text_at_all_is_refused(text):
+def test_non_text_input_is_refused(text):
     with pytest.raises(ModelError, match="expected JSON text as str or bytes, got"):
         from_json(Message, text)
 
@@ -411,7 +412,7 @@ def check_reading(cls: type[Model], data: Any) -> None:
 
 
 @given(cls=st.sampled_from(model_classes()), data=st.data())
-def test_a_wrong_value_at_any_path_is_refused_or_understood(cls, data):
+def test_wrong_value_at_any_path(cls, data):
     plain = to_dict(data.draw(instances(cls)))
     path = data.draw(st.sampled_from(every_path(plain)))
     check_reading(cls, replaced(plain, path, data.draw(st.sampled_from(WRONG) | json_values())))
@@ -420,7 +421,7 @@ def test_a_wrong_value_at_any_path_is_refused_or_understood(cls, data):
 
 
 @given(cls=st.sampled_from(model_classes()), value=json_values())
-def test_any_json_at_all_is_refused_or_understood(cls, value):
+def test_arbitrary_json_is_refused_or_read(cls, value):
     check_reading(cls, value)
 
 
@@ -438,7 +439,7 @@ def test_any_json_at_all_is_refused_or_understood(cls, value):
         "model_dump",
     ],
 )
-def test_no_name_of_an_unknown_member_does_harm(name):
+def test_unknown_member_names_do_no_harm(name):
     for cls, plain in ((TextBlock, {"type": "text", "text": "x"}), (UnknownBlock, {"type": "odd"})):
         value = from_dict(cls, {**plain, name: {"a": 1}})
         assert value.extra[name] == {"a": 1}
@@ -448,7 +449,7 @@ def test_no_name_of_an_unknown_member_does_harm(name):
 
 
 @pytest.mark.parametrize("interpreter_limit", [0, 640])
-def test_the_limit_on_digits_does_not_depend_on_the_interpreters(interpreter_limit):
+def test_digit_limit_ignores_interpreter_setting(interpreter_limit):
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(interpreter_limit)
     try:

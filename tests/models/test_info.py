@@ -15,14 +15,14 @@ from amplifier.models import SessionStatus, from_dict, from_json, to_dict, to_js
 NOON = datetime(2024, 5, 6, 12, tzinfo=timezone(timedelta(hours=2)))
 
 
-def test_a_session_starts_now_in_utc():
+def test_session_starts_now_in_utc():
     before = datetime.now(UTC)
     started = SessionStatus(session_id="s").started_at
     assert before <= started <= datetime.now(UTC)
     assert started.tzinfo is UTC
 
 
-def test_a_time_without_zone_is_local_time():
+def test_naive_time_is_local():
     naive = datetime(2024, 5, 6, 12)  # noqa: DTZ001  # the point of the test
     for given_time in (naive, naive.isoformat()):
         started = SessionStatus(session_id="s", started_at=given_time).started_at
@@ -37,7 +37,7 @@ def test_times_are_written_with_their_offset():
     assert from_json(SessionStatus, to_json(status)) == status
 
 
-def test_a_time_without_zone_that_was_assigned_is_written_with_an_offset():
+def test_assigned_naive_time_is_written_with_offset():
     status = SessionStatus(session_id="s", started_at=NOON)
     status.ended_at = datetime(2024, 5, 6, 13)  # noqa: DTZ001  # the point of the test
     assert from_json(SessionStatus, to_json(status)).ended_at == status.ended_at.astimezone()
@@ -49,14 +49,14 @@ def test_a_time_without_zone_that_was_assigned_is_written_with_an_offset():
 
 
 @pytest.mark.parametrize("value", ["yesterday", 5, "", [], "2024-13-01T00:00:00"])
-def test_what_is_no_time_is_refused(value):
+def test_invalid_time_is_refused(value):
     with pytest.raises(ModelError, match="started_at: expected datetime or its ISO 8601 text"):
         SessionStatus(session_id="s", started_at=value)
     with pytest.raises(ModelError, match="started_at: expected datetime or its ISO 8601 text"):
         from_dict(SessionStatus, {"session_id": "s", "started_at": value})
 
 
-def test_a_reference_status_with_utc_marker_is_read():
+def test_reference_status_with_utc_marker():
     status = from_json(
         SessionStatus, '{"session_id":"s","started_at":"2024-01-01T00:00:00Z","cost_usd":3}'
     )
@@ -64,7 +64,7 @@ def test_a_reference_status_with_utc_marker_is_read():
 
 
 @given(instances(SessionStatus))
-def test_to_dict_agrees_with_the_converter_and_is_not_shared(status):
+def test_to_dict_agrees_with_converter(status):
     shown = status.to_dict()
     assert shown == to_dict(status)
     if status.last_error is not None:

@@ -55,7 +55,7 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
         ("a", b"RIFF\0\0\0\0WEBP", "image/webp"),
     ],
 )
-def test_a_file_is_what_its_content_is(tmp_path, name, data, media_type):
+def test_file_kind_follows_content(tmp_path, name, data, media_type):
     (tmp_path / name).write_bytes(data)
     source = {"type": "base64", "media_type": media_type, "data": base64.b64encode(data).decode()}
     for given_path in (tmp_path / name, str(tmp_path / name)):
@@ -64,7 +64,7 @@ def test_a_file_is_what_its_content_is(tmp_path, name, data, media_type):
 
 
 @pytest.mark.parametrize("wrong", [{"name": 3}, {"max_bytes": "3"}, {"max_bytes": True}])
-def test_wrong_arguments_of_file_are_refused_with_a_sentence(wrong):
+def test_file_with_wrong_arguments_is_refused(wrong):
     with pytest.raises(
         TypeError, match="expected name as a text and max_bytes as a whole number, got"
     ):
@@ -72,7 +72,7 @@ def test_wrong_arguments_of_file_are_refused_with_a_sentence(wrong):
     assert file(bytearray(b"x")) == file(memoryview(b"x")) == file(b"x")
 
 
-def test_a_pdf_is_a_document_and_a_text_file_is_text():
+def test_pdf_is_document_and_text_file_text():
     source = {
         "type": "base64",
         "media_type": "application/pdf",
@@ -89,7 +89,7 @@ def test_a_pdf_is_a_document_and_a_text_file_is_text():
     }
 
 
-def test_what_cannot_be_sent_is_refused_with_what_was_expected(tmp_path):
+def test_unsendable_file_error_names_expected_kind(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b"x" * 11)
     for path, problem in (
@@ -129,7 +129,7 @@ def test_what_cannot_be_sent_is_refused_with_what_was_expected(tmp_path):
         ([UnknownBlock(type="document")], r"prompt\[0\].source"),
     ],
 )  # fmt: skip
-async def test_a_wrong_prompt_is_refused_before_the_turn(prompt, problem):
+async def test_wrong_prompt_is_refused_before_turn(prompt, problem):
     async with agent(MockProvider([])) as session:
         with pytest.raises((TypeError, ValueError), match=problem):
             await session.execute(prompt)
@@ -143,7 +143,7 @@ async def test_a_wrong_prompt_is_refused_before_the_turn(prompt, problem):
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
-async def test_blocks_reach_the_model_in_order_from_every_loop(loop):
+async def test_blocks_reach_model_in_order(loop):
     provider = MockProvider(["One.", "Two."])
     async with agent(provider, plan={"session": {"orchestrator": loop}}) as session:
         assert await session.execute(MIXED) == "One."
@@ -162,7 +162,8 @@ async def test_blocks_reach_the_model_in_order_from_every_loop(loop):
     assert second == [ImageBlock(source={"type": "url", "url": "https://x/y.png"})]
 
 
-async def test_a_loop_that_takes_text_only_is_refused_and_the_alias_keeps_its_prompts():
+async def test_text_only_loop_refuses_blocks():
+    """The loop is refused by its name, and the alias keeps its text prompts."""
     plan = {"session": {"orchestrator": ScriptedOrchestrator([]), "context": "context-simple"}}
     async with AmplifierSession(plan) as session:
         with pytest.raises(
@@ -180,7 +181,8 @@ async def test_a_loop_that_takes_text_only_is_refused_and_the_alias_keeps_its_pr
         await published.cleanup()
 
 
-async def test_a_provider_that_reads_text_only_is_named_and_nothing_is_stored():
+async def test_text_only_provider_refuses_blocks():
+    """The error names the provider, and nothing is stored."""
     async with agent("offline") as session:
         with pytest.raises(
             InvalidRequestError, match=r"prompt\[1\]: provider 'offline'.*the image 'chart.png'"
@@ -192,7 +194,7 @@ async def test_a_provider_that_reads_text_only_is_named_and_nothing_is_stored():
         assert "touch" not in answer  # what a file says is no instruction
 
 
-async def test_hooks_see_the_text_and_descriptions_never_the_content():
+async def test_hooks_see_descriptions_without_content():
     recorder = EventRecorder()
     async with agent(MockProvider(["Done."])) as session:
         recorder.listen(session.coordinator.hooks)
@@ -229,7 +231,7 @@ async def test_hooks_see_the_text_and_descriptions_never_the_content():
         ({"prompt": "", "attachments": []}, ""),
     ],
 )  # fmt: skip
-async def test_a_hook_can_change_the_text_and_leave_attachments_out(change, expected):
+async def test_hook_changes_text_and_drops_attachments(change, expected):
     async def modify(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(action="modify", data={**data, **change})
 
@@ -239,7 +241,7 @@ async def test_a_hook_can_change_the_text_and_leave_attachments_out(change, expe
         assert (await messages_of(session))[0]["content"] == expected
 
 
-async def test_a_hook_that_knows_only_text_keeps_the_attachments_and_can_deny():
+async def test_text_only_hook_keeps_attachments_and_denies():
     verdict = HookResult(action="modify", data={"prompt": "Look"})
     async with agent(MockProvider(["Done."])) as session:
         session.coordinator.hooks.register(
@@ -259,7 +261,7 @@ async def test_a_hook_that_knows_only_text_keeps_the_attachments_and_can_deny():
 @pytest.mark.parametrize(
     "error", [InvalidRequestError("bad image", status_code=400), LLMError("down")]
 )
-async def test_a_prompt_that_the_service_refuses_does_not_break_the_conversation(error):
+async def test_refused_prompt_leaves_conversation_usable(error):
     async with agent(MockProvider([error, "Fine."])) as session:
         with pytest.raises(LLMError) as caught:
             await session.execute(MIXED)
@@ -276,7 +278,7 @@ async def test_a_prompt_that_the_service_refuses_does_not_break_the_conversation
         assert await session.execute("And now?") == "Fine."
 
 
-async def test_a_refused_image_leaves_a_conversation_that_was_loaded_from_its_file_as_well(
+async def test_refused_image_leaves_loaded_conversation(
     tmp_path,
 ):
     async with agent(MockProvider(["Hello."]), memory=tmp_path / "talk") as session:
@@ -306,7 +308,7 @@ parts = st.one_of(
     max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_a_prompt_survives_the_store_and_resume_byte_by_byte(tmp_path_factory, prompt):
+async def test_prompt_survives_store_and_resume_exactly(tmp_path_factory, prompt):
     memory = tmp_path_factory.mktemp("memory")
     blocks = [
         {"type": "text", "text": part} if isinstance(part, str) else to_dict(part)
@@ -326,7 +328,7 @@ async def test_a_prompt_survives_the_store_and_resume_byte_by_byte(tmp_path_fact
             assert json.dumps([to_dict(block) for block in sent]) == json.dumps(blocks)
 
 
-async def test_a_turn_that_was_cut_off_goes_on_with_its_attachments():
+async def test_interrupted_turn_resumes_with_attachments():
     recorder = EventRecorder()
     async with agent(MockProvider(["Done."])) as session:
         context = session.coordinator.get("context")
@@ -340,7 +342,7 @@ async def test_a_turn_that_was_cut_off_goes_on_with_its_attachments():
     assert [each["title"] for each in start["attachments"]] == ["chart.png"]
 
 
-async def test_a_child_takes_blocks_as_its_parent_does():
+async def test_child_accepts_blocks():
     provider = MockProvider(["Parent.", "Child."])
     async with agent(provider) as session:
         await session.execute(MIXED)
@@ -349,7 +351,7 @@ async def test_a_child_takes_blocks_as_its_parent_does():
 
 
 @pytest.mark.parametrize("size", [10_000, 1 << 20])
-def test_an_image_counts_as_an_image_and_a_pdf_by_its_size(size):
+def test_token_count_of_image_and_pdf(size):
     image = {"role": "user", "content": [to_dict(file(PNG + bytes(size)))]}
     document = {"role": "user", "content": [to_dict(file(PDF + bytes(size)))]}
     assert 1600 <= count_tokens(image, 4) < 1700
@@ -357,7 +359,7 @@ def test_an_image_counts_as_an_image_and_a_pdf_by_its_size(size):
 
 
 @pytest.mark.parametrize("budget", range(10, 4000, 400))
-def test_an_attachment_is_shown_whole_or_not_at_all(budget):
+def test_attachment_is_never_shortened_in_part(budget):
     blocks = [{"type": "text", "text": "x" * 4000}, to_dict(IMAGE), to_dict(DOCUMENT)]
     shown, _ = shorten([Entry(message={"role": "user", "content": blocks}, tokens=4000)], budget, 4)
     for block, given_block in zip(shown[0]["content"][1:], blocks[1:], strict=True):
@@ -367,7 +369,7 @@ def test_an_attachment_is_shown_whole_or_not_at_all(budget):
         }
 
 
-def test_redaction_never_changes_the_content_of_an_image():
+def test_redaction_leaves_image_content():
     # It has the shape of a key and a telephone number in it.
     data = "iVBORw0KGgp7Qx2Zk9Lm4Tf8Wd3Rb6Yh1Jn5Gs0Vc/+49151123456789a/AKIAIOSFODNN7EXAMPLE/sk=="
     payload = {
@@ -389,7 +391,7 @@ def test_redaction_never_changes_the_content_of_an_image():
     assert "hunter22" not in str(redact_secrets(hidden))
 
 
-async def test_the_log_has_a_description_of_a_large_image_not_its_content(tmp_path):
+async def test_log_describes_large_image(tmp_path):
     large = file(PNG + os.urandom(200_000), name="large.png")
     hooks = [{"module": "hooks-logging", "config": {"path": str(tmp_path / "events.jsonl")}}]
     async with agent(MockProvider(["Done."]), hooks=hooks) as session:
@@ -409,7 +411,7 @@ async def test_the_log_has_a_description_of_a_large_image_not_its_content(tmp_pa
 @pytest.mark.parametrize(
     "prompt", ["a\ud800b", ["fine", "a\ud800b"], [{"type": "text", "text": "a\ud800b"}]]
 )
-async def test_a_lone_surrogate_is_refused_with_a_sentence(prompt):
+async def test_lone_surrogate_in_prompt_is_refused(prompt):
     async with agent(MockProvider(["x"])) as session:
         with pytest.raises(ModelError, match=r"^prompt.*: prompt.*surrogate"):
             await session.execute(prompt)

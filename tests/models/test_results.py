@@ -81,7 +81,7 @@ def shared_tuples(levels: int) -> list[object]:
         ),
     ],
 )
-def test_a_result_reads_as_text(result, text, serialized):
+def test_result_reads_as_text(result, text, serialized):
     assert str(result) == text
     assert result.get_serialized_output() == serialized
 
@@ -98,7 +98,7 @@ def test_a_result_reads_as_text(result, text, serialized):
         ({"success": "no", "error": {"message": 5}}, 5),
     ],
 )
-def test_a_failed_result_without_output_shows_its_message(fields, output):
+def test_failed_result_shows_message_as_output(fields, output):
     assert ToolResult(**fields).output == output
 
 
@@ -125,7 +125,7 @@ def test_a_failed_result_without_output_shows_its_message(fields, output):
         ([Loud("x")], ["x"]),
     ],
 )
-def test_a_container_of_anything_becomes_valid_json(output, expected):
+def test_arbitrary_container_becomes_valid_json(output, expected):
     assert json.loads(ToolResult(output=output).get_serialized_output()) == expected
 
 
@@ -139,7 +139,7 @@ def test_a_container_of_anything_becomes_valid_json(output, expected):
     ],
     ids=["deep", "shared", "shared tuples", "circular"],
 )
-def test_monstrous_outputs_are_shown_with_a_marker(make, marker):
+def test_monstrous_outputs_are_shown_with_marker(make, marker):
     result = ToolResult(output=make())
     text = result.get_serialized_output()
     assert marker in text
@@ -159,7 +159,7 @@ def test_json_output_is_shown_exactly(output):
         lambda inner: st.lists(inner) | st.tuples(inner),
     )
 )
-def test_the_shown_json_is_always_valid(output):
+def test_shown_json_is_always_valid(output):
     shown = json.loads(
         ToolResult(output=[output]).get_serialized_output(), parse_constant=pytest.fail
     )
@@ -170,7 +170,7 @@ def test_the_shown_json_is_always_valid(output):
 # ── content ──
 
 
-def test_content_is_reduced_to_what_a_request_may_carry():
+def test_content_is_reduced_for_requests():
     given_content = [
         TextBlock(text="x", visibility="user", vendor=1),
         {"type": "text", "text": "", "vendor": 1},
@@ -186,7 +186,7 @@ def test_content_is_reduced_to_what_a_request_may_carry():
 WAV = {"type": "base64", "media_type": "audio/wav", "data": "aGk="}
 
 
-def test_audio_is_kept_as_a_block_of_its_type_and_hidden_from_hooks():
+def test_audio_is_kept_but_hidden_from_hooks():
     result = ToolResult(
         content=[{"type": "audio", "source": {**WAV, "more": 1}, "visibility": "user"}]
     )
@@ -249,7 +249,7 @@ def test_audio_is_kept_as_a_block_of_its_type_and_hidden_from_hooks():
         ),
     ],
 )
-def test_content_that_breaks_a_rule_is_refused(content, path, problem):
+def test_invalid_content_is_refused(content, path, problem):
     with pytest.raises(ModelError) as caught:
         ToolResult(content=content)
     ((where, what),) = caught.value.problems
@@ -276,7 +276,7 @@ def test_hooks_see_json_and_no_images():
 # ── assignment ──
 
 
-def test_assignments_to_a_tool_result_are_checked():
+def test_assignments_are_checked():
     result = ToolResult()
     result.success, result.content = "no", [{"type": "text", "text": "x"}]
     assert (result.success, result.content) == (False, [TextBlock(text="x")])
@@ -287,7 +287,7 @@ def test_assignments_to_a_tool_result_are_checked():
         result.nonsense = 1
 
 
-def test_assignments_to_a_subclass_with_a_constructor_of_its_own_are_checked():
+def test_assignments_to_subclass_are_checked():
     class Texted(ToolResult):
         def __init__(self, text: str, ok: bool = True) -> None:
             super().__init__(success=ok, output=text)
@@ -302,7 +302,7 @@ def test_assignments_to_a_subclass_with_a_constructor_of_its_own_are_checked():
 # ── hooks ──
 
 
-def test_gates_and_injections_may_be_given_as_dicts():
+def test_gates_and_injections_from_dicts():
     result = HookResult(
         approval_gates=[{"hook_name": "a", "prompt": "sure?", "options": ("yes", "no")}],
         context_injections=[{"content": "x"}],
@@ -315,7 +315,7 @@ def test_gates_and_injections_may_be_given_as_dicts():
     assert result.approval_options == ["Allow", "Deny"]
 
 
-def test_the_payload_of_a_result_is_a_dict_of_its_own():
+def test_hook_result_data_is_copied():
     data = {"a": [1]}
     result = HookResult(action="modify", data=data)
     data["b"] = 2

@@ -30,13 +30,13 @@ def validator(name: str) -> Any:
 VALIDATORS = {model.__name__: validator(model.__name__) for model in MODELS}
 
 
-def test_every_public_model_has_a_definition_and_the_schema_is_one() -> None:
+def test_schema_defines_every_public_model() -> None:
     jsonschema_rs.meta.validate(SCHEMA)
     assert set(SCHEMA["$defs"]) == {model.__name__ for model in MODELS}
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_what_is_written_fits_the_schema(model: type[Model]) -> None:
+def test_written_models_fit_schema(model: type[Model]) -> None:
     @settings(max_examples=50)
     @given(instances(model))
     def check(instance: Model) -> None:
@@ -46,7 +46,7 @@ def test_what_is_written_fits_the_schema(model: type[Model]) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_without_a_required_member_neither_schema_nor_reader_takes_it(model: type[Model]) -> None:
+def test_missing_member_fails_schema_and_reader(model: type[Model]) -> None:
     required = SCHEMA["$defs"][model.__name__].get("required", [])
 
     @settings(max_examples=15)
@@ -76,13 +76,15 @@ def test_without_a_required_member_neither_schema_nor_reader_takes_it(model: typ
         ("Usage", {"input_tokens": "many", "output_tokens": 1, "total_tokens": 2}),
     ],
 )
-def test_what_is_wrong_is_wrong_to_both(name: str, wrong: Any) -> None:
+def test_wrong_value_fails_schema_and_reader(name: str, wrong: Any) -> None:
     assert not VALIDATORS[name].is_valid(wrong)
     with pytest.raises(ModelError):
         from_json(getattr(models, name), json.dumps(wrong))
 
 
-def test_a_block_of_an_unknown_type_is_kept_and_one_of_a_known_type_is_checked() -> None:
+def test_schema_of_unknown_and_known_blocks() -> None:
+    """A block of an unknown type is valid, one of a known type is checked."""
+
     def message(**block: Any) -> dict[str, Any]:
         return {"role": "user", "content": [block]}
 

@@ -33,11 +33,11 @@ from amplifier.models import (
         ),
     ],
 )
-def test_content_is_shown_without_what_the_provider_sent(content, expected):
+def test_content_dict_omits_raw_data(content, expected):
     assert content.to_dict() == expected
 
 
-def test_the_kinds_are_text_and_members_at_once():
+def test_content_kinds_are_text_and_members():
     assert [kind.value for kind in ContentBlockType] == [
         "text",
         "thinking",
@@ -48,7 +48,7 @@ def test_the_kinds_are_text_and_members_at_once():
     assert TextContent().type.value == "text"
 
 
-def test_the_order_of_the_fields_is_the_published_one():
+def test_field_order_matches_published_classes():
     names = {
         cls: [field.name for field in dataclasses.fields(cls)]
         for cls in (ToolCallContent, ToolResultContent)

@@ -76,7 +76,7 @@ def problems_of(cls: Any, value: Any) -> list[tuple[str, str]]:
     return caught.value.problems
 
 
-def test_a_model_is_read_from_dicts_with_everything_in_it():
+def test_model_is_read_from_nested_dicts():
     live = object()
     given = {
         "timeout": 5,
@@ -152,7 +152,7 @@ def test_lists_and_unions_are_read_too():
         ]
 
 
-def test_a_field_of_a_third_party_model_may_hold_a_dataclass():
+def test_third_party_model_with_dataclass_field():
     place = Place(2)
     assert Point(x=1, place=place).place is place
     assert Point(x=1, place={"row": "2"}).place == place

@@ -36,7 +36,8 @@ def finished(name: str = TOOL_POST, **data: Any) -> ToolFinished:
     return ToolFinished(name=name, data={**data, **CALL}, **CALL, success=name == TOOL_POST)
 
 
-def test_texts_of_different_model_calls_are_separated_and_the_answer_appears_once():
+def test_texts_of_model_calls_are_separated():
+    """The final answer appears once."""
     record = TurnRecord()
     events = [
         asked(),
@@ -51,7 +52,7 @@ def test_texts_of_different_model_calls_are_separated_and_the_answer_appears_onc
     assert record.rest("Done.") == ""
 
 
-def test_answer_that_was_not_streamed_is_the_rest():
+def test_unstreamed_answer_is_rest():
     record = TurnRecord()
     for event in (asked(), wrote("Let me look."), answered(), asked(), answered()):
         record.add(event)
@@ -59,7 +60,7 @@ def test_answer_that_was_not_streamed_is_the_rest():
     assert record.rest("Done.") == ""
 
 
-def test_only_the_text_of_an_answer_that_is_not_complete_is_unfinished():
+def test_unfinished_text_is_incomplete_answer_only():
     record = TurnRecord()
     for event in (asked(), wrote("one"), answered(), asked(), wrote("two")):
         record.add(event)
@@ -94,7 +95,7 @@ def parsed(length: int) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("having", [folded, reported, parsed])
-def test_a_piece_costs_the_same_however_long_the_answer_is(having):
+def test_piece_cost_ignores_answer_length(having):
     length = 1_000_000
     add = having(length)
     add()
@@ -108,7 +109,8 @@ def test_a_piece_costs_the_same_however_long_the_answer_is(having):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 20])
-def test_text_that_provider_and_loop_report_in_different_pieces_comes_once(size):
+def test_text_reported_twice_comes_once(size):
+    """Provider and loop report the same text in different pieces."""
     text = "It rains today."
     events = TurnEvents()
     seen = [
@@ -127,7 +129,8 @@ def test_text_that_provider_and_loop_report_in_different_pieces_comes_once(size)
     assert isinstance(more, TextDelta)
 
 
-def test_usage_adds_up_and_the_latest_call_names_model_and_stop_reason():
+def test_usage_adds_up_over_calls():
+    """Model and stop reason are those of the latest call."""
     record = TurnRecord()
     usage = {"input_tokens": 10, "output_tokens": 5, "cost_usd": "0.25"}
     record.add(
@@ -144,7 +147,7 @@ def test_usage_adds_up_and_the_latest_call_names_model_and_stop_reason():
     assert (record.provider, record.model, record.stop_reason) == ("one", "m-1", "length")
 
 
-def test_call_that_was_rejected_before_it_began_is_a_call():
+def test_rejected_call_counts_as_call():
     record = TurnRecord()
     record.add(
         finished(
@@ -161,7 +164,7 @@ def test_call_that_was_rejected_before_it_began_is_a_call():
     assert use.shown(100) == "Error: no tool bash"
 
 
-def test_output_of_a_call_is_shown_as_text_and_shortened():
+def test_call_output_is_text_and_shortened():
     record = TurnRecord()
     given: dict[str, Any] = {**CALL, "tool_input": {"command": "ls"}}
     record.add(ToolStarted(name="tool:pre", data=given, **given))
@@ -185,7 +188,7 @@ def test_output_of_a_call_is_shown_as_text_and_shortened():
         (TOOL_ERROR, {}, "error"),
     ],
 )
-def test_status_of_a_tool_call(event, data, status):
+def test_status_of_tool_call(event, data, status):
     assert ToolOutcome.read(event, data).status == status
 
 
@@ -212,7 +215,7 @@ def test_payload_of_any_form_is_read(data):
     assert record.tools["1"].error
 
 
-def test_error_that_is_nested_too_deeply_does_not_raise():
+def test_deeply_nested_error_does_not_raise():
     error: Any = {}
     for _ in range(100_000):
         error = {"inner": error}

@@ -50,7 +50,7 @@ def _without_the_alias():
         ),
     ],
 )
-def test_a_misspelt_keyword_is_warned_about_at_the_callers_line(cls, given, found, meant, lot):
+def test_misspelt_keyword_warns_at_callers_line(cls, given, found, meant, lot):
     with pytest.warns(MisspellingWarning) as caught:
         cls(**given)
     here = sys._getframe().f_lineno - 1
@@ -62,13 +62,13 @@ def test_a_misspelt_keyword_is_warned_about_at_the_callers_line(cls, given, foun
     assert (warning.filename, warning.lineno) == (__file__, here)
 
 
-def test_every_misspelt_keyword_of_a_call_is_named():
+def test_every_misspelt_keyword_of_call_is_named():
     with pytest.warns(MisspellingWarning) as caught:
         ToolResult(sucess=False, eror={"message": "x"}, colour="red")
     assert [str(warning.message).split("'")[1] for warning in caught] == ["sucess", "eror"]
 
 
-def test_a_misspelt_keyword_is_named_when_a_required_one_is_missing_for_it():
+def test_misspelt_keyword_of_missing_required_one():
     with (
         pytest.warns(MisspellingWarning, match="'arguments'"),
         pytest.raises(ValueError, match="arguments: required"),
@@ -76,7 +76,7 @@ def test_a_misspelt_keyword_is_named_when_a_required_one_is_missing_for_it():
         ToolCall(id="1", name="x", argumnets={})
 
 
-def test_the_first_instance_of_a_class_is_no_exception():
+def test_first_instance_of_class_warns_too():
     """What a class needs is made at its first use, some frames further away from the caller."""
     program = "\n".join(
         (
@@ -122,7 +122,7 @@ def test_one_place_is_warned_about_once():
         ),
     ],
 )
-def test_a_keyword_of_its_own_is_left_alone(cls, given):
+def test_extra_keyword_does_not_warn(cls, given):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         cls(**given)
@@ -145,7 +145,7 @@ def test_data_is_read_without_warnings():
         assert attrs.evolve(read, role="assistant").extra == {"nmae": "y"}
 
 
-def test_through_the_alias_nothing_is_warned_about():
+def test_alias_does_not_warn():
     compat.install()
     try:
         with warnings.catch_warnings():

@@ -138,7 +138,7 @@ async def mount(name: str, config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
-async def test_every_key_with_a_bad_value_is_reported_with_what_was_expected_and_found(name, state):
+async def test_bad_values_are_reported_with_expectation(name, state):
     known = keys_of(CASES[name].options)
     aliases = {alias for declared in known.values() for alias in declared.aliases}
     keys = [key for key in known if key not in aliases]
@@ -151,7 +151,7 @@ async def test_every_key_with_a_bad_value_is_reported_with_what_was_expected_and
         assert problem == f"expected {known[key].kind.expected}, got {found}"
 
 
-async def test_an_unknown_key_is_a_warning_in_the_log(name, state, caplog):
+async def test_unknown_key_is_logged_warning(name, state, caplog):
     await mount(name, {"zzzzzz": 1})
     (record,) = [each for each in caplog.records if "unknown key" in each.getMessage()]
     assert record.levelno == logging.WARNING
@@ -159,7 +159,7 @@ async def test_an_unknown_key_is_a_warning_in_the_log(name, state, caplog):
 
 
 @pytest.mark.parametrize("name", CONFIGURABLE)
-async def test_a_misspelt_key_is_a_warning_with_the_nearest_known_key(name, state, caplog):
+async def test_misspelt_key_warns_with_nearest_key(name, state, caplog):
     known = keys_of(CASES[name].options)
     key = max((each for each in known if not known[each].restricts), key=len)
     misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
@@ -179,7 +179,7 @@ RESTRICTING = [
 
 
 @pytest.mark.parametrize(("name", "key"), RESTRICTING)
-async def test_a_misspelling_of_a_key_that_restricts_the_module_is_an_error(name, key, state):
+async def test_misspelt_restriction_is_error(name, key, state):
     misspelt = f"{key[:-2]}{key[-1]}{key[-2]}"
     with pytest.raises(PlanError) as caught:
         await mount(name, {misspelt: Unacceptable()})
@@ -187,7 +187,7 @@ async def test_a_misspelling_of_a_key_that_restricts_the_module_is_an_error(name
 
 
 @pytest.mark.parametrize("key", ["allowed_write_paths", "deniedCommands"])
-async def test_an_unknown_key_that_is_named_like_a_restriction_is_an_error(name, key, state):
+async def test_unknown_key_named_like_restriction_is_error(name, key, state):
     """Such as one of the published module for the same job: without it the module could do more than was meant."""
     with pytest.raises(PlanError) as caught:
         await mount(name, {key: []})
@@ -198,7 +198,7 @@ async def test_an_unknown_key_that_is_named_like_a_restriction_is_an_error(name,
     )
 
 
-async def test_a_key_of_an_older_version_that_restricted_the_module_is_an_error(state):
+async def test_former_restriction_key_is_error(state):
     with pytest.raises(PlanError) as caught:
         await mount("tool-task", {"max_total_tokens": 1000})
     [(path, problem)] = caught.value.problems
@@ -206,7 +206,7 @@ async def test_a_key_of_an_older_version_that_restricted_the_module_is_an_error(
     assert problem.startswith("there is no such key any more; use the plan's session.budget")
 
 
-def test_the_keys_that_keep_tools_in_their_bounds_restrict():
+def test_bounding_keys_restrict():
     assert {
         ("tool-filesystem", "allowed_paths"),
         ("tool-filesystem", "read_only"),
@@ -214,12 +214,12 @@ def test_the_keys_that_keep_tools_in_their_bounds_restrict():
     } <= {*RESTRICTING}
 
 
-async def test_no_configuration_is_the_defaults(name, state, caplog):
+async def test_no_configuration_means_defaults(name, state, caplog):
     await mount(name, {})
     assert "unknown key" not in caplog.text
 
 
-def test_the_reference_pages_name_every_key(name):
+def test_reference_pages_name_every_key(name):
     folder = ROOT / "docs" / "reference" / "modules"
     pages = CASES[name].pages or (name,)
     content = "".join((folder / f"{page}.md").read_text(encoding="utf-8") for page in pages)
@@ -256,7 +256,7 @@ def test_values_are_read_into_their_fields():
     assert read(None) == Options(owner="me")
 
 
-def test_a_field_that_is_not_an_option_is_an_unknown_key(caplog):
+def test_non_option_field_is_unknown_key(caplog):
     with pytest.warns(
         MisspellingWarning, match=r"\$\.limits: unknown key, ignored; did you mean 'limit'\?"
     ):
@@ -264,25 +264,25 @@ def test_a_field_that_is_not_an_option_is_an_unknown_key(caplog):
     assert "tool-x: $.owner: unknown key, ignored; known keys: limit, most, debug" in caplog.text
 
 
-def test_a_key_that_resembles_no_other_emits_no_misspelling_warning():
+def test_unrelated_key_causes_no_misspelling_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error", MisspellingWarning)
         read({"colour": 1, 7: 1, "": 1})
 
 
-def test_a_module_may_have_defaults_of_its_own():
+def test_module_may_have_own_defaults():
     assert read({}, model="large").model == "large"
     assert read({"model": "medium"}, model="large").model == "medium"
 
 
-def test_fields_that_do_not_fit_together_are_an_error_of_the_module():
+def test_contradictory_fields_are_module_error():
     with pytest.raises(
         PlanError, match=r"invalid config of tool-x.*\$\.items: expected at most limit \(1\)"
     ):
         read({"items": ["a", "b"], "limit": 1})
 
 
-def test_a_variable_of_the_environment_replaces_a_missing_or_empty_value(monkeypatch):
+def test_environment_replaces_missing_or_empty_value(monkeypatch):
     monkeypatch.setenv("A_KEY", " from the environment ")
     environment = {"api_key": "A_KEY"}
     assert read({}, environment=environment).api_key == "from the environment"
@@ -292,7 +292,7 @@ def test_a_variable_of_the_environment_replaces_a_missing_or_empty_value(monkeyp
     assert read({}, environment=environment).api_key is None
 
 
-def test_a_bad_variable_of_the_environment_is_named(monkeypatch):
+def test_bad_environment_variable_is_named(monkeypatch):
     monkeypatch.setenv("A_LIMIT", "many")
     with pytest.raises(
         PlanError,
@@ -301,14 +301,14 @@ def test_a_bad_variable_of_the_environment_is_named(monkeypatch):
         read({}, environment={"limit": "A_LIMIT"})
 
 
-def test_a_secret_is_shown_neither_in_messages_nor_in_the_repr():
+def test_secret_is_hidden_in_messages_and_repr():
     assert "hush" not in repr(read({"api_key": "hush"}))
     with pytest.raises(PlanError) as caught:
         read({"api_key": ["hush"]})
     assert caught.value.problems == [("$.api_key", "expected text, or null, got list")]
 
 
-def test_a_problem_inside_a_value_has_its_own_path():
+def test_problem_inside_value_has_path():
     def refuse(value: Any) -> None:
         raise PlanError([("$[0].name", "is missing"), ("$", "is short")])
 
@@ -321,7 +321,7 @@ def test_a_problem_inside_a_value_has_its_own_path():
     assert caught.value.problems == [("$.rules[0].name", "is missing"), ("$.rules", "is short")]
 
 
-def test_a_long_value_is_shown_in_part():
+def test_long_value_is_shortened():
     with pytest.raises(PlanError) as caught:
         read({"limit": "x" * 10_000})
     assert len(str(caught.value)) < 400
@@ -358,7 +358,7 @@ NAN, INF = float("nan"), float("inf")
         (url, ["http://a", "https://a/b@c"], ["a", "ftp://a", "http://me:hush@a/", None]),
     ],
 )
-def test_a_kind_accepts_what_it_states(kind, accepted, refused):
+def test_kind_accepts_stated_values(kind, accepted, refused):
     for value in accepted:
         kind.read(value)
     for value in refused:
@@ -376,7 +376,7 @@ def test_a_kind_accepts_what_it_states(kind, accepted, refused):
         (list_of("ones", lambda item: item == 1), [[1, 1]], [[2], 1]),
     ],
 )
-def test_a_list_is_read_as_a_tuple(kind, accepted, refused):
+def test_list_is_read_as_tuple(kind, accepted, refused):
     for value in accepted:
         assert kind.read(value) == tuple(value)
     for value in refused:
@@ -398,5 +398,5 @@ def test_a_list_is_read_as_a_tuple(kind, accepted, refused):
         (optional(flag), "true or false, or null"),
     ],
 )
-def test_a_kind_states_what_it_expects(kind, expected):
+def test_kind_states_expectation(kind, expected):
     assert kind.expected == expected

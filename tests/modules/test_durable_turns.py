@@ -126,9 +126,8 @@ def outputs(messages: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_result_that_waits_for_another_is_kept_and_a_call_that_never_began_runs(
-    tmp_path: Path, loop: str
-) -> None:
+async def test_waiting_result_is_kept(tmp_path: Path, loop: str) -> None:
+    """A call that never began runs."""
     image = await crash_image(tmp_path, loop)
     assert outputs(agent.messages_in(image)) == []
     ran: list[str] = []
@@ -154,14 +153,14 @@ async def test_a_result_that_waits_for_another_is_kept_and_a_call_that_never_beg
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_goes_on_with_the_type_that_it_is_given(tmp_path: Path, loop: str) -> None:
+async def test_resumed_turn_has_given_type(tmp_path: Path, loop: str) -> None:
     image = await crash_image(tmp_path, loop)
     async with make_session(image, script=[("final_result", {"result": 3})], loop=loop) as session:
         assert await session.resume_turn(result_type=int) == 3
     assert "there is no tool named 'final_result'" not in str(agent.messages_in(image))
 
 
-async def test_a_new_prompt_gives_the_turn_up_and_keeps_what_is_known(tmp_path: Path) -> None:
+async def test_new_prompt_gives_up_turn_keeping_results(tmp_path: Path) -> None:
     image = await crash_image(tmp_path)
     async with make_session(image, script=["Fine."]) as session:
         assert await session.execute("something else") == "Fine."
@@ -180,7 +179,7 @@ async def test_a_new_prompt_gives_the_turn_up_and_keeps_what_is_known(tmp_path: 
     assert "[interrupted" in third
 
 
-async def test_a_loop_that_closes_nothing_finds_no_call_without_a_result(tmp_path: Path) -> None:
+async def test_passive_loop_finds_no_open_call(tmp_path: Path) -> None:
     image = await crash_image(tmp_path)
     async with make_session(image) as session:
         await session.coordinator.get("context").add_message({"role": "user", "content": "more"})
@@ -188,7 +187,7 @@ async def test_a_loop_that_closes_nothing_finds_no_call_without_a_result(tmp_pat
     assert [m["role"] for m in messages] == ["user", "assistant", *["tool"] * 3, "user"]
 
 
-async def test_without_the_option_open_calls_are_closed_and_the_journal_goes(
+async def test_disabled_option_closes_calls_and_journal(
     tmp_path: Path,
 ) -> None:
     image = await crash_image(tmp_path)
@@ -198,7 +197,7 @@ async def test_without_the_option_open_calls_are_closed_and_the_journal_goes(
         assert await session.resume_turn() == "All done."
 
 
-async def test_a_question_that_waited_for_an_answer_is_asked_again(tmp_path: Path) -> None:
+async def test_waiting_question_is_asked_again(tmp_path: Path) -> None:
     ran: list[str] = []
 
     class Killed:
@@ -229,7 +228,7 @@ async def test_a_question_that_waited_for_an_answer_is_asked_again(tmp_path: Pat
     assert outputs(agent.messages_in(tmp_path / "image")) == ["done"]
 
 
-def test_a_turn_can_be_resumed_after_every_prefix_of_the_journal(tmp_path: Path) -> None:
+def test_turn_resumes_after_every_journal_prefix(tmp_path: Path) -> None:
     image = anyio.run(crash_image, tmp_path)
     known = {(step["call"], step["step"]) for step in agent.steps_in(image)}
     [slow, fast, _] = [call["id"] for call in agent.messages_in(image)[-1]["tool_calls"]]
@@ -279,7 +278,7 @@ def change_store(root: Path, statement: str) -> None:
         "UPDATE steps SET position = position + 1",
     ],
 )
-async def test_a_journal_that_was_changed_is_one_clear_error(tmp_path: Path, change: str) -> None:
+async def test_changed_journal_is_one_clear_error(tmp_path: Path, change: str) -> None:
     image = await crash_image(tmp_path)
     change_store(image, change)
     before = (image / "store.db").read_bytes()
@@ -291,7 +290,7 @@ async def test_a_journal_that_was_changed_is_one_clear_error(tmp_path: Path, cha
     assert (image / "store.db").read_bytes() == before
 
 
-async def test_a_writer_that_lost_the_conversation_to_another_stops(tmp_path: Path) -> None:
+async def test_writer_losing_conversation_stops(tmp_path: Path) -> None:
     ran: list[str] = []
 
     async def meddle() -> str:
@@ -336,9 +335,7 @@ class Disk:
 @pytest.mark.parametrize(
     ("when", "lost"), [("tool:pre", "Tool 'work' was not called"), ("in the tool", "The result of")]
 )
-async def test_a_full_disk_ends_the_turn_with_a_clear_error_and_it_can_be_resumed(
-    tmp_path: Path, when: str, lost: str
-) -> None:
+async def test_full_disk_leaves_resumable_turn(tmp_path: Path, when: str, lost: str) -> None:
     ran: list[str] = []
     disk = Disk(tmp_path)
 
@@ -392,7 +389,7 @@ anyio.run(main, Path(sys.argv[1]), sys.argv[2], backend=sys.argv[2])
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("limit", [25_000, 40_000, 60_000])
-def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path, backend: str, limit: int) -> None:
+def test_file_that_cannot_grow_loses_nothing(tmp_path: Path, backend: str, limit: int) -> None:
     stopped = run_forked(
         [sys.executable, "-c", LIMITED, str(tmp_path), backend, str(limit)], cwd=ROOT, text=True
     )
@@ -409,7 +406,7 @@ def test_a_file_that_may_not_grow_loses_nothing(tmp_path: Path, backend: str, li
 # ── what else ──
 
 
-async def test_an_id_that_a_provider_uses_again_does_not_get_the_result_of_an_earlier_answer(
+async def test_reused_call_id_gets_no_old_result(
     tmp_path: Path,
 ) -> None:
     class SameIds(agent.ScriptedModel):
@@ -439,7 +436,7 @@ async def test_an_id_that_a_provider_uses_again_does_not_get_the_result_of_an_ea
     assert outputs(agent.messages_in(tmp_path / "image")) == ["run 1", "run 3"]
 
 
-async def test_a_result_that_has_no_json_form_is_kept_as_the_model_gets_it(tmp_path: Path) -> None:
+async def test_non_json_result_is_kept_as_sent(tmp_path: Path) -> None:
     async def odd() -> Any:
         return {1, 2}
 
@@ -448,7 +445,7 @@ async def test_a_result_that_has_no_json_form_is_kept_as_the_model_gets_it(tmp_p
         assert await session.execute("go") == "All done."
 
 
-async def test_a_loop_without_steps_works_and_is_reported_as_not_durable(
+async def test_loop_without_steps_is_not_durable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Loop:
@@ -474,9 +471,7 @@ async def test_a_loop_without_steps_works_and_is_reported_as_not_durable(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_durable_turn_that_is_cancelled_anywhere_leaves_a_valid_transcript(
-    tmp_path: Path, mode: Any
-) -> None:
+def test_durable_turn_cancelled_anywhere_stays_valid(tmp_path: Path, mode: Any) -> None:
     numbers = iter(range(100_000))
 
     def make() -> Any:
@@ -520,7 +515,7 @@ async def ask_about_second(event: str, data: dict[str, Any]) -> HookResult:
 @pytest.mark.parametrize(
     "names", [["second"], ["first", "second"], ["second", "first"]], ids="-".join
 )
-async def test_a_turn_stays_resumable_when_no_one_can_be_asked(
+async def test_turn_without_answerer_stays_resumable(
     names: list[str], loop: str, tmp_path: Path
 ) -> None:
     """Nothing is denied and nothing is consumed, however often it is tried; what was done is kept and not done again."""
@@ -567,7 +562,7 @@ async def test_a_turn_stays_resumable_when_no_one_can_be_asked(
     assert done.count("second") == 1
 
 
-async def test_no_one_to_ask_is_named_as_the_reason_of_a_denial(tmp_path: Path) -> None:
+async def test_missing_answerer_is_denial_reason(tmp_path: Path) -> None:
     class Nobody:
         async def request_approval(
             self, prompt: str, options: list[str], timeout: float, default: str

@@ -163,7 +163,7 @@ def check_turn(root: Path, acknowledged: dict[str, str], counted: Counter[str]) 
     ],
 )
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_turn_that_is_killed_goes_on_where_it_was(runner, tmp_path, backend, kills, capsys):
+def test_killed_turn_continues(runner, tmp_path, backend, kills, capsys):
     counted = kill_and_resume(runner, backend, tmp_path, kills)
     assert counted["kills"] == kills
     with capsys.disabled():

@@ -84,9 +84,7 @@ anyio.run(pay_and_end, *sys.argv[2:], backend=sys.argv[1])
 
 
 @pytest.mark.parametrize(("ends", "result"), [("after", "paid before"), ("before", "paid now")])
-async def test_payment_is_made_once_whenever_its_process_ends(
-    tmp_path, anyio_backend_name, ends, result
-):
+async def test_payment_is_made_once(tmp_path, anyio_backend_name, ends, result):
     command = [sys.executable, "-c", CHILD, anyio_backend_name, str(tmp_path), ends]
     ended = await anyio.to_thread.run_sync(partial(run_forked, command, cwd=ROOT))
     assert ended.returncode == 9
@@ -97,7 +95,7 @@ async def test_payment_is_made_once_whenever_its_process_ends(
     assert len((tmp_path / "effects").read_text().splitlines()) == 1
 
 
-async def test_function_is_reconciled_by_another_function(tmp_path, anyio_backend_name):
+async def test_function_is_reconciled_by_another(tmp_path, anyio_backend_name):
     command = [sys.executable, "-c", CHILD, anyio_backend_name, str(tmp_path), "after"]
     await anyio.to_thread.run_sync(partial(run_forked, command, cwd=ROOT))
     asked = []
@@ -120,7 +118,7 @@ async def test_function_is_reconciled_by_another_function(tmp_path, anyio_backen
     assert asked == (tmp_path / "effects").read_text().splitlines()
 
 
-def test_reconcile_that_is_not_async_is_refused():
+def test_sync_reconcile_is_refused():
     with pytest.raises(TypeError, match="an async function of the input and the call"):
 
         @tool(reconcile=lambda given, call: Unknown())  # type: ignore[call-arg]  # not async

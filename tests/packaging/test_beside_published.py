@@ -109,7 +109,7 @@ def beside(
 # ── ids ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_run_of_the_default_agent_uses_the_installed_tool(beside: Environment, tmp_path: Path):
+def test_default_agent_uses_installed_tool(beside: Environment, tmp_path: Path):
     ran = beside.run(
         "amplifier-kernel", "run", "--yes", "-p", "offline", 'run "echo hello"', cwd=tmp_path
     )
@@ -121,7 +121,7 @@ def test_a_run_of_the_default_agent_uses_the_installed_tool(beside: Environment,
     ("source", "answer"),
     [(None, "the published loop"), ("builtin", "hello"), ("theirs", "the published loop")],
 )
-def test_a_plan_decides_whose_loop_runs(
+def test_plan_decides_about_loop(
     beside: Environment, tmp_path: Path, source: str | None, answer: str
 ):
     loop = {"module": "loop-streaming"}
@@ -140,9 +140,7 @@ def test_a_plan_decides_whose_loop_runs(
     assert ran.stdout.strip() == answer
 
 
-def test_the_listing_shows_which_is_used_each_with_its_own_description(
-    beside: Environment, tmp_path: Path
-):
+def test_listing_shows_module_in_use(beside: Environment, tmp_path: Path):
     ran = beside.run("amplifier-kernel", "module", "list", "--json", cwd=tmp_path)
     shown = [each for each in json.loads(ran.stdout) if each["id"] == "tool-bash"]
     assert [(each["in_use"], each["from"]) for each in shown] == [
@@ -156,7 +154,7 @@ def test_the_listing_shows_which_is_used_each_with_its_own_description(
     )
 
 
-def test_the_precedence_is_logged_once_with_both_names(beside: Environment, tmp_path: Path):
+def test_precedence_is_logged_once(beside: Environment, tmp_path: Path):
     program = """
 import anyio, logging
 from amplifier import AmplifierSession
@@ -179,9 +177,7 @@ anyio.run(main)
 # ── commands ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_published_command_line_has_the_first_name_and_ours_the_second(
-    beside: Environment, tmp_path: Path
-):
+def test_command_lines_have_different_names(beside: Environment, tmp_path: Path):
     published_one = beside.run("amplifier", "run", cwd=tmp_path)
     ours = [
         beside.run("amplifier-kernel", "--version", cwd=tmp_path),
@@ -195,16 +191,15 @@ def test_the_published_command_line_has_the_first_name_and_ours_the_second(
     assert ours[1].stdout.startswith("python -m amplifier, version ")
 
 
-def test_the_doctor_notices(beside: Environment, tmp_path: Path):
+def test_doctor_notices_published_package(beside: Environment, tmp_path: Path):
     ran = beside.run("amplifier-kernel", "doctor", "--json", cwd=tmp_path)
     (found,) = [each for each in json.loads(ran.stdout)["findings"] if each["subject"] == "command"]
     assert found["verdict"] == "note"
     assert "is not this command but that of amplifier-app-cli 0.1.0" in found["text"]
 
 
-def test_the_published_command_line_runs_on_this_kernel_and_does_not_take_our_modules_for_its_own(
-    beside: Environment, tmp_path: Path
-):
+def test_published_command_line_runs_on_kernel(beside: Environment, tmp_path: Path):
+    """It does not take our modules for its own."""
     ran = beside.run("python", "-m", "amplifier.compat", "amplifier", "run", "hi", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     first, second = ran.stdout.splitlines()
@@ -230,9 +225,7 @@ def enabled(beside: Environment, tmp_path: Path) -> Iterator[str]:
     beside.run("python", "-m", "amplifier.compat", "disable", cwd=tmp_path)
 
 
-def test_a_child_with_a_path_of_its_own_loses_the_alias_unless_it_is_enabled(
-    beside: Environment, tmp_path: Path
-):
+def test_child_with_own_path_needs_enabled_alias(beside: Environment, tmp_path: Path):
     def child_output() -> str:
         return beside.run(
             "python", "-m", "amplifier.compat", "-c", PARENT, cwd=tmp_path
@@ -248,7 +241,7 @@ def test_a_child_with_a_path_of_its_own_loses_the_alias_unless_it_is_enabled(
     assert child_output() == before
 
 
-def test_an_enabled_environment_runs_published_programs_as_they_are(
+def test_enabled_environment_runs_published_programs(
     beside: Environment, tmp_path: Path, enabled: str
 ):
     ran = beside.run("amplifier", "run", "hi", cwd=tmp_path)
@@ -256,7 +249,7 @@ def test_an_enabled_environment_runs_published_programs_as_they_are(
     assert ran.stdout.startswith("the published command line ['run', 'hi'] 2.0.2")
 
 
-def test_the_status_is_printed_and_is_the_exit_code(beside: Environment, tmp_path: Path):
+def test_status_is_printed_and_exit_code(beside: Environment, tmp_path: Path):
     command = ("python", "-m", "amplifier.compat")
     runs = [
         beside.run(*command, word, cwd=tmp_path)
@@ -287,7 +280,7 @@ def test_starting_python_costs_no_import_of_ours(beside: Environment, tmp_path: 
     assert ran.stdout.strip() == "[]"
 
 
-def test_an_alias_without_its_package_advises_what_to_do(beside: Environment, tmp_path: Path):
+def test_alias_without_package_advises_remedy(beside: Environment, tmp_path: Path):
     place = next(beside.packages.glob("amplifier/compat/_path"))
     program = f"import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]; sys.path.insert(0, {str(place)!r}); import amplifier_core"
     ran = beside.run("python", "-c", program, cwd=tmp_path)

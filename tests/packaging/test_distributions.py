@@ -37,7 +37,7 @@ def sdist_names(archives: tuple[Path, Path]) -> set[str]:
 # ── what is in them ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_wheel_holds_exactly_package_files(wheel: zipfile.ZipFile) -> None:
     source = ROOT / "src"
     files = {
         p.relative_to(source).as_posix() for p in (source / "amplifier").rglob("*") if p.is_file()
@@ -59,11 +59,11 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfi
         f"amplifier-{amplifier.__version__}.dist-info/licenses/LICENSE",
     ],
 )
-def test_what_is_no_code_is_in_the_wheel(wheel: zipfile.ZipFile, name: str) -> None:
+def test_wheel_holds_data_files(wheel: zipfile.ZipFile, name: str) -> None:
     assert name in wheel.namelist()
 
 
-def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+def test_tree_and_sdist_give_same_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     (from_tree,) = built(ROOT, tmp_path, "--wheel")
     with zipfile.ZipFile(from_tree) as other:
         assert {name: other.read(name) for name in other.namelist()} == {
@@ -71,7 +71,7 @@ def test_the_tree_gives_the_same_wheel_as_the_sdist(wheel: zipfile.ZipFile, tmp_
         }
 
 
-def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[str]) -> None:
+def test_sdist_is_clean_project(sdist_names: set[str]) -> None:
     assert {
         "pyproject.toml",
         "README.md",
@@ -85,7 +85,7 @@ def test_the_sdist_is_the_project_without_what_was_made_in_it(sdist_names: set[s
     assert [name for name in sdist_names if made.search(name)] == []
 
 
-def test_the_metadata_matches_the_code(wheel: zipfile.ZipFile) -> None:
+def test_metadata_matches_code(wheel: zipfile.ZipFile) -> None:
     metadata = Parser().parsestr(
         wheel.read(f"amplifier-{amplifier.__version__}.dist-info/METADATA").decode("utf-8")
     )
@@ -105,7 +105,7 @@ def empty(archives: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     return Environment(tmp_path_factory.mktemp("empty") / "venv", archives[0])
 
 
-def test_the_base_install_is_small(empty: Environment) -> None:
+def test_base_install_is_small(empty: Environment) -> None:
     assert empty.distributions <= {
         "amplifier", "anyio", "attrs", "cattrs", "idna", "orjson", "typing_extensions",
     }  # fmt: skip
@@ -113,9 +113,7 @@ def test_the_base_install_is_small(empty: Environment) -> None:
     assert size < 14 * MEGABYTE, f"{size / MEGABYTE:.1f} MB"
 
 
-def test_importing_every_package_of_the_base_install_works(
-    empty: Environment, tmp_path: Path
-) -> None:
+def test_base_install_packages_import(empty: Environment, tmp_path: Path) -> None:
     packages = "compat, conformance, contracts, errors, events, kernel, loading, models, plan, shared_sessions, testing, tracing"
     finished = empty.python(
         f"import amplifier\nfrom amplifier import {packages}\nprint(amplifier.__file__)", tmp_path
@@ -145,7 +143,7 @@ anyio.run(main)
 """
 
 
-def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) -> None:
+def test_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) -> None:
     (tmp_path / "hello.txt").write_text("hello")
     finished = empty.python(AGENT, tmp_path)
     assert finished.returncode == 0, finished.stderr
@@ -155,7 +153,7 @@ def test_an_agent_of_built_in_modules_works(empty: Environment, tmp_path: Path) 
 @pytest.mark.parametrize(
     "command", [["amplifier"], ["amplifier", "run", "hi"], ["python", "-m", "amplifier"]]
 )
-def test_the_command_names_the_extra_it_lacks(
+def test_command_names_missing_extra(
     empty: Environment, command: list[str], tmp_path: Path
 ) -> None:
     finished = empty.run(*command, cwd=tmp_path)
@@ -164,7 +162,7 @@ def test_the_command_names_the_extra_it_lacks(
     assert "Traceback" not in finished.stderr
 
 
-def test_a_module_names_the_extra_it_lacks(empty: Environment, tmp_path: Path) -> None:
+def test_module_names_missing_extra(empty: Environment, tmp_path: Path) -> None:
     program = """
 import anyio
 from amplifier import AmplifierSession
@@ -199,13 +197,13 @@ anyio.run(main)
     }
 
 
-def test_strategies_name_the_extra_they_lack(empty: Environment, tmp_path: Path) -> None:
+def test_strategies_name_missing_extra(empty: Environment, tmp_path: Path) -> None:
     finished = empty.python("import amplifier.conformance.strategies", tmp_path)
     assert "MissingExtraError" in finished.stderr
     assert "amplifier[testing]" in finished.stderr
 
 
-def test_the_schema_of_plans_can_be_read(empty: Environment, tmp_path: Path) -> None:
+def test_plan_schema_can_be_read(empty: Environment, tmp_path: Path) -> None:
     program = """
 import json
 from importlib.resources import files

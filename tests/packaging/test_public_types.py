@@ -44,7 +44,7 @@ def incomplete(report: dict[str, Any]) -> list[str]:
     return [symbol["name"] for symbol in report["symbols"] if not symbol["isTypeKnown"]]
 
 
-def test_every_public_name_has_a_known_type(tmp_path: Path) -> None:
+def test_public_names_have_known_types(tmp_path: Path) -> None:
     report = verified("amplifier", tmp_path)
     assert report["pyTypedPath"]
     assert len(report["symbols"]) > 1000
@@ -52,7 +52,7 @@ def test_every_public_name_has_a_known_type(tmp_path: Path) -> None:
     assert report["completenessScore"] == 1
 
 
-def test_a_planted_guess_is_seen(tmp_path: Path) -> None:
+def test_planted_guess_is_found(tmp_path: Path) -> None:
     package = tmp_path / "planted"
     package.mkdir()
     (package / "py.typed").touch()
@@ -92,7 +92,7 @@ def wrong_files(folder: Path, **programs: str) -> tuple[set[str], set[str]]:
     return found[0], found[1]
 
 
-def test_a_program_with_everything_is_short_and_typed_and_an_error_in_it_is_seen(
+def test_compared_program_is_short_and_typed(
     tmp_path: Path,
 ) -> None:
     text = compared_program()

@@ -79,7 +79,7 @@ def locked_on(group: str, python: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("group", LOCKS)
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_lock_has_a_version_for_every_requirement(python: str, group: str) -> None:
+def test_lock_covers_every_requirement(python: str, group: str) -> None:
     versions = locked_on(group, python)
     wrong = [
         f"{needed} (locked: {versions.get(canonicalize_name(needed.name))})"
@@ -92,7 +92,7 @@ def test_the_lock_has_a_version_for_every_requirement(python: str, group: str) -
 
 
 @pytest.mark.parametrize("group", LOCKS)
-def test_the_lock_has_hashes_of_files_and_names_no_places(group: str) -> None:
+def test_lock_has_hashes_and_no_places(group: str) -> None:
     assert [requirement for requirement, hashes in locked(group).items() if not hashes] == [], (
         "run `make lock`"
     )
@@ -101,7 +101,7 @@ def test_the_lock_has_hashes_of_files_and_names_no_places(group: str) -> None:
     assert "file:" not in text
 
 
-def test_ci_installs_what_has_a_known_hash_and_the_project_without_its_dependencies() -> None:
+def test_ci_installs_known_hashes_only() -> None:
     """What `make setup` would do, without doing it."""
 
     def commands(**surroundings: str) -> str:
@@ -132,9 +132,7 @@ def test_ci_installs_what_has_a_known_hash_and_the_project_without_its_dependenc
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_release_built_twice_is_the_same_in_every_byte(
-    archives: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_repeated_release_is_byte_identical(archives: tuple[Path, Path], tmp_path: Path) -> None:
     wheel, sdist = archives
     with tarfile.open(sdist) as archive:
         archive.extractall(tmp_path / "elsewhere", filter="data")

@@ -55,7 +55,7 @@ def keyed(inner: Any) -> dict[str, Any]:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_minimal_plan_gets_the_defaults() -> None:
+def test_minimal_plan_gets_defaults() -> None:
     assert parse_plan(MINIMAL) == MountPlan(
         orchestrator=ModuleSpec(module="loop-basic", path="$.session.orchestrator"),
         context=ModuleSpec(module="context-simple", path="$.session.context"),
@@ -73,7 +73,7 @@ def test_a_minimal_plan_gets_the_defaults() -> None:
     )
 
 
-def test_the_default_deadlines_are_those_of_the_design() -> None:
+def test_default_deadlines_match_design() -> None:
     assert attrs.asdict(Deadlines()) == {
         "mount": 120.0,
         "ready": 60.0,
@@ -174,7 +174,7 @@ def test_reading_changes_nothing_and_null_means_absent() -> None:
     assert (read.strict, read.raw, read.deadlines, read.warnings) == (False, False, Deadlines(), [])
 
 
-def test_inherited_deadlines_apply_where_the_plan_has_none() -> None:
+def test_inherited_deadlines_fill_gaps() -> None:
     base = Deadlines(hook=1.0, mount=None, turn=9.0)
     assert parse_plan(MINIMAL, base_deadlines=base).deadlines is base
     read = parse_plan(session(deadlines={"turn": None, "mount": 2}), base_deadlines=base)
@@ -203,7 +203,7 @@ LIVE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("make", LIVE.values(), ids=LIVE)
-def test_what_modules_are_given_is_never_looked_into(make: Callable[[], Any]) -> None:
+def test_module_configuration_is_never_inspected(make: Callable[[], Any]) -> None:
     value = make()
     read = parse_plan(
         {
@@ -326,20 +326,20 @@ A_MODULE = "expected a module: its id, or a mapping with 'module'"
         ),
     ],
 )
-def test_a_problem_is_named_with_its_path(config: Any, expected: list[tuple[str, str]]) -> None:
+def test_problem_is_named_with_path(config: Any, expected: list[tuple[str, str]]) -> None:
     assert problems_of(config) == expected
 
 
 @pytest.mark.parametrize(
     "value", [0, -1, 0.0, math.nan, math.inf, -math.inf, True, False, "5", [5], 10**400, 1e11]
 )
-def test_a_deadline_is_a_positive_finite_number_or_null(value: Any) -> None:
+def test_deadline_is_positive_finite_or_null(value: Any) -> None:
     [(path, problem)] = problems_of(session(deadlines={"hook": value}))
     assert path == "$.session.deadlines.hook"
     assert problem.startswith(SECONDS)
 
 
-def test_unknown_deadlines_are_problems_with_a_suggestion() -> None:
+def test_unknown_deadline_gets_suggestion() -> None:
     known = "mount, ready, hook, contribution, collection, cleanup, teardown, turn"
     assert problems_of(session(deadlines={"clean_up": 1, "zzz": 2, 3: 4})) == [
         ("$.session.deadlines.clean_up", "unknown key; did you mean 'cleanup'?"),
@@ -351,7 +351,7 @@ def test_unknown_deadlines_are_problems_with_a_suggestion() -> None:
     ]
 
 
-def test_a_provider_mounted_twice_needs_names() -> None:
+def test_repeated_provider_needs_names() -> None:
     entries = [{"module": "provider-a"}, {"module": "provider-a"}, {"module": "provider-b"}]
     [(path, problem)] = problems_of(plan(providers=entries))
     assert path == "$.providers[1].instance_id"
@@ -380,7 +380,7 @@ def test_a_provider_mounted_twice_needs_names() -> None:
     ]
 
 
-def test_all_problems_are_reported_at_once_in_reading_order() -> None:
+def test_problems_are_reported_in_reading_order() -> None:
     config = {
         "session": {"orchestrator": 1, "strict": 2, "deadlines": {"hook": 0}},
         "providers": [{"module": "a"}, {"module": "a"}],
@@ -403,7 +403,7 @@ def test_all_problems_are_reported_at_once_in_reading_order() -> None:
     assert all(f"{path}: {problem}" in str(caught.value) for path, problem in found)
 
 
-def test_long_values_are_shortened_and_made_visible_in_messages() -> None:
+def test_long_values_are_shortened_and_visible() -> None:
     [(_, problem)] = problems_of(session(orchestrator="x\x1b[31m" + "y" * 1000))
     assert "\x1b" not in problem
     assert len(problem) < 250
@@ -479,13 +479,13 @@ def misspelling(kind: str, found: str, meant: str) -> str:
         (plan(context={"configs": {}}), "$.context.configs", "key", "configs", "config"),
     ],
 )
-def test_a_misspelt_section_or_key_is_a_problem(
+def test_misspelt_section_or_key_is_problem(
     config: Any, path: str, kind: str, found: str, meant: str
 ) -> None:
     assert problems_of(config) == [(path, misspelling(kind, found, meant))]
 
 
-def test_a_misspelt_section_is_a_problem_beside_the_one_it_was_meant_for() -> None:
+def test_misspelt_section_beside_real_one() -> None:
     """An overlay with a slip in it, laid over a plan that has the section, must not lose its content."""
     merged = merge_plans(
         plan(hooks=["hooks-a"]), {"hoks": [{"module": "hooks-b", "on_failure": "deny"}]}
@@ -580,7 +580,7 @@ def test_keys_of_published_applications_stay_warnings() -> None:
         ),
     ],
 )
-def test_what_is_odd_is_a_warning_and_not_an_error(config: Any, expected: str) -> None:
+def test_oddity_is_warning(config: Any, expected: str) -> None:
     assert warnings_of(config) == [expected]
 
 
@@ -607,7 +607,7 @@ plan_like = st.recursive(
 
 
 @given(plan_like | st.dictionaries(known_words, plan_like, max_size=6))
-def test_any_input_is_read_or_refused_and_never_more_than_that(config: Any) -> None:
+def test_any_input_is_read_or_refused(config: Any) -> None:
     found, warnings = check_plan(config)
     assert all(path.startswith("$") and text for path, text in found)
     assert all(warning.startswith("$") for warning in warnings)
@@ -672,7 +672,7 @@ HOSTILE: list[Any] = [
 
 
 @pytest.mark.parametrize("config", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_objects_are_refused_without_a_stray_error(config: Any) -> None:
+def test_hostile_objects_are_refused(config: Any) -> None:
     found = problems_of(config)
     assert found
     assert all(path.startswith("$") for path, _ in found)
@@ -702,7 +702,7 @@ def test_hostile_objects_are_refused_without_a_stray_error(config: Any) -> None:
         "~",
     ],
 )
-def test_session_ids_that_are_refused(text: Any) -> None:
+def test_invalid_session_ids_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="invalid session id: expected 1 to 200 of: letters"):
         validate_session_id(text)
 
@@ -731,7 +731,7 @@ def containers_of(value: Any) -> set[int]:
 
 
 @given(plans, plans)
-def test_merging_shares_nothing_and_leaves_its_arguments_alone(
+def test_merge_shares_nothing_and_keeps_arguments(
     base: dict[str, Any], overlay: dict[str, Any]
 ) -> None:
     before = copy.deepcopy((base, overlay))
@@ -741,9 +741,7 @@ def test_merging_shares_nothing_and_leaves_its_arguments_alone(
 
 
 @given(plans, plans)
-def test_the_overlay_wins_and_the_rest_of_the_base_stays(
-    base: dict[str, Any], overlay: dict[str, Any]
-) -> None:
+def test_overlay_wins_over_base(base: dict[str, Any], overlay: dict[str, Any]) -> None:
     merged = merge_plans(base, overlay)
     assert merged.keys() == base.keys() | overlay.keys()
     for key, value in merged.items():
@@ -755,7 +753,7 @@ def test_the_overlay_wins_and_the_rest_of_the_base_stays(
             assert value == overlay[key]
 
 
-def test_merging_refuses_what_it_cannot_copy_and_names_the_path() -> None:
+def test_unmergeable_value_is_refused_with_path() -> None:
     circle: dict[str, Any] = {"a": {"b": circular()}}
     plain: dict[str, Any] = {"a": {"b": 1}}
     for base, overlay in ((circle, plain), (plain, circle)):
@@ -802,7 +800,7 @@ def test_variables_are_expanded(text: str, expected: str) -> None:
     }
 
 
-def test_missing_variables_and_malformed_references_are_all_listed() -> None:
+def test_missing_and_malformed_references_are_listed() -> None:
     config = {
         "a": "${X}",
         "b": [{"c": "${Y} ${A} ${Z}"}],
@@ -831,7 +829,7 @@ def test_keys_and_live_objects_are_not_expanded() -> None:
 
 
 @pytest.mark.parametrize("value", [circular(), nested(10_000, keyed)], ids=["circle", "deep"])
-def test_expanding_refuses_what_it_cannot_copy(value: Any) -> None:
+def test_unexpandable_value_is_refused(value: Any) -> None:
     with pytest.raises(PlanError, match="cannot expand the plan's variables"):
         expand_variables({"a": value}, {})
     with pytest.raises(PlanError, match="expected a mapping, got None"):
@@ -841,7 +839,7 @@ def test_expanding_refuses_what_it_cannot_copy(value: Any) -> None:
 # ── schema ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_schema_has_the_defaults() -> None:
+def test_schema_has_defaults() -> None:
     schema = plan_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     deadlines = schema["properties"]["session"]["properties"]["deadlines"]["properties"]

@@ -88,7 +88,7 @@ def test_budget_is_read():
         ),
     ],
 )
-def test_wrong_budget_is_a_problem_with_its_path(budget, path, words):
+def test_wrong_budget_is_problem_with_path(budget, path, words):
     with pytest.raises(PlanError) as caught:
         parse_plan(plan(budget))
     [(where, text)] = caught.value.problems
@@ -114,7 +114,7 @@ SCHEMA = jsonschema_rs.validator_for(plan_schema())
 
 
 @given(budgets)
-def test_budget_without_problems_keeps_the_schema(budget):
+def test_budget_without_problems_keeps_schema(budget):
     found, _ = check_plan(plan(budget))
     if not found:
         SCHEMA.validate(plan(budget))

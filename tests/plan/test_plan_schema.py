@@ -33,16 +33,16 @@ def is_accepted(plan: Any) -> bool:
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_shipped_file_matches_the_code() -> None:
+def test_shipped_file_matches_code() -> None:
     assert SHIPPED.read_text(encoding="utf-8") == schema_text(), "run: make docs"
     assert json.loads(SHIPPED.read_text(encoding="utf-8")) == plan_schema()
 
 
-def test_the_schema_is_one() -> None:
+def test_schema_is_valid() -> None:
     jsonschema_rs.meta.validate(plan_schema())
 
 
-def test_the_schema_names_every_key_the_reader_knows_and_no_other() -> None:
+def test_schema_has_exactly_reader_keys() -> None:
     properties = plan_schema()["properties"]
     assert set(properties) == SECTIONS
     assert set(properties["session"]["properties"]) == set(SESSION_KEYS)
@@ -52,7 +52,7 @@ def test_the_schema_names_every_key_the_reader_knows_and_no_other() -> None:
         )
 
 
-def test_everything_that_has_a_name_has_a_description() -> None:
+def test_everything_named_is_described() -> None:
     def undescribed(schema: Any, path: str) -> list[str]:
         if not isinstance(schema, dict):
             return []
@@ -142,13 +142,13 @@ ONLY_THE_READER_KNOWS = (
 @given(plans)
 @example({**MINIMAL, "providers": [{"module": "a", "instance_id": "\ufeff"}]})
 @example({"session": {"orchestrator": {"module": "a"}, "context": "b"}, "orchestrator": 5})
-def test_a_plan_the_reader_accepts_fits_the_schema(plan: Any) -> None:
+def test_accepted_plan_fits_schema(plan: Any) -> None:
     if is_accepted(plan):
         assert fits(plan), [error.message for error in VALIDATOR.iter_errors(plan)]
 
 
 @given(plans)
-def test_a_plan_that_fits_the_schema_has_only_problems_that_a_schema_cannot_express(
+def test_fitting_plan_has_inexpressible_problems_only(
     plan: Any,
 ) -> None:
     if fits(plan):
@@ -160,7 +160,7 @@ def test_a_plan_that_fits_the_schema_has_only_problems_that_a_schema_cannot_expr
         ] == []
 
 
-def test_the_plans_drawn_are_of_both_kinds() -> None:
+def test_drawn_plans_are_of_both_kinds() -> None:
     seen = {True: 0, False: 0}
 
     @example_settings(max_examples=60)
@@ -197,10 +197,10 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         changed("session.orchestrator", {"module": "loop-basic", "config": {"max_iterations": 3}}),
     ],
 )
-def test_a_right_plan_is_right_to_both(plan: Any) -> None:
+def test_valid_plan_passes_both(plan: Any) -> None:
     assert is_accepted(plan)
     assert fits(plan)
 
 
-def test_the_address_of_the_schema_in_a_plan_is_no_unknown_section() -> None:
+def test_schema_address_is_known_section() -> None:
     assert check_plan(changed("$schema", "./mount-plan.schema.json")) == ([], [])

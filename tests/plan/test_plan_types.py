@@ -85,7 +85,7 @@ def keys_of(shape: Any) -> dict[str, Any]:
     return dict(keys)
 
 
-def test_typed_plan_has_the_keys_and_types_of_the_schema() -> None:
+def test_typed_plan_matches_schema() -> None:
     typed, described = shape_of_type(PlanDict), shape_of_schema(plan_schema())
     assert set(keys_of(typed)) == set(keys_of(described))
     for key, shape in keys_of(described).items():
@@ -125,7 +125,7 @@ def test_typed_plan_takes_modules_themselves() -> None:
     assert len(parse_plan(plan).tools) == 6
 
 
-def test_typed_plan_makes_a_session() -> None:
+def test_typed_plan_makes_session() -> None:
     tool: ModuleDict = {"module": "tool-todo"}
     plan: PlanDict = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},

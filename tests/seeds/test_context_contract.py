@@ -48,7 +48,7 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> ContextManager 
     return context
 
 
-def test_the_protocol_asks_for_five_async_methods() -> None:
+def test_protocol_has_five_async_methods() -> None:
     assert isinstance(MyContextManager(1), ContextManager)
     for name, parameters in {
         "add_message": ["self", "message"],
@@ -85,7 +85,7 @@ MESSAGES: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "message", [m for m in MESSAGES if m["content"] is not None], ids=lambda m: m["role"]
 )
-def test_a_message_of_the_context_is_one_for_a_provider(message: dict[str, Any]) -> None:
+def test_context_message_fits_provider(message: dict[str, Any]) -> None:
     """Without the form whose content is None: the model wants text or blocks, so a loop has to convert that one."""
     assert from_dict(Message, message).content == message["content"]
 
@@ -97,7 +97,7 @@ async def test_mount_at_session_by_name_is_understood() -> None:
         assert await session.execute("hello") == "answer to hello"
 
 
-async def test_the_configuration_of_a_context_reaches_its_mount() -> None:
+async def test_context_configuration_reaches_mount() -> None:
     """The document states only that it "can be passed via top-level config": the section ``context`` beside ``session``."""
     session = seed_session(context=mount)
     session.config["context"] = {"config": {"max_tokens": 7}}

@@ -11,7 +11,7 @@ from amplifier.testing import EventRecorder, TestCoordinator
 CHANNEL = "observability.events"
 
 
-async def test_a_module_registers_in_mount_and_a_consumer_flattens(
+async def test_module_contribution_is_flattened_by_consumer(
     coordinator: TestCoordinator,
 ) -> None:
     async def mount(coordinator, config):
@@ -36,7 +36,7 @@ async def test_a_module_registers_in_mount_and_a_consumer_flattens(
     assert flattened == ["filesystem:read", "filesystem:write", "filesystem:delete"]
 
 
-async def test_a_logging_module_registers_a_handler_for_every_announced_event(
+async def test_logging_module_registers_for_announced_events(
     coordinator: TestCoordinator,
 ) -> None:
     coordinator.register_contributor(
@@ -66,7 +66,7 @@ async def test_a_logging_module_registers_a_handler_for_every_announced_event(
     ]
 
 
-async def test_a_module_mounted_later_is_in_the_next_collection(
+async def test_later_module_is_in_next_collection(
     coordinator: TestCoordinator,
 ) -> None:
     coordinator.register_contributor(CHANNEL, "first", lambda: "a")
@@ -75,7 +75,7 @@ async def test_a_module_mounted_later_is_in_the_next_collection(
     assert await coordinator.collect_contributions(CHANNEL) == ["a", "b"]
 
 
-async def test_a_failing_contributor_is_logged_with_name_and_channel_and_skipped(
+async def test_failing_contributor_is_logged_and_skipped(
     coordinator: TestCoordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:

@@ -49,7 +49,7 @@ async def mount_capability_provider(coordinator, config):
 
 
 @pytest.mark.parametrize("is_available", [True, False])
-async def test_one_module_offers_capabilities_and_another_uses_them(
+async def test_modules_share_capabilities(
     is_available: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     results: list[str] = []
@@ -71,7 +71,7 @@ async def test_one_module_offers_capabilities_and_another_uses_them(
     assert caplog.messages == ([] if is_available else ["my-tool not available, using fallback"])
 
 
-async def test_capabilities_are_discovered_through_a_channel(
+async def test_capabilities_are_discovered_through_channel(
     coordinator: TestCoordinator, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tool = MyTool()
@@ -130,7 +130,7 @@ async def mount_tool_logger(coordinator, config):
     coordinator.hooks.register("tool:pre", tool_logger, priority=10)
 
 
-async def test_a_hook_reaches_the_context_and_the_tools(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_reaches_context_and_tools(caplog: pytest.LogCaptureFixture) -> None:
     coordinator = create_test_coordinator()
     await coordinator.mount("tools", MockTool("bash"))
     await mount_tool_logger(coordinator, {})
@@ -144,12 +144,12 @@ async def test_a_hook_reaches_the_context_and_the_tools(caplog: pytest.LogCaptur
     assert message["content"].startswith("Bash command logged at ")
 
 
-async def test_a_hook_that_needs_a_context_reports_it() -> None:
+async def test_hook_without_context_reports_it() -> None:
     with pytest.raises(RuntimeError, match="Context manager required"):
         await mount_tool_logger(TestCoordinator(), {})
 
 
-async def test_an_agent_system_registers_capabilities_that_spawn_children(
+async def test_agent_capabilities_spawn_children(
     seed_plan: dict[str, Any],
 ) -> None:
     async def mount(coordinator, config):
@@ -204,7 +204,7 @@ async def test_an_agent_system_registers_capabilities_that_spawn_children(
     assert answer.endswith(" under the-parent")
 
 
-async def test_a_task_is_delegated_to_a_child_session(
+async def test_task_is_delegated_to_child_session(
     seed_plan: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     children: list[AmplifierSession] = []

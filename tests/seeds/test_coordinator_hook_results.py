@@ -43,7 +43,7 @@ def answering(result: HookResult) -> Any:
 # ── the two pipelines ──
 
 
-async def test_a_denial_is_processed_and_raised_by_the_orchestrator() -> None:
+async def test_processed_denial_is_raised_by_orchestrator() -> None:
     coordinator, tool_data = coordinator_with(), {"tool_name": "bash"}
     coordinator.hooks.register(
         "tool:pre", answering(HookResult(action="deny", reason="not allowed here"))
@@ -62,7 +62,7 @@ async def test_a_denial_is_processed_and_raised_by_the_orchestrator() -> None:
 
 
 @pytest.mark.parametrize("answer", ["Allow", "Deny"])
-async def test_the_pipeline_processes_only_what_is_not_continue(answer: str) -> None:
+async def test_pipeline_skips_continue(answer: str) -> None:
     coordinator = coordinator_with(approval_system=MockApprovalSystem([answer]))
     coordinator.hooks.register(
         "tool:pre", answering(HookResult(action="ask_user", approval_prompt="Run bash?"))
@@ -93,7 +93,7 @@ async def test_the_pipeline_processes_only_what_is_not_continue(answer: str) -> 
 # ── context injection ──
 
 
-async def test_an_injection_over_the_budget_is_a_warning_and_stored(
+async def test_injection_over_budget_warns_and_is_stored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     coordinator, context = coordinator_with(budget=2), MockContextManager()
@@ -112,7 +112,7 @@ async def test_an_injection_over_the_budget_is_a_warning_and_stored(
 # ── approval ──
 
 
-async def test_without_an_approval_system_a_request_fails() -> None:
+async def test_request_without_approval_system_fails() -> None:
     coordinator = coordinator_with()
     coordinator.approval_system = None
     processed = await coordinator.process_hook_result(HookResult(action="ask_user"), "tool:pre")
@@ -123,7 +123,7 @@ async def test_without_an_approval_system_a_request_fails() -> None:
 
 
 @pytest.mark.parametrize("append", [True, False])
-async def test_an_ephemeral_injection_is_for_the_current_call_only(append: bool) -> None:
+async def test_ephemeral_injection_is_for_current_call(append: bool) -> None:
     """The document's ``provider.complete(messages)`` passes plain messages; the double takes them, a provider takes a
     ChatRequest.
     """
@@ -214,7 +214,7 @@ async def execute_with_hooks(
     return result
 
 
-async def test_the_orchestrators_pattern_runs_the_tool_between_its_hooks() -> None:
+async def test_orchestrator_pattern_runs_tool_between_hooks() -> None:
     coordinator, tool, recorder = coordinator_with(), MockTool("bash", output="ok"), EventRecorder()
     recorder.listen(coordinator.hooks)
     result = await execute_with_hooks(coordinator, tool, "bash", {"command": "ls"})
@@ -224,7 +224,7 @@ async def test_the_orchestrators_pattern_runs_the_tool_between_its_hooks() -> No
     assert recorder.events[1][1]["tool_result"] == result
 
 
-async def test_the_orchestrators_pattern_honours_a_denial(caplog: pytest.LogCaptureFixture) -> None:
+async def test_orchestrator_pattern_honours_denial(caplog: pytest.LogCaptureFixture) -> None:
     coordinator, tool = coordinator_with(), MockTool("bash")
     coordinator.hooks.register("tool:pre", answering(HookResult(action="deny", reason="dangerous")))
     with (
@@ -236,7 +236,7 @@ async def test_the_orchestrators_pattern_honours_a_denial(caplog: pytest.LogCapt
     assert tool.call_count == 0
 
 
-async def test_the_orchestrators_pattern_honours_a_modification() -> None:
+async def test_orchestrator_pattern_honours_modification() -> None:
     """A modification comes back as action ``modify`` (decided, DESIGN 5; the published kernel returns ``continue``)."""
     coordinator, tool = coordinator_with(), MockTool("bash")
 
@@ -248,7 +248,7 @@ async def test_the_orchestrators_pattern_honours_a_modification() -> None:
     assert tool.last_input == {"command": "ls -- safe"}
 
 
-async def test_the_orchestrators_pattern_stores_an_injection_of_a_post_hook() -> None:
+async def test_orchestrator_pattern_stores_post_injection() -> None:
     coordinator, tool, context = coordinator_with(), MockTool("bash"), MockContextManager()
     await coordinator.mount("context", context)
     feedback = HookResult(action="inject_context", context_injection="2 warnings")

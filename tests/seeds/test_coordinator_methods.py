@@ -61,9 +61,7 @@ class MyTool:
 
 
 @pytest.mark.parametrize(("name", "parameters"), SIGNATURES.items())
-def test_every_method_has_the_signature_of_the_document(
-    name: str, parameters: list[tuple[str, Any]]
-) -> None:
+def test_methods_have_documented_signatures(name: str, parameters: list[tuple[str, Any]]) -> None:
     found = list(inspect.signature(getattr(ModuleCoordinator, name)).parameters.values())[1:]
     assert [(p.name, ... if p.default is p.empty else p.default) for p in found] == parameters
 
@@ -113,7 +111,7 @@ async def test_unmounting_runs_no_cleanup(coordinator: TestCoordinator) -> None:
 # ── reset_turn ──
 
 
-async def test_reset_turn_begins_a_new_budget(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reset_turn_begins_new_budget(caplog: pytest.LogCaptureFixture) -> None:
     """The document's ``provider.complete(messages)`` passes plain messages; the double takes them, a provider takes a
     ChatRequest.
     """

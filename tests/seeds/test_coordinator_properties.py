@@ -17,7 +17,7 @@ from tests._support.seed_sessions import mounting, seed_session
 logger = logging.getLogger("seeds")
 
 
-async def test_the_session_makes_the_coordinator_and_every_mount_receives_it(
+async def test_every_mount_receives_session_coordinator(
     seed_plan: dict[str, Any],
 ) -> None:
     """The intro. Each module gets a view of the one coordinator (decided, DESIGN 6), so identity is not asserted."""
@@ -102,7 +102,7 @@ async def test_typical_property_usage(caplog: pytest.LogCaptureFixture) -> None:
 # ── session_id and parent_id ──
 
 
-async def test_a_child_emits_session_fork_and_all_its_events_carry_both_ids() -> None:
+async def test_child_fork_event_carries_both_ids() -> None:
     recorder = EventRecorder()
 
     async def mount(coordinator, config):
@@ -122,7 +122,7 @@ async def test_a_child_emits_session_fork_and_all_its_events_carry_both_ids() ->
 # ── config ──
 
 
-def test_the_structure_of_a_configuration_is_a_valid_plan() -> None:
+def test_documented_configuration_is_valid_plan() -> None:
     """The document's dict; its ``{...}`` placeholders are empty dicts here."""
     config = {
         "session": {
@@ -156,7 +156,7 @@ def test_the_structure_of_a_configuration_is_a_valid_plan() -> None:
 # ── loader ──
 
 
-async def test_loader_loads_a_module_at_run_time() -> None:
+async def test_loader_loads_module_at_run_time() -> None:
     cleaned: list[str] = []
 
     async def mount_dynamic(coordinator, config):
@@ -186,7 +186,7 @@ async def test_loader_loads_a_module_at_run_time() -> None:
 # ── hooks ──
 
 
-async def test_hooks_register_emit_and_unregister_on_shutdown() -> None:
+async def test_hook_registration_emission_and_shutdown() -> None:
     """A cleanup that is the ``unregister`` of a handler runs before the session is closed."""
     recorder = EventRecorder()
     validated: list[dict[str, Any]] = []

@@ -35,7 +35,7 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Callable | None
     return cleanup
 
 
-def test_the_protocol_is_an_async_call_with_event_and_data() -> None:
+def test_protocol_is_async_call() -> None:
     class MyHandler:
         async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
             return HookResult()
@@ -46,7 +46,7 @@ def test_the_protocol_is_an_async_call_with_event_and_data() -> None:
     assert list(inspect.signature(HookHandler.__call__).parameters) == ["self", "event", "data"]
 
 
-async def test_mount_registers_handlers_and_its_cleanup_unregisters_them() -> None:
+async def test_mount_cleanup_unregisters_handlers() -> None:
     async with seed_session(hooks={"my-hook": mount}) as session:
         hooks = session.coordinator.hooks
         denied = await hooks.emit(

@@ -16,7 +16,7 @@ from tests._support.seed_sessions import module, mounting, seed_session
 # ── mount ──
 
 
-async def test_the_canonical_cleanup_is_a_nested_closure() -> None:
+async def test_canonical_cleanup_is_nested_closure() -> None:
     class MyClient:
         def __init__(self, url: str | None) -> None:
             self.url = url
@@ -54,7 +54,7 @@ async def nothing(coordinator, config=None):
     """A mount with nothing to do."""
 
 
-async def test_ready_is_optional_and_its_return_value_ignored() -> None:
+async def test_optional_ready_return_value_is_ignored() -> None:
     called: list[str] = []
 
     async def on_session_ready(coordinator) -> Any:
@@ -67,7 +67,7 @@ async def test_ready_is_optional_and_its_return_value_ignored() -> None:
     assert called == []
 
 
-async def test_a_sync_ready_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_sync_ready_is_skipped_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     called: list[str] = []
 
     def on_session_ready(coordinator) -> None:
@@ -81,7 +81,7 @@ async def test_a_sync_ready_is_skipped_with_a_warning(caplog: pytest.LogCaptureF
     assert "tool-x" in caplog.text
 
 
-async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
+async def test_child_has_own_mounts_and_ready() -> None:
     story: list[tuple[str, str]] = []
 
     async def mount(coordinator, config=None):
@@ -104,7 +104,7 @@ async def test_a_child_has_its_own_mounts_and_its_own_ready() -> None:
 # ── patterns ──
 
 
-async def test_the_anti_pattern_before_shares_a_coordinator_between_sessions() -> None:
+async def test_anti_pattern_shares_coordinator_between_sessions() -> None:
     """What the document warns of: the last session to mount serves the requests of all.
 
     It writes ``get("tools", {})``, as if that were a dict's ``get``; the second argument is a name, so only the first
@@ -130,7 +130,7 @@ async def test_the_anti_pattern_before_shares_a_coordinator_between_sessions() -
     assert first.call_count == second.call_count == 1
 
 
-async def test_the_correct_pattern_wires_per_session_in_on_session_ready() -> None:
+async def test_correct_pattern_wires_per_session() -> None:
     async def mount(coordinator, config: dict | None = None) -> None:
         pass
 
@@ -161,7 +161,7 @@ async def test_the_correct_pattern_wires_per_session_in_on_session_ready() -> No
         assert await handle_request(without.coordinator, request) is None
 
 
-async def test_a_resource_of_ready_registers_its_cleanup_itself() -> None:
+async def test_ready_resource_registers_cleanup() -> None:
     cleaned: list[str] = []
 
     async def my_async_cleanup_fn() -> None:
@@ -175,7 +175,7 @@ async def test_a_resource_of_ready_registers_its_cleanup_itself() -> None:
     assert cleaned == ["done"]
 
 
-async def test_the_canonical_use_subscribes_to_every_announced_event() -> None:
+async def test_canonical_use_subscribes_to_announced_events() -> None:
     heard: list[str] = []
 
     async def my_handler(event: str, data: dict[str, Any]) -> HookResult:

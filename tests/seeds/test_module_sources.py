@@ -83,7 +83,7 @@ def make_loader() -> Iterator[Callable[..., ModuleLoader]]:
 # ── protocols ──
 
 
-def test_a_source_resolves_to_a_path_and_a_resolver_to_a_source(tmp_path: Path) -> None:
+def test_resolution_goes_through_source_to_path(tmp_path: Path) -> None:
     resolver: ModuleSourceResolver = MyCustomResolver({}, tmp_path)
     source: ModuleSource = resolver.resolve("tool-disk", str(tmp_path))
     assert isinstance(source, ModuleSource)
@@ -98,7 +98,7 @@ def test_a_source_resolves_to_a_path_and_a_resolver_to_a_source(tmp_path: Path) 
 # ── loader ──
 
 
-def test_the_loader_has_the_documented_signature() -> None:
+def test_loader_has_documented_signature() -> None:
     """``load`` also takes ``source_hint``, the newer name of ``profile_source``, and takes precedence (DESIGN 9)."""
     assert AmplifierModuleLoader is ModuleLoader
     coordinator = TestCoordinator()
@@ -110,7 +110,7 @@ def test_the_loader_has_the_documented_signature() -> None:
     assert inspect.iscoroutinefunction(ModuleLoader.load)
 
 
-async def test_a_mounted_resolver_is_asked_with_the_profile_source(
+async def test_mounted_resolver_gets_profile_source(
     checkout: Path, tmp_path: Path, make_loader: Callable[..., ModuleLoader]
 ) -> None:
     """The document mounts without ``await``: mounting happens at the call (DESIGN 6)."""
@@ -128,7 +128,7 @@ async def test_a_mounted_resolver_is_asked_with_the_profile_source(
     assert tool.name == "given"
 
 
-async def test_the_custom_resolver_prefers_overrides_then_hints_then_its_default(
+async def test_custom_resolver_precedence(
     checkout: Path, tmp_path: Path, make_loader: Callable[..., ModuleLoader]
 ) -> None:
     coordinator = TestCoordinator()
@@ -141,9 +141,7 @@ async def test_the_custom_resolver_prefers_overrides_then_hints_then_its_default
         await loader.load("tool-other")
 
 
-async def test_a_session_loads_through_the_resolver_with_the_source_of_the_plan(
-    checkout: Path, tmp_path: Path
-) -> None:
+async def test_session_loads_through_resolver(checkout: Path, tmp_path: Path) -> None:
     """Modules the resolver does not know are found in the ordinary way: here, in process."""
     session = seed_session()
     resolver = MyCustomResolver({}, tmp_path)
@@ -154,7 +152,7 @@ async def test_a_session_loads_through_the_resolver_with_the_source_of_the_plan(
     assert ("tool-disk", str(checkout)) in resolver.asked
 
 
-async def test_without_a_resolver_entry_points_and_search_paths_are_searched(
+async def test_loading_without_resolver_searches_paths(
     seed_plan: dict[str, Any],
 ) -> None:
     async with AmplifierSession(seed_plan) as session:

@@ -130,7 +130,7 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Orchestrator | 
     return orchestrator  # type: ignore[return-value]  # the document's loop takes no **kwargs
 
 
-def test_the_protocol_takes_prompt_context_providers_tools_and_hooks() -> None:
+def test_protocol_takes_documented_arguments() -> None:
     """Our Protocol takes ``**kwargs`` as well; a loop without them gets only the keywords it accepts (DESIGN 3)."""
     assert isinstance(MyOrchestrator({}), Orchestrator)
     assert inspect.iscoroutinefunction(Orchestrator.execute)
@@ -144,7 +144,7 @@ def test_the_protocol_takes_prompt_context_providers_tools_and_hooks() -> None:
     ]
 
 
-async def test_mount_at_session_by_name_is_understood_and_a_turn_runs() -> None:
+async def test_mount_at_session_by_name_runs_turn() -> None:
     provider, tool = MockProvider([("test_tool", {"x": 1}), "All done."]), MockTool("test_tool")
     providers, tools = {"provider-x": mounting(provider)}, {"tool-x": mounting(tool)}
     async with seed_session(loop=mount, providers=providers, tools=tools) as session:
@@ -181,7 +181,7 @@ async def run(
     return tool, context, recorder
 
 
-async def test_events_are_emitted_around_model_and_tool() -> None:
+async def test_events_surround_model_and_tool() -> None:
     _, context, recorder = await run([("bash", {"command": "ls"}), "done"])
     assert recorder.names() == [
         "provider:request",
@@ -201,7 +201,7 @@ async def test_events_are_emitted_around_model_and_tool() -> None:
     assert context.messages[2]["tool_call_id"] == "call_1"
 
 
-async def test_a_denial_keeps_the_tool_from_running() -> None:
+async def test_denial_prevents_tool() -> None:
     tool, context, _ = await run(
         [("bash", {}), "done"], HookResult(action="deny", reason="no shell")
     )
@@ -209,7 +209,7 @@ async def test_a_denial_keeps_the_tool_from_running() -> None:
     assert context.messages[2]["content"] == "no shell"
 
 
-async def test_a_modification_is_what_the_tool_is_given() -> None:
+async def test_modification_reaches_tool() -> None:
     """The result's action is ``modify`` and its data the whole payload (decided, DESIGN 5)."""
     changed = HookResult(
         action="modify", data={"tool_name": "bash", "tool_input": {"command": "ls -l"}}
@@ -218,7 +218,7 @@ async def test_a_modification_is_what_the_tool_is_given() -> None:
     assert tool.last_input == {"command": "ls -l"}
 
 
-def test_is_error_is_no_field_of_a_result() -> None:
+def test_result_has_no_is_error_field() -> None:
     """The document's ``ToolResult(is_error=True, …)``: unknown keywords are ignored, so it would pass for a success."""
     assert not hasattr(ToolResult(), "is_error")
     assert ToolResult(is_error=True, output="x").success is True  # type: ignore[call-arg]  # the document's mistake

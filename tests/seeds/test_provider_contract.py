@@ -74,7 +74,7 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Provider | Call
     return cleanup
 
 
-def test_the_protocol_asks_for_five_members() -> None:
+def test_protocol_has_five_members() -> None:
     assert isinstance(MyProvider("k", {}), Provider)
     assert isinstance(vars(Provider)["name"], property)
     assert not inspect.iscoroutinefunction(Provider.get_info)
@@ -85,7 +85,7 @@ def test_the_protocol_asks_for_five_members() -> None:
     assert list(inspect.signature(Provider.parse_tool_calls).parameters) == ["self", "response"]
 
 
-async def test_mount_registers_the_provider_and_its_cleanup_closes_the_client() -> None:
+async def test_mount_registers_and_cleanup_closes_client() -> None:
     session = seed_session(
         providers={"my-provider": mount}, configs={"my-provider": {"api_key": "k", "debug": True}}
     )
@@ -97,7 +97,7 @@ async def test_mount_registers_the_provider_and_its_cleanup_closes_the_client() 
     assert not provider.client.is_open
 
 
-async def test_without_a_key_the_provider_declines_and_the_session_opens(
+async def test_provider_without_key_declines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("MY_API_KEY", raising=False)

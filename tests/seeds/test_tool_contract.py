@@ -78,7 +78,7 @@ async def mount(coordinator: ModuleCoordinator, config: dict) -> Tool | Callable
 # ── quick start ──
 
 
-async def test_the_quick_start_pattern_mounts_an_instance_and_returns_it() -> None:
+async def test_quick_start_mounts_and_returns_instance() -> None:
     """``"category"`` means a mount point in the document: with a real one the pattern works as it is written."""
 
     class MyModule:
@@ -101,7 +101,7 @@ async def test_the_quick_start_pattern_mounts_an_instance_and_returns_it() -> No
 # ── protocol and data ──
 
 
-def test_the_protocol_asks_for_name_description_and_async_execute() -> None:
+def test_protocol_has_name_description_and_execute() -> None:
     assert isinstance(MyTool({}), Tool)
     assert not isinstance(object(), Tool)
     assert isinstance(vars(Tool)["name"], property)
@@ -110,7 +110,7 @@ def test_the_protocol_asks_for_name_description_and_async_execute() -> None:
     assert list(inspect.signature(Tool.execute).parameters) == ["self", "input"]
 
 
-def test_a_tool_result_has_the_documented_defaults() -> None:
+def test_tool_result_has_documented_defaults() -> None:
     result = ToolResult()
     assert (result.success, result.output, result.error) == (True, None, None)
     assert from_json(ToolResult, to_json(result)) == result
@@ -119,7 +119,7 @@ def test_a_tool_result_has_the_documented_defaults() -> None:
 # ── mount ──
 
 
-async def test_mount_registers_the_tool_and_may_return_it() -> None:
+async def test_mount_registers_and_may_return_tool() -> None:
     async with seed_session(
         tools={"my-tool": mount}, configs={"my-tool": {"max_size": 1048576}}
     ) as session:
@@ -132,7 +132,7 @@ async def test_mount_registers_the_tool_and_may_return_it() -> None:
 # ── implementation ──
 
 
-def test_the_optional_schema_is_found() -> None:
+def test_optional_schema_is_found() -> None:
     schema = tool_schema(MyTool({}))
     assert schema is not None
     assert schema["required"] == ["required_param"]

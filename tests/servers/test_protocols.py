@@ -19,7 +19,7 @@ def names_in(path: Path) -> set[str]:
     return {each.name for each in found if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_every_row_is_shown_by_tests_that_exist():
+def test_rows_name_existing_tests():
     for table, row in ROWS:
         assert len(row["cells"]) == len(table["columns"]), row
         assert row["tests"], row
@@ -28,7 +28,7 @@ def test_every_row_is_shown_by_tests_that_exist():
             assert name in names_in(FOLDER / file), test
 
 
-def test_what_is_refused_is_refused_with_these_words():
+def test_refusals_use_documented_words():
     source = "".join(
         path.read_text()
         for path in (FOLDER.parents[1] / "src" / "amplifier" / "servers").rglob("*.py")
@@ -39,7 +39,7 @@ def test_what_is_refused_is_refused_with_these_words():
                 assert cell.split("`")[1] in source, cell
 
 
-def test_every_official_client_shows_a_row():
+def test_every_official_client_shows_row():
     clients = {path.name for path in FOLDER.rglob("test_*client.py")} | {
         "test_openai_python.py",
         "test_openai_node.py",
@@ -48,7 +48,7 @@ def test_every_official_client_shows_a_row():
     assert clients - named == set()
 
 
-def test_the_page_has_every_row():
+def test_page_has_every_row():
     page = page_text("docs/reference/protocols.md")
     for _, row in ROWS:
         assert row["cells"][0] in page

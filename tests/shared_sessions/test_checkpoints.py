@@ -77,7 +77,7 @@ def turns(tmp_path: Path) -> Turns:
     return Turns(tmp_path)
 
 
-async def test_every_kind_of_change_is_taken_back_and_done_again(turns):
+async def test_every_change_is_undone_and_redone(turns):
     turns.sh(
         "echo one > a; echo two > b; mkdir d; echo three > d/c; ln -s a link; printf 'x\\r\\ny\\n' > crlf; echo '* text=auto' > .gitattributes"
     )
@@ -104,7 +104,8 @@ async def test_every_kind_of_change_is_taken_back_and_done_again(turns):
     assert turns.files() == before
 
 
-async def test_turns_are_taken_back_one_by_one_and_a_new_turn_gives_up_the_rest(turns):
+async def test_turns_are_undone_one_by_one(turns):
+    """A new turn gives up the rest."""
     for number in (1, 2, 3):
         await turns.turn(f"turn {number}", f"echo {number} > file")
     await turns.undo()
@@ -123,7 +124,7 @@ async def test_turns_are_taken_back_one_by_one_and_a_new_turn_gives_up_the_rest(
         await turns.undo()
 
 
-async def test_what_someone_changed_since_then_is_left_and_named(turns):
+async def test_foreign_changes_are_left_and_named(turns):
     turns.sh("echo one > a; echo one > b")
     await turns.turn("edit", "echo two > a; echo two > b; echo two > c", tool="write_file")
     turns.sh("echo mine > b; echo mine > other")
@@ -131,7 +132,7 @@ async def test_what_someone_changed_since_then_is_left_and_named(turns):
     assert turns.files() == {"a": "one\n", "b": "mine\n", "other": "mine\n"}
 
 
-async def test_the_repository_of_the_user_is_not_touched(turns):
+async def test_user_repository_is_not_touched(turns):
     turns.sh(
         "git init -q . && git config user.email a@b.c && git config user.name n && echo 1 > a && git add a && git commit -qm one && echo 2 > a && git add a && echo 3 > a"
     )
@@ -145,7 +146,7 @@ async def test_the_repository_of_the_user_is_not_touched(turns):
     assert turns.sh("git diff --cached --stat && git log --oneline | wc -l").strip().endswith("1")
 
 
-async def test_ignored_files_are_never_removed_also_if_the_turn_stops_ignoring_them(turns):
+async def test_ignored_files_are_never_removed(turns):
     turns.sh(
         "echo secret > .env; mkdir build; echo out > build/o; printf '.env\\nbuild/\\n' > .gitignore; git init -q nested; echo n > nested/n"
     )
@@ -158,7 +159,7 @@ async def test_ignored_files_are_never_removed_also_if_the_turn_stops_ignoring_t
     assert "left as it is, not in the copy: .env, build/o, nested/n" in said
 
 
-async def test_files_that_are_too_large_are_named_and_left(turns, monkeypatch):
+async def test_too_large_files_are_named_and_left(turns, monkeypatch):
     monkeypatch.setattr(checkpoints, "_LARGEST_FILE", 1_000_000)
     turns.sh("echo small > small; head -c 1000001 /dev/zero > large; echo 1 > grows")
     await turns.turn("grow", "echo 2 > small; echo 2 > large; head -c 1000001 /dev/zero > grows")
@@ -169,7 +170,7 @@ async def test_files_that_are_too_large_are_named_and_left(turns, monkeypatch):
     assert "left as it is, larger than 1 MB: grows, large" in said
 
 
-async def test_a_folder_that_is_too_much_to_copy_is_named(turns, monkeypatch):
+async def test_too_large_folder_is_named(turns, monkeypatch):
     monkeypatch.setattr(checkpoints, "_MOST_FILES", 2)
     turns.sh("touch a b c")
     await turns.turn("edit", "echo 1 > a")
@@ -180,9 +181,7 @@ async def test_a_folder_that_is_too_much_to_copy_is_named(turns, monkeypatch):
     assert turns.context.messages == []
 
 
-async def test_without_git_the_conversation_is_taken_back_and_the_reason_is_named(
-    turns, monkeypatch
-):
+async def test_undo_without_git_restores_conversation(turns, monkeypatch):
     monkeypatch.setenv("PATH", "")
     await turns.checkpoints.begin("edit", turns.context)
     turns.context.messages.append({"role": "user", "content": "edit"})
@@ -192,13 +191,13 @@ async def test_without_git_the_conversation_is_taken_back_and_the_reason_is_name
     assert turns.context.messages == []
 
 
-async def test_a_turn_without_changes_copies_nothing(turns):
+async def test_turn_without_changes_copies_nothing(turns):
     await turns.turn("look", "cat /dev/null", tool="read_file")
     assert not (turns.state / "checkpoints.git").exists()
     assert await turns.undo() == "Taken back: look\n  no file was changed"
 
 
-async def test_a_turn_whose_process_was_killed_is_taken_back_up_to_now(turns):
+async def test_killed_turn_is_undone_to_present(turns):
     turns.sh("echo 1 > a")
     await turns.checkpoints.begin("edit", turns.context)
     await turns.checkpoints("tool:pre", {"tool_name": "bash"})
@@ -210,7 +209,7 @@ async def test_a_turn_whose_process_was_killed_is_taken_back_up_to_now(turns):
     assert turns.files() == {"a": "2\n"}
 
 
-async def test_a_conversation_that_was_replaced_stays(turns):
+async def test_replaced_conversation_stays(turns):
     await turns.turn("first", "echo 1 > a")
     await turns.turn("second", "echo 2 > a")
     turns.context.messages = [{"role": "user", "content": "a summary"}] * 6
@@ -219,7 +218,7 @@ async def test_a_conversation_that_was_replaced_stays(turns):
     assert len(turns.context.messages) == 6
 
 
-async def test_a_folder_that_became_a_link_leads_nowhere_else(turns, tmp_path):
+async def test_folder_that_became_link_stays_inside(turns, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "x").write_text("theirs")
@@ -233,7 +232,7 @@ async def test_a_folder_that_became_a_link_leads_nowhere_else(turns, tmp_path):
     assert (outside / "x").read_text() == "theirs"
 
 
-async def test_settings_of_the_folder_run_no_program(turns):
+async def test_folder_settings_run_no_program(turns):
     turns.sh(
         "git init -q . && git config filter.evil.clean 'touch ran; cat' && git config filter.evil.smudge 'touch ran; cat' && "
         "git config core.fsmonitor 'touch ran' && echo '* filter=evil' > .gitattributes && echo 1 > a"
@@ -255,9 +254,7 @@ async def test_settings_of_the_folder_run_no_program(turns):
         ("mkdir x; echo old > x/a", "rm -r x", "echo mine > y; ln -s y x"),
     ],
 )
-async def test_what_took_the_place_of_a_file_or_folder_since_then_is_left_and_named(
-    turns, had, did, made
-):
+async def test_replacements_are_left_and_named(turns, had, did, made):
     turns.sh(f"{had}; echo old > other")
     await turns.turn("remove it", f"{did}; echo new > other")
     turns.sh(made)
@@ -269,7 +266,7 @@ async def test_what_took_the_place_of_a_file_or_folder_since_then_is_left_and_na
     assert turns.files() == files
 
 
-async def test_files_that_others_may_not_read_stay_so(turns):
+async def test_private_files_stay_private(turns):
     turns.sh(
         "echo old | tee secret gone run locked >/dev/null; chmod 600 secret gone run; chmod 440 locked"
     )
@@ -288,7 +285,7 @@ async def test_files_that_others_may_not_read_stay_so(turns):
     assert modes() == {"secret": 0o600, "run": 0o700, "locked": 0o644}
 
 
-async def test_permissions_are_taken_back_whatever_the_umask_is(turns):
+async def test_permissions_are_restored_under_any_umask(turns):
     turns.sh(
         "echo old | tee keep tool text shared mine >/dev/null; chmod 644 keep tool text mine; chmod 664 shared"
     )
@@ -312,7 +309,7 @@ async def test_permissions_are_taken_back_whatever_the_umask_is(turns):
     assert modes() == before | {"keep": 0o600, "tool": 0o777, "mine": 0o600}
 
 
-async def test_a_file_that_became_a_folder_or_a_pipe_is_taken_back_with_the_others_or_named(turns):
+async def test_file_that_became_folder_or_pipe(turns):
     turns.sh("echo old | tee f g keep fifo >/dev/null")
     before = turns.files()
     await turns.turn(
@@ -326,7 +323,7 @@ async def test_a_file_that_became_a_folder_or_a_pipe_is_taken_back_with_the_othe
     assert turns.files() == {"f/x": "in\n", "keep": "other\n", "z": "n\n"}
 
 
-async def test_a_git_that_was_killed_does_not_end_undo(turns):
+async def test_killed_git_does_not_disable_undo(turns):
     turns.sh("echo old > a")
     await turns.turn("change it", "echo new > a")
     (turns.state / "checkpoints.git" / "index.lock").touch()
@@ -335,9 +332,7 @@ async def test_a_git_that_was_killed_does_not_end_undo(turns):
     assert turns.files() == {"a": "old\n"}
 
 
-async def test_an_undo_that_was_killed_in_the_middle_is_finished_by_the_next_one(
-    turns, monkeypatch
-):
+async def test_killed_undo_is_finished_by_next(turns, monkeypatch):
     turns.sh("echo old > a; echo old > b")
     await turns.turn("change them", "echo new > a; echo new > b")
 
@@ -354,7 +349,7 @@ async def test_an_undo_that_was_killed_in_the_middle_is_finished_by_the_next_one
     assert turns.files() == {"a": "old\n", "b": "old\n"}
 
 
-async def test_files_are_kept_byte_by_byte_also_if_the_repository_was_made_by_half(turns):
+async def test_files_are_kept_exactly_despite_half_repository(turns):
     turns.sh(f"git init --quiet --bare --template= '{turns.state / 'checkpoints.git'}'")
     turns.sh("echo '* text eol=crlf' > .gitattributes; printf 'a\\nb\\n' > a")
     await turns.turn("change it", "echo new > a")
@@ -362,7 +357,7 @@ async def test_files_are_kept_byte_by_byte_also_if_the_repository_was_made_by_ha
     assert (turns.work / "a").read_bytes() == b"a\nb\n"
 
 
-async def test_no_file_is_replaced_if_there_is_no_room_for_all(turns, monkeypatch):
+async def test_undo_without_space_replaces_no_file(turns, monkeypatch):
     turns.sh("echo old > a; echo old > gone")
     await turns.turn("change them", "echo new > a; rm gone")
     usage = shutil.disk_usage(turns.work)
@@ -376,7 +371,7 @@ async def test_no_file_is_replaced_if_there_is_no_room_for_all(turns, monkeypatc
     assert turns.files() == {"a": "mine\n", "gone": "old\n"}
 
 
-async def test_what_someone_else_changed_during_a_turn_that_only_wrote_files_is_left_and_named(
+async def test_concurrent_foreign_changes_are_left_and_named(
     turns,
 ):
     turns.sh("mkdir real; ln -s real link; echo old | tee a real/b mine >/dev/null; ln -s a alias")
@@ -398,7 +393,7 @@ async def test_what_someone_else_changed_during_a_turn_that_only_wrote_files_is_
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".gitattributes", "deep/.gitignore"])
-async def test_pipe_that_git_would_read_stalls_nothing(turns, monkeypatch, name):
+async def test_pipe_stalls_nothing(turns, monkeypatch, name):
     """git opens these files by name, and waits for the other end of a pipe."""
     monkeypatch.setattr(checkpoints, "_SECONDS", 300.0)  # it would take the whole time of the test
     (turns.work / "keep").write_text("before")

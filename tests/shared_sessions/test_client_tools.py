@@ -28,7 +28,8 @@ async def show(event: TurnEvent, text: str) -> None:
     """Watch nothing."""
 
 
-async def test_client_is_not_asked_for_permission_and_a_module_that_claims_to_be_one_is():
+async def test_only_client_tools_bypass_permission():
+    """A module that claims to be a client is asked about."""
     plan: dict[str, Any] = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [mount_provider],
@@ -51,7 +52,7 @@ async def test_client_is_not_asked_for_permission_and_a_module_that_claims_to_be
         assert "denied" in (ended.result or "")
 
 
-def test_results_are_those_of_the_latest_calls():
+def test_results_belong_to_latest_calls():
     messages = [
         {"role": "tool", "tool_call_id": "1", "content": "old"},
         {"role": "user", "content": "again"},

@@ -37,7 +37,7 @@ async def read(run: LiveRun[str], after: int = 0) -> list[tuple[int, bytes]]:
     return found
 
 
-async def test_every_client_reads_from_where_it_wants_also_afterwards():
+async def test_clients_read_from_any_position():
     async with served() as runs:
         run = runs.start(write_three, "about", stays=None, name="a")
         assert await read(run) == [(1, b"one"), (2, b"two"), (3, b"three")]
@@ -48,7 +48,7 @@ async def test_every_client_reads_from_where_it_wants_also_afterwards():
 
 
 @pytest.mark.parametrize("stays", [0, 30, None])
-async def test_cancelling_waits_for_the_end_and_may_be_repeated(stays):
+async def test_cancelling_waits_and_is_repeatable(stays):
     ended = False
 
     async def work(run: LiveRun[str]) -> None:
@@ -69,7 +69,7 @@ async def test_cancelling_waits_for_the_end_and_may_be_repeated(stays):
         assert (run.error, run.log.is_closed) == (None, True)
 
 
-async def test_what_a_run_raises_is_kept_and_ends_nothing_else():
+async def test_run_error_is_kept_and_contained():
     async def fail(run: LiveRun[str]) -> None:
         raise ValueError("no")
 
@@ -80,7 +80,7 @@ async def test_what_a_run_raises_is_kept_and_ends_nothing_else():
 
 
 @pytest.mark.parametrize(("stays", "raises"), [(0, True), (30, False), (None, False)])
-async def test_a_client_that_refuses_ends_only_a_run_that_needs_it(stays, raises):
+async def test_refusing_client_ends_required_run_only(stays, raises):
     written: list[Any] = []
 
     async def work(run: LiveRun[str]) -> None:
@@ -95,7 +95,7 @@ async def test_a_client_that_refuses_ends_only_a_run_that_needs_it(stays, raises
     assert bool(written) is raises
 
 
-async def test_the_oldest_runs_that_are_over_make_room(monkeypatch):
+async def test_oldest_finished_runs_make_room(monkeypatch):
     monkeypatch.setattr("amplifier.shared_sessions.runs._MOST_KEPT", 2)
     async with served() as runs:
         running = runs.start(hang, "", stays=None, name="running")

@@ -83,7 +83,8 @@ async def until_streaming(live: LiveSession[None], turn: LiveTurn, group: Any) -
 # ── a turn ──
 
 
-async def test_failure_of_a_turn_is_its_end_and_a_failure_of_the_caller_leaves_as_it_is():
+async def test_turn_failure_ends_turn_only():
+    """A failure of the caller propagates."""
     async with made() as session:
         ended = await run_turn(session, "fail", TurnRecord(), ignore)
         assert (ended.status, type(ended.error)) == ("error", QuotaExceededError)
@@ -99,7 +100,8 @@ async def test_failure_of_a_turn_is_its_end_and_a_failure_of_the_caller_leaves_a
         assert (ended.status, ended.error, record.rest(ended.result)) == ("success", None, "")
 
 
-async def test_second_turn_is_refused_and_closing_stops_the_first(tmp_path, monkeypatch):
+async def test_second_turn_is_refused(tmp_path, monkeypatch):
+    """Closing stops the first one."""
     monkeypatch.chdir(tmp_path)
     async with opened() as (sessions, live), anyio.create_task_group() as group:
         turn = live.begin_turn("hang")
@@ -113,7 +115,7 @@ async def test_second_turn_is_refused_and_closing_stops_the_first(tmp_path, monk
             live.begin_turn("say no")
 
 
-async def test_claim_that_is_given_up_frees_the_session_and_what_its_server_limits():
+async def test_abandoned_claim_frees_session():
     freed: list[str] = []
     async with opened() as (_, live):
         turn = live.begin_turn("say hello")
@@ -127,7 +129,7 @@ async def test_claim_that_is_given_up_frees_the_session_and_what_its_server_limi
 # ── all sessions ──
 
 
-async def test_id_is_open_once_and_the_number_is_limited():
+async def test_id_is_open_once_within_limit():
     async with opened(most=2) as (sessions, live):
         with pytest.raises(SessionRefused) as refused, sessions.reserved("one"):
             pass
@@ -152,7 +154,7 @@ async def test_id_is_open_once_and_the_number_is_limited():
         assert refused.value.code == "stopping"
 
 
-async def test_session_that_fails_its_check_is_closed_again():
+async def test_session_failing_check_is_closed():
     session = made("two")
 
     async def refuse(opened: AmplifierSession) -> None:
@@ -165,7 +167,7 @@ async def test_session_that_fails_its_check_is_closed_again():
         assert sessions.find("two") is None
 
 
-async def test_session_cannot_be_opened_before_the_sessions_run():
+async def test_opening_needs_running_sessions():
     sessions: LiveSessions[None] = LiveSessions()
     with pytest.raises(SessionRefused, match="has to run its lifespan") as refused:
         await sessions.add(LiveSession(made(), None), lambda session: None)
@@ -179,7 +181,7 @@ def question(name: str = "q") -> Question:
     return Question(question_id=name, prompt="May it?", options=("Allow", "Deny"))
 
 
-async def test_first_answer_counts_and_no_one_else_is_asked():
+async def test_first_answer_counts():
     questions = Questions()
     answers: list[str] = []
 
@@ -202,7 +204,7 @@ async def test_first_answer_counts_and_no_one_else_is_asked():
     assert questions.waiting() == []
 
 
-async def test_question_that_is_given_up_is_closed_without_an_answer():
+async def test_abandoned_question_closes_without_answer():
     closed: list[tuple[str, Any]] = []
     questions = Questions(
         closed=lambda question, answer: closed.append((question.question_id, answer))
@@ -213,7 +215,7 @@ async def test_question_that_is_given_up_is_closed_without_an_answer():
     assert not questions.answer("q", "Allow")
 
 
-async def test_questions_of_a_turn_are_on_the_log_with_their_call_and_expiry(tmp_path):
+async def test_turn_questions_are_logged(tmp_path):
     log = EventLog()
     questions = questions_on(log)
     async with made(approvals=questions) as session, anyio.create_task_group() as group:
@@ -241,7 +243,7 @@ async def test_questions_of_a_turn_are_on_the_log_with_their_call_and_expiry(tmp
     assert not (tmp_path / "trace").exists()
 
 
-async def test_time_that_a_person_takes_is_not_the_time_of_the_call(tmp_path, monkeypatch):
+async def test_answer_time_is_not_call_time(tmp_path, monkeypatch):
     now = [100.0]
     for module in ("amplifier.shared_sessions.questions", "amplifier.models.turns"):
         monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -265,7 +267,7 @@ async def test_time_that_a_person_takes_is_not_the_time_of_the_call(tmp_path, mo
 # ── the log ──
 
 
-def test_log_drops_old_events_and_shows_the_gap():
+def test_log_drops_old_events_showing_gap():
     log = EventLog(most_events=10, most_bytes=10_000)
     for number in range(25):
         log.add("text", text=str(number))

@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-def test_every_kind_of_message_fits_the_schema(backend, home, workdir, plan):
+def test_every_message_kind_fits_schema(backend, home, workdir, plan):
     async def scenario() -> Any:
         async with editing(backend, plan, home, workdir) as editor:
             session_id = await editor.open(workdir)

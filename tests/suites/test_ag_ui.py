@@ -73,7 +73,7 @@ async def test_run_is_accepted(name, check):
 
 
 @pytest.mark.parametrize("payload", [{"approved": True}, {"approved": False}, None])
-async def test_run_that_asks_and_the_one_that_answers_are_accepted(payload, check, tmp_path):
+async def test_asking_and_answering_runs_are_accepted(payload, check, tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
     async with serving() as client:
         asked = await run(client, prompt)
@@ -85,7 +85,7 @@ async def test_run_that_asks_and_the_one_that_answers_are_accepted(payload, chec
         assert answered[-1]["type"] == "RUN_FINISHED"
 
 
-async def test_run_that_is_broken_off_is_accepted_when_it_is_asked_for_again(check):
+async def test_interrupted_run_is_accepted_on_retry(check):
     async with serving() as client:
         exchange = client.begin("POST", "/ag-ui", run_input("say one two"), last_event_id="0")
         assert (await exchange.start()).status == 200

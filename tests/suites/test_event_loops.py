@@ -36,7 +36,7 @@ def run_tests(*folders: str, **variables: str) -> int:
     return int(re.findall(r"(\d+) passed", ended.stdout)[-1])
 
 
-def test_kernel_passes_with_the_oldest_versions():
+def test_kernel_passes_with_oldest_versions():
     folder = install()
     script = "import anyio, trio; from importlib.metadata import version; print(version('anyio'), version('trio'))"
     environment = {**os.environ, "PYTHONPATH": str(folder)}

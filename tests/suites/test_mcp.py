@@ -130,7 +130,7 @@ def clients(backend: str, folder: Path, at_once: int = 3) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("revision", "backend"), [("2025-11-25", "trio"), ("2026-07-28", "asyncio")]
 )
-def test_client_passes_what_a_revision_requires(revision, backend, tmp_path):
+def test_client_passes_revision_requirements(revision, backend, tmp_path):
     with clients(backend, tmp_path) as client:
         results = run_suite("client", revision, tmp_path, "--command", client)
     assert results == dict.fromkeys(required("client", revision), True)
@@ -168,7 +168,7 @@ def started(words: list[str], folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("revision", "backend"), [("2025-11-25", "asyncio"), ("2026-07-28", "trio")]
 )
-def test_example_server_passes_what_a_revision_requires(revision, backend, tmp_path):
+def test_example_server_passes_revision_requirements(revision, backend, tmp_path):
     words = [sys.executable, str(ROOT / "examples" / "mcp_conformance_server.py"), backend]
     with started(words, tmp_path) as address:
         results = run_suite("server", revision, tmp_path, "--url", address)
@@ -178,7 +178,7 @@ def test_example_server_passes_what_a_revision_requires(revision, backend, tmp_p
 @pytest.mark.parametrize(
     ("revision", "backend"), [("2025-11-25", "trio"), ("2026-07-28", "asyncio")]
 )
-def test_agent_server_passes_what_applies_to_it(revision, backend, tmp_path):
+def test_agent_server_passes_applicable_requirements(revision, backend, tmp_path):
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
     commands = tmp_path / "config" / "amplifier" / "commands"
     commands.mkdir(parents=True)

@@ -107,7 +107,7 @@ CAPTURED: dict[str, Any] = {"capture_content": True}
 
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("otel", [{}, CAPTURED], ids=["without content", "with content"])
-async def test_turn_keeps_to_the_conventions(traces, name, otel):
+async def test_turn_follows_conventions(traces, name, otel):
     await attrs.evolve(SCENARIOS[name], otel=otel).run()
     never_asked = ["span invoke_agent amplifier: gen_ai.provider.name is required"]
     assert problems(traces) == (never_asked if name == "a prompt that a gate denies" else [])

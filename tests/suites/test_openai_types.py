@@ -54,7 +54,7 @@ PROMPTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", PROMPTS)
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
-async def test_answer_has_the_types_of_the_sdk(name, is_streamed):
+async def test_answer_has_sdk_types(name, is_streamed):
     prompt, for_chat, for_responses = PROMPTS[name]
     chat = {"messages": [{"role": "user", "content": prompt}], "stream": is_streamed, **for_chat}
     if is_streamed:
@@ -76,7 +76,7 @@ async def test_answer_has_the_types_of_the_sdk(name, is_streamed):
             await exchange.ended.wait()
 
 
-async def test_models_and_errors_have_the_types_of_the_sdk():
+async def test_models_and_errors_have_sdk_types():
     async with serving() as client:
         assert (await client.ask("GET", "/v1/models")).status == 200
         assert (await client.ask("GET", "/v1/models/amplifier")).status == 200

@@ -44,7 +44,7 @@ async def leaves_value_error() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_yield_of_every_task_is_one_point_and_finishing_is_none(mode: str) -> None:
+def test_every_yield_is_one_point(mode: str) -> None:
     async def parent() -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
@@ -69,7 +69,7 @@ def test_every_yield_of_every_task_is_one_point_and_finishing_is_none(mode: str)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_each_point_is_hit_exactly_once_and_in_order(mode: str) -> None:
+def test_each_point_is_hit_once_in_order(mode: str) -> None:
     reached: list[int] = []
 
     def make() -> Scenario:
@@ -92,7 +92,7 @@ def test_each_point_is_hit_exactly_once_and_in_order(mode: str) -> None:
     assert report.points[mode] == 6, "five steps and the shielded one"
 
 
-def test_a_scenario_without_suspensions_is_noted() -> None:
+def test_scenario_without_suspensions_is_noted() -> None:
     async def scenario() -> None:
         return
 
@@ -101,9 +101,7 @@ def test_a_scenario_without_suspensions_is_noted() -> None:
     assert "nothing to cancel" in report.notes[0]
 
 
-def test_the_place_of_a_suspension_inside_async_context_managers_is_the_innermost_user_line() -> (
-    None
-):
+def test_suspension_place_is_innermost_user_line() -> None:
     @asynccontextmanager
     async def resource() -> AsyncIterator[None]:
         await opening()
@@ -130,7 +128,7 @@ def test_the_place_of_a_suspension_inside_async_context_managers_is_the_innermos
 # ── two cancels ──
 
 
-def test_the_second_cancel_comes_so_many_suspensions_after_the_first() -> None:
+def test_second_cancel_comes_after_given_suspensions() -> None:
     seen: list[list[int]] = []
 
     def make() -> Scenario:
@@ -207,14 +205,14 @@ def order_of_unwinding(mode: str, seed: int, *, bare: bool) -> tuple[tuple[str, 
 @pytest.mark.parametrize(
     ("mode", "bare"), [*((mode, False) for mode in MODES), *((mode, True) for mode in ON_ASYNCIO)]
 )
-def test_one_seed_gives_one_order_of_siblings_and_seeds_differ(mode: str, bare: bool) -> None:
+def test_sibling_order_follows_seed(mode: str, bare: bool) -> None:
     orders = [order_of_unwinding(mode, seed, bare=bare) for seed in (0, 1, 2, 2, 1, 0)]
     assert orders[:3] == orders[:2:-1]
     assert len(set(orders)) > 1
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_scope_has_one_place_however_it_is_made(seed: int) -> None:
+def test_scope_place_ignores_construction(seed: int) -> None:
     def order(make_scope: Callable[[], anyio.CancelScope]) -> list[tuple[str, ...]]:
         logs: list[tuple[str, ...]] = []
 
@@ -235,7 +233,7 @@ def test_a_scope_has_one_place_however_it_is_made(seed: int) -> None:
     assert order(anyio.CancelScope) == order(anyio.run(class_of_the_backend))
 
 
-def test_the_random_module_is_seeded_for_the_scenario_and_given_back() -> None:
+def test_random_module_is_seeded_and_restored() -> None:
     drawn: list[float] = []
 
     async def scenario() -> None:
@@ -250,7 +248,7 @@ def test_the_random_module_is_seeded_for_the_scenario_and_given_back() -> None:
 
 
 @pytest.mark.slow
-def test_another_process_reports_the_same() -> None:
+def test_other_process_reports_same() -> None:
     program = (
         "import sys, json; sys.path.insert(0, sys.argv[1])\n"
         "from test_cancel_sweep import MODES, order_of_unwinding\n"
@@ -267,7 +265,7 @@ def test_another_process_reports_the_same() -> None:
     assert len(json.loads(first.stdout)) == len(MODES)
 
 
-def test_a_scenario_that_is_not_deterministic_is_noted() -> None:
+def test_non_deterministic_scenario_is_noted() -> None:
     turns = itertools.chain([3], itertools.repeat(4))
 
     def make() -> Scenario:
@@ -285,7 +283,7 @@ def test_a_scenario_that_is_not_deterministic_is_noted() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES[:3])
-def test_only_repeats_exactly_the_trial_it_names(mode: str) -> None:
+def test_only_repeats_named_trial(mode: str) -> None:
     runs: list[int] = []
 
     def make() -> Scenario:
@@ -301,7 +299,7 @@ def test_only_repeats_exactly_the_trial_it_names(mode: str) -> None:
     assert len(runs) == len(whole.violations) == 3
 
 
-def test_only_repeats_a_trial_with_two_cancels() -> None:
+def test_only_repeats_trial_with_two_cancels() -> None:
     async def scenario() -> None:
         try:
             await three_steps()
@@ -332,7 +330,7 @@ def test_only_repeats_a_trial_with_two_cancels() -> None:
         assert again.violations == [violation]
 
 
-def test_max_points_draws_by_seed_and_reports_it() -> None:
+def test_max_points_draws_by_seed() -> None:
     async def long() -> None:
         for _ in range(50):
             await anyio.lowlevel.checkpoint()
@@ -346,7 +344,7 @@ def test_max_points_draws_by_seed_and_reports_it() -> None:
 # ── reporting ──
 
 
-def test_the_report_reads_as_text_with_place_count_and_a_line_to_reproduce() -> None:
+def test_report_text_has_place_and_reproduction() -> None:
     report = cancel_everywhere(lambda: leaves_value_error, modes=("trio", "asyncio-native"), seed=3)
     lines = str(report).splitlines()
     assert lines[0] == "cancellation sweep: 6 violations in 10 trials (seed 3)"
@@ -362,7 +360,7 @@ def test_the_report_reads_as_text_with_place_count_and_a_line_to_reproduce() -> 
     assert "  asyncio-native: 3 suspension points, 5 trials, 3 violations" in lines
 
 
-def test_a_violation_reads_as_one_line() -> None:
+def test_violation_reads_as_one_line() -> None:
     facts: dict[str, Any] = {"kind": "HANG", "detail": "not finished", "where": "a.py:3 f"}
     assert (
         str(Violation(mode="trio", k=2, second=None, **facts))
@@ -381,7 +379,7 @@ def test_a_violation_reads_as_one_line() -> None:
 # ── behaving in its process ──
 
 
-def test_the_process_is_left_as_it_was() -> None:
+def test_process_state_is_restored() -> None:
     def state() -> tuple[object, ...]:
         return (
             sys.unraisablehook,
@@ -404,7 +402,7 @@ def test_the_process_is_left_as_it_was() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_it_can_be_called_from_async_code_in_a_thread() -> None:
+def test_call_from_async_code_in_thread() -> None:
     async def outside() -> bool:
         report = await anyio.to_thread.run_sync(lambda: cancel_everywhere(lambda: three_steps))
         return report.ok
@@ -413,7 +411,7 @@ def test_it_can_be_called_from_async_code_in_a_thread() -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_it_refuses_to_run_inside_a_loop(backend: str) -> None:
+def test_call_inside_loop_is_refused(backend: str) -> None:
     async def inside() -> None:
         cancel_everywhere(lambda: three_steps)
 
@@ -434,14 +432,12 @@ def test_it_refuses_to_run_inside_a_loop(backend: str) -> None:
         ({"clock": "wall"}, "clock: found 'wall'"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: dict[str, Any], complaint: str
-) -> None:
+def test_senseless_arguments_are_refused(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         cancel_everywhere(lambda: three_steps, **arguments)
 
 
-def test_the_trio_mode_without_trio_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trio_mode_without_trio_names_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("trio", "trio.testing", "amplifier.testing.cancel_sweep.trio_trial"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtraError) as caught:
@@ -450,7 +446,7 @@ def test_the_trio_mode_without_trio_names_the_extra(monkeypatch: pytest.MonkeyPa
     assert cancel_everywhere(lambda: three_steps, modes=ON_ASYNCIO).ok
 
 
-def test_a_keyboard_interrupt_ends_the_sweep() -> None:
+def test_keyboard_interrupt_ends_sweep() -> None:
     async def scenario() -> None:
         await three_steps()
         raise KeyboardInterrupt
@@ -464,7 +460,7 @@ def test_a_keyboard_interrupt_ends_the_sweep() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_cancel_at_tries_each_suspension_of_a_call_in_a_running_loop() -> None:
+async def test_cancel_at_tries_each_suspension() -> None:
     async def call(log: list[int]) -> str:
         for step in range(3):
             log.append(step)
@@ -488,7 +484,7 @@ async def test_cancel_at_lets_other_exceptions_through() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_cancel_at_reports_a_call_that_completes_inside_a_shield() -> None:
+async def test_cancel_at_reports_shielded_completion() -> None:
     async def shielded() -> str:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(1)
@@ -519,13 +515,13 @@ async def thorough() -> str:
     return "found"
 
 
-async def test_a_call_that_ignores_its_cancellation_is_seen_on_both_backends():
+async def test_call_ignoring_cancellation_is_seen():
     result = await cancel_at(1, deaf)
     assert result.returned
     assert result.swallowed
 
 
-async def test_the_failure_of_something_awaited_is_no_cancellation():
+async def test_awaited_failure_is_not_cancellation():
     # asyncio throws the failure of a future into the task, much as it throws a cancellation.
     suspensions = (await cancel_at(99, thorough)).suspensions
     for k in range(1, suspensions + 1):
@@ -536,7 +532,7 @@ async def test_the_failure_of_something_awaited_is_no_cancellation():
     sys.version_info < (3, 12), reason="asyncio starts tasks at once from Python 3.12 on"
 )
 @pytest.mark.parametrize("mode", ["asyncio-native", "asyncio-all"])
-def test_first_await_of_an_eager_scenario_is_cancelled(mode: str) -> None:
+def test_first_await_of_eager_scenario(mode: str) -> None:
     """A task that starts at once reaches its first await before it is known to who made it."""
     hit: list[str] = []
 

@@ -288,7 +288,7 @@ MENDED = [
     ("kind", "scenario", "mode"),
     [(kind, scenario, mode) for kind, scenario, modes in PLANTED for mode in modes],
 )
-def test_the_oracle_speaks_on_a_planted_defect(kind: str, scenario: Scenario, mode: str) -> None:
+def test_oracle_reports_planted_defect(kind: str, scenario: Scenario, mode: str) -> None:
     report = sweep(scenario, mode)
     assert {violation.kind for violation in report.violations} == {kind}, str(report)
     assert all(violation.k > 0 for violation in report.violations), "the undisturbed run is clean"
@@ -297,14 +297,14 @@ def test_the_oracle_speaks_on_a_planted_defect(kind: str, scenario: Scenario, mo
 @pytest.mark.parametrize(
     ("scenario", "mode"), [(scenario, mode) for scenario, modes in MENDED for mode in modes]
 )
-def test_every_oracle_is_silent_on_the_mended_twin(scenario: Scenario, mode: str) -> None:
+def test_oracles_are_silent_on_fixed_twin(scenario: Scenario, mode: str) -> None:
     report = sweep(scenario, mode)
     assert report.ok, str(report)
     assert report.points[mode] >= 3, "and there was something to cancel"
 
 
 @pytest.mark.parametrize("mode", ALL)
-def test_grace_lets_leftover_work_finish_and_does_not_count_it(mode: str) -> None:
+def test_grace_covers_leftover_work(mode: str) -> None:
     strict = cancel_everywhere(lambda: leaves_work_of_three_seconds_behind, modes=(mode,))
     assert [violation.kind for violation in strict.violations] == ["ORPHAN"]
     lenient = cancel_everywhere(
@@ -340,7 +340,7 @@ class ThreadWorld:
 
 
 @pytest.mark.parametrize("mode", ALL[:3])
-def test_a_thread_left_behind_is_reported(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftover_thread_is_reported(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cancel_everywhere(lambda: ThreadWorld(ends_it=True), modes=(mode,)).ok
     monkeypatch.setattr("amplifier.testing.cancel_sweep.report._THREAD_PATIENCE", 0.02)
     report = cancel_everywhere(lambda: ThreadWorld(ends_it=False), modes=(mode,))
@@ -365,7 +365,7 @@ def test_scenarios_may_use_worker_threads(clock: str) -> None:
     assert done
 
 
-def test_scenarios_may_run_subprocesses_on_the_real_clock() -> None:
+def test_scenarios_may_run_subprocesses() -> None:
     async def scenario() -> None:
         # asyncio loses a task of its own when a process is cancelled while it starts; that part is shielded here.
         with anyio.CancelScope(shield=True):
@@ -381,7 +381,7 @@ def test_scenarios_may_run_subprocesses_on_the_real_clock() -> None:
     assert report.clock == "real"
 
 
-def test_the_budget_of_the_real_clock_is_in_real_seconds() -> None:
+def test_real_clock_budget_is_real_seconds() -> None:
     report = cancel_everywhere(
         lambda: cleanup_waits_in_vain, modes=SCOPED, clock="real", budget=0.01
     )
@@ -391,7 +391,7 @@ def test_the_budget_of_the_real_clock_is_in_real_seconds() -> None:
 # ── INVARIANT ──
 
 
-def test_what_the_check_returns_is_reported_with_the_place() -> None:
+def test_check_result_is_reported_with_place() -> None:
     class Account:
         def __init__(self) -> None:
             self.open = 0
@@ -415,7 +415,7 @@ def test_what_the_check_returns_is_reported_with_the_place() -> None:
     assert [frame.rpartition(" ")[2] for frame in first.stack] == ["Account.scenario", "work"]
 
 
-def test_a_check_written_with_assert_speaks_too() -> None:
+def test_check_may_use_assert() -> None:
     def make() -> tuple[Scenario, Callable[[], None]]:
         log: list[str] = []
 
@@ -433,7 +433,7 @@ def test_a_check_written_with_assert_speaks_too() -> None:
     assert "AssertionError: the log is empty" in report.violations[0].detail
 
 
-def test_an_undisturbed_run_that_is_not_clean_is_reported_and_not_swept() -> None:
+def test_dirty_undisturbed_run_is_not_swept() -> None:
     async def scenario() -> None:
         await work()
         raise ValueError("always")
@@ -446,7 +446,7 @@ def test_an_undisturbed_run_that_is_not_clean_is_reported_and_not_swept() -> Non
     assert all("not swept" in note for note in report.notes)
 
 
-def test_a_scenario_that_cancels_itself_is_an_error() -> None:
+def test_self_cancelling_scenario_is_error() -> None:
     async def scenario() -> None:
         await anyio.lowlevel.checkpoint()
         raise asyncio.CancelledError("invented")
@@ -471,7 +471,7 @@ def test_expected_exceptions_are_legitimate_outcomes() -> None:
     assert report.ok, str(report)
 
 
-def test_hanging_scenario_that_waits_for_a_system_task_is_ended():
+def test_hanging_wait_for_system_task_ends():
     """As a call of an asyncio island does: the wait cannot be cut off, and its end is reported through trio's own queue."""
     trio = pytest.importorskip("trio")
 

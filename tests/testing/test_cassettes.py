@@ -62,7 +62,7 @@ def run_suite(
 
 
 @pytest.mark.slow
-def test_a_test_records_on_one_backend_and_replays_on_both(tmp_path):
+def test_recording_replays_on_both_backends(tmp_path):
     refused = run_suite(tmp_path)
     assert refused.returncode == 1
     assert "is not recorded; record it: pytest --amplifier-cassettes once" in refused.stdout
@@ -78,7 +78,7 @@ def test_a_test_records_on_one_backend_and_replays_on_both(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_marker_names_the_file_and_the_mode(tmp_path):
+def test_marker_names_file_and_mode(tmp_path):
     marker = '@pytest.mark.amplifier_cassette("talk.jsonl", mode="once")'
     assert "2 passed" in run_suite(tmp_path, marker=marker).stdout
     assert [path.name for path in tmp_path.glob("*.jsonl")] == ["talk.jsonl"]
@@ -103,7 +103,7 @@ def entries(plan: dict[str, Any]) -> list[str]:
     return [each if isinstance(each, str) else each["module"] for each in plan["providers"]]
 
 
-def test_a_plan_that_replays_needs_no_other_provider(tmp_path):
+def test_replaying_plan_needs_no_other_provider(tmp_path):
     (tmp_path / "a.jsonl").touch()
     made = Cassette(tmp_path / "a.jsonl", mode="once").plan(PLAN)
     assert entries(made) == entries(made["agents"]["own"]) == ["provider-replay"]
@@ -112,13 +112,13 @@ def test_a_plan_that_replays_needs_no_other_provider(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["once", "new"])
-def test_a_plan_that_records_keeps_its_providers(tmp_path, mode):
+def test_recording_plan_keeps_providers(tmp_path, mode):
     made = Cassette(tmp_path / "a.jsonl", mode=mode).plan(PLAN)
     assert entries(made) == ["provider-anthropic", "provider-replay"]
     assert entries(made["agents"]["own"]) == ["provider-openai", "provider-replay"]
 
 
-def test_a_cassette_shows_its_state(tmp_path):
+def test_cassette_shows_its_state(tmp_path):
     cassette = Cassette(tmp_path / "a.jsonl", mode="new")
     assert repr(cassette).endswith("mode new, not recorded>")
     cassette.path.touch()
@@ -179,7 +179,7 @@ async def opened_at_once(cassette: Cassette) -> list[str]:
         (one_after_the_other, ["one", "two", "three"]),
     ],
 )
-async def test_every_session_of_a_test_is_recorded_and_replayed(sessions, expected, mode, tmp_path):
+async def test_every_session_of_test_is_recorded(sessions, expected, mode, tmp_path):
     path = tmp_path / "a.jsonl"
     assert await sessions(Cassette(path, mode=mode)) == expected
     written = path.read_text()
@@ -188,14 +188,14 @@ async def test_every_session_of_a_test_is_recorded_and_replayed(sessions, expect
     assert path.read_text() == written
 
 
-async def test_sessions_that_are_opened_and_closed_at_once_are_all_recorded(tmp_path):
+async def test_concurrent_sessions_are_all_recorded(tmp_path):
     path = tmp_path / "a.jsonl"
     assert await opened_at_once(Cassette(path, mode="once")) == ["one", "two", "three"]
     requests = [line for line in path.read_text().splitlines() if line.startswith('{"request"')]
     assert [line.split('"')[3] for line in requests] == ["main", "main-2", "main-3"]
 
 
-async def test_a_recording_of_one_session_is_replayed_in_each_of_several(tmp_path):
+async def test_single_recording_serves_several_sessions(tmp_path):
     path = tmp_path / "a.jsonl"
     async with AmplifierSession(Cassette(path, mode="once").plan(mocked("one"))) as session:
         await session.execute("a")
@@ -204,7 +204,7 @@ async def test_a_recording_of_one_session_is_replayed_in_each_of_several(tmp_pat
         assert [await one.execute("a"), await other.execute("a")] == ["one", "one"]
 
 
-async def test_a_session_more_than_recorded_is_told_so(tmp_path):
+async def test_surplus_session_is_error(tmp_path):
     path = tmp_path / "a.jsonl"
     await side_by_side(Cassette(path, mode="once"))
     replayed = Cassette(path)
@@ -216,7 +216,7 @@ async def test_a_session_more_than_recorded_is_told_so(tmp_path):
             await third.execute("a")
 
 
-async def test_sessions_without_a_cassette_object_share_the_file_while_they_are_open(tmp_path):
+async def test_open_sessions_share_file_without_cassette(tmp_path):
     path = tmp_path / "a.jsonl"
     entry = {"module": "provider-replay", "config": {"cassette": str(path), "mode": "once"}}
     plans = [

@@ -48,7 +48,7 @@ STOPPED = [PROMPT, asking("c", "look", at="y"), result("c", "cancelled while it 
 @pytest.mark.parametrize(
     "messages", [DONE, FAILED, [*DONE, *FAILED]], ids=["done", "failed", "two turns"]
 )
-def test_a_session_goes_as_it_went(tmp_path, messages, backend):
+def test_session_replays_as_recorded(tmp_path, messages, backend):
     log = tmp_path / "events.jsonl"
     told = {"event": "tool:post", "data": {"tool_call_id": "b", "tool_result": {"success": False}}}
     log.write_text(f"{json.dumps(told)}\n{{cut off")
@@ -80,12 +80,12 @@ def test_a_session_goes_as_it_went(tmp_path, messages, backend):
         "after an earlier turn that was stopped",
     ],
 )
-def test_a_stopped_turn_is_stopped_where_it_was(tmp_path, messages, backend):
+def test_stopped_turn_stops_at_same_place(tmp_path, messages, backend):
     test = write_test("one", messages, tmp_path)
     replay_session(test.with_suffix(".json"), backend=backend)
 
 
-def test_another_conversation_fails_and_names_the_message(tmp_path):
+def test_different_conversation_names_message(tmp_path):
     recording = write_test("one", DONE, tmp_path).with_suffix(".json")
     changed = json.loads(recording.read_text())
     changed["messages"][2]["name"] = "another"
@@ -94,7 +94,7 @@ def test_another_conversation_fails_and_names_the_message(tmp_path):
         replay_session(recording)
 
 
-def test_secrets_are_left_out_and_no_test_is_overwritten(tmp_path):
+def test_secrets_are_omitted_and_tests_kept(tmp_path):
     key = "sk-ant-api03-" + "Ab3dEf9hJk2LmN0pQr5tUv8xYz1Bc4De6Fg"
     messages = [{**PROMPT, "content": f"Use {key}."}, {"role": "assistant", "content": "Done."}]
     system = {"role": "system", "content": "Be kind.", "metadata": {"source": "system_prompt"}}
@@ -109,7 +109,7 @@ def test_secrets_are_left_out_and_no_test_is_overwritten(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_written_file_runs_as_it_is(tmp_path):
+def test_written_file_runs_unchanged(tmp_path):
     test = write_test("one", FAILED, tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
     ran = subprocess.run(
@@ -118,7 +118,7 @@ def test_the_written_file_runs_as_it_is(tmp_path):
     assert "2 passed" in ran.stdout, ran.stdout
 
 
-def test_a_session_whose_stopped_turn_was_taken_back_goes_to_its_end(tmp_path):
+def test_retracted_stopped_turn_replays_to_end(tmp_path):
     recording = write_test("one", DONE, tmp_path).with_suffix(".json")
     assert json.loads(recording.read_text())["is_stopped"] is False
     assert (

@@ -22,12 +22,12 @@ from amplifier.testing import (
 
 @pytest.mark.parametrize("argument", ["return_value", "output"])
 @pytest.mark.parametrize("value", ["text", None, {"rows": [1, 2]}, 0])
-async def test_the_output_is_what_it_was_given_under_either_name(argument: str, value: Any) -> None:
+async def test_output_under_either_name(argument: str, value: Any) -> None:
     tool = MockTool(**{argument: value})
     assert await tool.execute({}) == ToolResult(success=True, output=value)
 
 
-async def test_the_output_may_depend_on_the_input() -> None:
+async def test_output_may_depend_on_input() -> None:
     async def later(given: dict[str, Any]) -> str:
         return f"later {given['x']}"
 
@@ -38,7 +38,7 @@ async def test_the_output_may_depend_on_the_input() -> None:
 
 
 @pytest.mark.parametrize("error", ["broken", {"message": "broken", "type": "IOError"}])
-async def test_an_error_is_a_failed_result(error: Any) -> None:
+async def test_error_is_failed_result(error: Any) -> None:
     result = await MockTool(error=error).execute({})
     assert not result.success
     assert result.error is not None
@@ -46,7 +46,7 @@ async def test_an_error_is_a_failed_result(error: Any) -> None:
 
 
 @pytest.mark.parametrize("raises", [RuntimeError("boom"), RuntimeError])
-async def test_it_can_break_the_contract_by_raising(raises: Any) -> None:
+async def test_tool_can_raise_against_contract(raises: Any) -> None:
     tool = MockTool(raises=raises)
     with pytest.raises(RuntimeError):
         await tool.execute({})
@@ -72,7 +72,7 @@ async def test_calls_are_remembered_as_they_were_made() -> None:
     assert repr(tool) == "<MockTool 'mock_tool' called 2 times>"
 
 
-def test_the_schema_is_any_object_or_what_was_given() -> None:
+def test_schema_is_any_object_by_default() -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
     assert tool_schema(MockTool()) == {"type": "object", "properties": {}}
     tool = MockTool(schema=schema)
@@ -104,7 +104,7 @@ async def test_set_messages_and_clear_replace_everything() -> None:
     assert held is context.messages
 
 
-async def test_a_message_without_a_role_is_refused_and_nothing_is_stored() -> None:
+async def test_message_without_role_is_not_stored() -> None:
     context = MockContextManager([{"role": "user", "content": "old"}])
     with pytest.raises(
         ValueError, match=r"needs a 'role' such as 'user'; got the keys \['content'\]"
@@ -126,7 +126,7 @@ async def test_requests_are_remembered_with_their_arguments() -> None:
     assert repr(context) == "<MockContextManager with 0 messages>"
 
 
-async def test_it_remembers_name_and_payload_and_lets_everything_pass() -> None:
+async def test_recorder_keeps_events_and_passes_all() -> None:
     recorder = EventRecorder()
     assert await recorder.record("tool:pre", {"tool_name": "Write"}) == HookResult(
         action="continue", data={"tool_name": "Write"}
@@ -153,7 +153,7 @@ async def test_payloads_are_copies() -> None:
     assert recorder.events == [("x", {"list": [1]})]
 
 
-async def test_it_records_every_event_of_a_registry_until_it_is_removed() -> None:
+async def test_recorder_follows_registry_until_removed() -> None:
     hooks, everything, tools_only = HookRegistry(), EventRecorder(), EventRecorder()
     stop = everything.listen(hooks)
     tools_only.listen(hooks, "tool:pre")
@@ -168,7 +168,7 @@ async def test_it_records_every_event_of_a_registry_until_it_is_removed() -> Non
     assert [data["n"] for _, data in tools_only.events] == [1, 3]
 
 
-def test_it_needs_no_arguments_and_is_a_real_coordinator() -> None:
+def test_coordinator_needs_no_arguments() -> None:
     coordinator = TestCoordinator()
     assert isinstance(coordinator, ModuleCoordinator)
     assert isinstance(coordinator, Coordinator)
@@ -178,14 +178,14 @@ def test_it_needs_no_arguments_and_is_a_real_coordinator() -> None:
     assert MockCoordinator is TestCoordinator
 
 
-def test_its_plan_is_one_a_session_accepts_and_its_own() -> None:
+def test_coordinator_plan_is_valid_and_own() -> None:
     first, second = TestCoordinator(), TestCoordinator()
     assert AmplifierSession(first.config).config is first.config
     first.config["session"]["strict"] = True
     assert "strict" not in second.config["session"]
 
 
-async def test_it_remembers_what_was_mounted_and_unmounted() -> None:
+async def test_coordinator_remembers_mounts() -> None:
     coordinator, tool = TestCoordinator(), MockTool()
     await coordinator.mount("tools", tool, name="mine")
     await coordinator.mount("tools", tool)
@@ -198,7 +198,7 @@ async def test_it_remembers_what_was_mounted_and_unmounted() -> None:
     assert coordinator.get("tools") == {"mock_tool": tool}
 
 
-async def test_a_module_can_be_given_its_own_view_of_it() -> None:
+async def test_coordinator_view_for_module() -> None:
     coordinator, tool = TestCoordinator(), MockTool("mine")
     view = coordinator.view_for("tool-mine")
     await view.mount("tools", tool)
@@ -208,7 +208,7 @@ async def test_a_module_can_be_given_its_own_view_of_it() -> None:
     assert coordinator.unmount_history == [{"mount_point": "tools", "name": "mine"}]
 
 
-async def test_its_display_remembers_and_its_approval_fails_closed() -> None:
+async def test_display_remembers_and_approval_fails_closed() -> None:
     coordinator = TestCoordinator()
     await coordinator.process_hook_result(HookResult(user_message="hello"), "tool:pre", "greeter")
     assert coordinator.display_system.messages == [("hello", "info", "hook:greeter")]
@@ -219,7 +219,9 @@ async def test_its_display_remembers_and_its_approval_fails_closed() -> None:
     assert coordinator.approval_system.requests[0]["prompt"] == "Sure?"
 
 
-async def test_its_loader_knows_the_modules_it_was_given_and_its_session_forks() -> None:
+async def test_loader_has_given_modules() -> None:
+    """Its session forks."""
+
     async def mount_loop(coordinator: Any, config: dict[str, Any]) -> ScriptedOrchestrator:
         return ScriptedOrchestrator(["from the child"])
 
@@ -238,7 +240,7 @@ async def test_its_loader_knows_the_modules_it_was_given_and_its_session_forks()
         assert await child.execute("go") == "from the child"
 
 
-async def test_a_furnished_one_has_two_tools_and_a_context() -> None:
+async def test_furnished_coordinator_has_tools_and_context() -> None:
     coordinator = create_test_coordinator()
     assert list(coordinator.get_mounted("tools")) == ["echo", "fail"]
     assert isinstance(coordinator.get("context"), ContextManager)

@@ -45,9 +45,7 @@ class Player(Scripted):
 
 
 @given(steps=st.lists(st.text()), calls=st.integers(0, 8))
-def test_a_script_is_content_with_exactly_as_many_calls_as_it_has_steps(
-    steps: list[str], calls: int
-) -> None:
+def test_script_needs_exactly_its_calls(steps: list[str], calls: int) -> None:
     played = Script("Player", steps, "step")
     taken = [played.take("play()") for _ in range(min(calls, len(steps)))]
     assert taken == steps[: len(taken)]
@@ -62,7 +60,7 @@ def test_a_script_is_content_with_exactly_as_many_calls_as_it_has_steps(
             played.assert_exhausted()
 
 
-def test_the_error_of_an_unexpected_call_names_the_double_and_its_script() -> None:
+def test_unexpected_call_error_names_double() -> None:
     player = Player(["one"])
     player.play()
     with pytest.raises(
@@ -83,7 +81,7 @@ def test_unused_steps_are_listed() -> None:
         player.assert_exhausted()
 
 
-def test_leaving_the_block_by_an_exception_does_not_cover_it_up() -> None:
+def test_exception_in_block_is_not_hidden() -> None:
     with pytest.raises(KeyError), Player(["unused"]):
         raise KeyError
 
@@ -96,16 +94,15 @@ async def weather(city: str) -> str:
     return f"rain in {city}"
 
 
-async def test_a_script_drives_an_agent() -> None:
+async def test_script_drives_agent() -> None:
     with script(("weather", {"city": "Oslo"}), "It rains.") as model:
         async with agent(model, tools=[weather]) as session:
             assert [piece async for piece in session.stream_text("Rain?")] == ["It ", "rains."]
     assert model.last_request.messages[-1].content == "rain in Oslo"
 
 
-async def test_a_request_too_many_fails_the_turn_and_the_block_and_a_turn_too_few_fails_the_block() -> (
-    None
-):
+async def test_surplus_and_missing_requests_fail() -> None:
+    """A surplus request fails the turn and the block, a missing one fails the block."""
     model = script("one")
     async with agent(model) as session:
         await session.execute("1")
@@ -144,7 +141,7 @@ async def test_too_many_and_hidden(amplifier_script):
 """
 
 
-def test_the_fixture_checks_its_scripts_at_the_end_of_the_test(tmp_path: Path) -> None:
+def test_fixture_checks_scripts_at_end(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [
@@ -171,7 +168,7 @@ def request(text: str = "hi") -> ChatRequest:
     return ChatRequest(messages=[Message(role="user", content=text)])
 
 
-async def test_without_a_script_every_call_gets_a_text() -> None:
+async def test_provider_without_script_answers_every_call() -> None:
     provider = MockProvider()
     for _ in range(3):
         response = await provider.complete(request(), unknown_option=1)
@@ -183,7 +180,7 @@ async def test_without_a_script_every_call_gets_a_text() -> None:
     provider.assert_exhausted()
 
 
-async def test_a_function_answers_every_request() -> None:
+async def test_function_answers_every_request() -> None:
     provider = MockProvider(lambda asked: f"{len(asked.messages)} messages")
     for _ in range(2):
         assert (await provider.complete(request())).content == [TextBlock(text="1 messages")]
@@ -191,7 +188,7 @@ async def test_a_function_answers_every_request() -> None:
     provider.assert_exhausted()
 
 
-async def test_tool_calls_are_in_the_content_and_in_the_list_under_unique_ids() -> None:
+async def test_tool_calls_have_unique_ids() -> None:
     provider = MockProvider(
         [
             ("echo", {"x": 1}),
@@ -211,7 +208,7 @@ async def test_tool_calls_are_in_the_content_and_in_the_list_under_unique_ids() 
     ]
 
 
-async def test_a_whole_response_is_given_as_it_is_and_not_shared() -> None:
+async def test_whole_response_is_unchanged_and_unshared() -> None:
     scripted = ChatResponse(
         content=[ToolCallBlock(id="a", name="ls", input={})], finish_reason="length"
     )
@@ -225,14 +222,14 @@ async def test_a_whole_response_is_given_as_it_is_and_not_shared() -> None:
 
 
 @pytest.mark.parametrize("turn", [RateLimitError("slow down"), RateLimitError])
-async def test_an_exception_is_raised_and_the_next_turn_works(turn: Any) -> None:
+async def test_exception_is_raised_once(turn: Any) -> None:
     with MockProvider([turn, "better"]) as provider:
         with pytest.raises(RateLimitError):
             await provider.complete(request())
         assert (await provider.complete(request())).content == [TextBlock(text="better")]
 
 
-async def test_a_turn_may_depend_on_the_request() -> None:
+async def test_turn_may_depend_on_request() -> None:
     async def later(asked: ChatRequest) -> list[Any]:
         return [("count", {"n": len(asked.messages)})]
 
@@ -250,7 +247,7 @@ async def test_requests_are_remembered_as_they_were() -> None:
     assert repr(provider) == "<MockProvider 'mock' called 1 times>"
 
 
-async def test_it_describes_itself_and_its_model_consistently() -> None:
+async def test_provider_describes_itself_and_its_model() -> None:
     provider = MockProvider(name="tiny", defaults={"context_window": 1000})
     info, models = provider.get_info(), await provider.list_models()
     assert info.id == "tiny"
@@ -259,7 +256,7 @@ async def test_it_describes_itself_and_its_model_consistently() -> None:
 
 
 @pytest.mark.virtual_time
-async def test_delays_add_up_on_the_clock_of_the_loop() -> None:
+async def test_delays_add_up_on_loop_clock() -> None:
     provider = MockProvider([Delayed(20, "late"), Delayed(5, RuntimeError("late too"))], delay=1)
     began = anyio.current_time()
     await provider.complete(request())
@@ -269,7 +266,7 @@ async def test_delays_add_up_on_the_clock_of_the_loop() -> None:
     assert anyio.current_time() - began == pytest.approx(27)
 
 
-async def test_a_turn_that_cannot_be_played_is_refused_with_what_can() -> None:
+async def test_unplayable_turn_error_lists_alternatives() -> None:
     with pytest.raises(
         TypeError, match=r"cannot play 42; expected text, a ToolCall, \(name, arguments\)"
     ):
@@ -278,7 +275,7 @@ async def test_a_turn_that_cannot_be_played_is_refused_with_what_can() -> None:
         MockProvider("hello")
 
 
-async def test_responses_are_given_in_order_and_then_no_more() -> None:
+async def test_orchestrator_responses_in_order() -> None:
     loop = ScriptedOrchestrator(responses=["Response 1", "Response 2"])
     assert await loop.execute("a") == "Response 1"
     with pytest.raises(AssertionError, match="1 of 2 responses never played: 'Response 2'"):
@@ -293,7 +290,7 @@ async def test_responses_are_given_in_order_and_then_no_more() -> None:
     assert repr(loop) == "<ScriptedOrchestrator called 3 times>"
 
 
-async def test_a_turn_stores_the_conversation_and_emits_the_events_of_the_contract() -> None:
+async def test_orchestrator_stores_conversation_and_emits_events() -> None:
     context, hooks = MockContextManager(), EventRecorder()
     with ScriptedOrchestrator(["yes"]) as loop:
         await loop.execute(
@@ -321,7 +318,7 @@ async def test_a_turn_stores_the_conversation_and_emits_the_events_of_the_contra
     }
 
 
-async def test_a_response_may_be_an_exception_or_a_function_of_the_prompt() -> None:
+async def test_response_may_be_exception_or_function() -> None:
     async def shout(prompt: str) -> str:
         return prompt.upper()
 
@@ -335,7 +332,7 @@ async def test_a_response_may_be_an_exception_or_a_function_of_the_prompt() -> N
 
 
 @pytest.mark.virtual_time
-async def test_a_cancelled_turn_emits_its_end() -> None:
+async def test_cancelled_turn_emits_end() -> None:
     hooks = EventRecorder()
     with anyio.move_on_after(1) as scope:
         await ScriptedOrchestrator(["late"], delay=60).execute("a", hooks=hooks)
@@ -343,21 +340,21 @@ async def test_a_cancelled_turn_emits_its_end() -> None:
     assert [data.get("status") for _, data in hooks.events] == [None, "cancelled", "cancelled"]
 
 
-async def test_what_is_not_text_is_refused() -> None:
+async def test_non_text_response_is_refused() -> None:
     with pytest.raises(TypeError, match="takes a list of responses"):
         ScriptedOrchestrator("hello")
     with pytest.raises(TypeError, match="cannot answer with 42"):
         await ScriptedOrchestrator([42]).execute("a")  # type: ignore[list-item]  # the mistake under test
 
 
-async def test_without_a_script_every_question_gets_its_own_default() -> None:
+async def test_questions_without_script_get_default() -> None:
     system = MockApprovalSystem()
     assert await system.request_approval("May I?", ["Allow", "Deny"], 300, "deny") == "Deny"
     assert await system.request_approval("May I?", ["Allow", "Deny"], 300, "allow") == "Allow"
     system.assert_exhausted()
 
 
-async def test_a_script_is_answered_in_order_and_questions_are_remembered() -> None:
+async def test_approval_script_answers_in_order() -> None:
     with MockApprovalSystem(["Allow once", ApprovalTimeoutError("too late")]) as system:
         assert await system.request_approval("A?", ["Allow once"], 1.5, "deny") == "Allow once"
         with pytest.raises(ApprovalTimeoutError):
@@ -372,7 +369,7 @@ async def test_a_script_is_answered_in_order_and_questions_are_remembered() -> N
     assert repr(system) == "<MockApprovalSystem asked 2 times>"
 
 
-async def test_a_function_answers_every_question() -> None:
+async def test_function_answers_every_question() -> None:
     async def answer(prompt: str) -> str:
         return f"Allow {prompt}"
 
@@ -385,14 +382,12 @@ async def test_a_function_answers_every_question() -> None:
     system.assert_exhausted()
 
 
-async def test_a_plain_function_answers_too() -> None:
+async def test_plain_function_answers_questions() -> None:
     system = MockApprovalSystem(lambda prompt: f"Allow {prompt}")  # type: ignore[arg-type,return-value]  # it is annotated as async
     assert await system.request_approval("a", [], 1, "deny") == "Allow a"
 
 
-async def test_an_exception_that_the_function_returns_is_raised_and_the_function_is_asked_before_the_delay() -> (
-    None
-):
+async def test_returned_exception_is_raised_before_delay() -> None:
     asked: list[str] = []
 
     async def answer(prompt: str) -> str:

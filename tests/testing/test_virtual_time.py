@@ -45,7 +45,7 @@ def virtual(request: pytest.FixtureRequest) -> Backend:
     return virtual_backend(request.param)
 
 
-def test_an_hour_of_sleep_passes_on_the_clock_but_not_on_the_wall(virtual: Backend) -> None:
+def test_hour_of_sleep_passes_at_once(virtual: Backend) -> None:
     async def sleeper() -> float:
         await anyio.sleep(AN_HOUR)
         return anyio.current_time()
@@ -84,7 +84,7 @@ class Watch(TimeWatch):
 
 
 @pytest.mark.parametrize("name", ["asyncio", "trio"])
-def test_a_watch_holds_the_clock_and_is_told_of_turns_and_jumps(name: str) -> None:
+def test_watch_holds_clock_and_sees_jumps(name: str) -> None:
     watch = Watch(holds=3)
     run_on(virtual_backend(name, watch), anyio.sleep, AN_HOUR)
     assert watch.holds < 0
@@ -93,7 +93,7 @@ def test_a_watch_holds_the_clock_and_is_told_of_turns_and_jumps(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["asyncio", "trio"])
-def test_a_watch_is_told_when_nothing_can_happen_any_more(name: str) -> None:
+def test_watch_is_notified_of_deadlock(name: str) -> None:
     async def wait_in_vain(watch: Watch) -> bool:
         with anyio.CancelScope() as scope:
             watch.scopes.append(scope)
@@ -104,7 +104,7 @@ def test_a_watch_is_told_when_nothing_can_happen_any_more(name: str) -> None:
     assert run_on(virtual_backend(name, watch), wait_in_vain, watch)
 
 
-def test_the_clock_starts_at_zero_in_every_run(virtual: Backend) -> None:
+def test_clock_starts_at_zero_every_run(virtual: Backend) -> None:
     async def now() -> float:
         return anyio.current_time()
 
@@ -126,7 +126,7 @@ def test_runnable_work_goes_before_any_jump(virtual: Backend) -> None:
 
 
 @pytest.mark.parametrize("has_own_limiter", [False, True])
-def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock(
+def test_trio_wait_for_thread_holds_clock(
     has_own_limiter: bool,
 ) -> None:
     asked, answered = threading.Event(), threading.Event()
@@ -155,7 +155,7 @@ def test_on_trio_a_task_that_waits_for_a_worker_thread_holds_the_clock(
     assert at < 60, "the clock went with the wall while the thread worked"
 
 
-def test_on_trio_a_thread_that_a_driven_await_waits_for_holds_the_clock() -> None:
+def test_trio_driven_await_holds_clock() -> None:
     """The frames of a coroutine that is driven by hand are not those of its task."""
     answered = threading.Event()
 
@@ -179,7 +179,7 @@ def test_on_trio_a_thread_that_a_driven_await_waits_for_holds_the_clock() -> Non
 
 
 @pytest.mark.parametrize("through", ["anyio", "asyncio", "executor"])
-def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
+def test_running_worker_thread_holds_clock(through: str) -> None:
     """Were the clock to jump, the deadline would fire before the thread could answer."""
 
     seconds = 0.0
@@ -211,7 +211,7 @@ def test_a_worker_thread_in_flight_holds_the_clock(through: str) -> None:
             break
 
 
-def test_a_child_process_without_any_pipe_holds_the_clock() -> None:
+def test_child_process_without_pipes_holds_clock() -> None:
     async def run_child() -> int | None:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", "pass", stdin=subprocess.DEVNULL
@@ -223,7 +223,7 @@ def test_a_child_process_without_any_pipe_holds_the_clock() -> None:
     assert run_virtual(run_child) == 0
 
 
-def test_open_input_holds_the_clock_until_it_speaks() -> None:
+def test_open_input_holds_clock() -> None:
     async def read_before_deadline() -> str:
         reader, writer = os.pipe()
         news = asyncio.Event()
@@ -243,7 +243,7 @@ def test_open_input_holds_the_clock_until_it_speaks() -> None:
     assert run_virtual(read_before_deadline) == "news"
 
 
-def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
+def test_real_time_waits_for_unseen_thread() -> None:
     async def call(*, held: bool) -> bool:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualTimeLoop)
@@ -274,7 +274,7 @@ def test_real_time_waits_for_a_thread_the_loop_cannot_see() -> None:
 
 
 @pytest.mark.parametrize("beside_a_timer", [False, True])
-def test_a_loop_that_waits_for_a_thread_sleeps_and_does_not_spin(beside_a_timer: bool) -> None:
+def test_loop_waiting_for_thread_does_not_spin(beside_a_timer: bool) -> None:
     """CPU time, not wall time, distinguishes sleeping from spinning."""
 
     async def wait_for_thread() -> float:
@@ -293,7 +293,7 @@ def test_a_loop_that_waits_for_a_thread_sleeps_and_does_not_spin(beside_a_timer:
     assert run_virtual(wait_for_thread) < 0.15
 
 
-def test_closing_the_loop_waits_for_abandoned_executor_threads_in_real_time() -> None:
+def test_loop_closing_waits_for_executor_threads() -> None:
     finished: list[bool] = []
 
     def work() -> None:
@@ -313,7 +313,7 @@ def test_closing_the_loop_waits_for_abandoned_executor_threads_in_real_time() ->
     assert finished == [True]
 
 
-def test_a_loop_can_be_collected_after_use() -> None:
+def test_loop_can_be_collected_after_use() -> None:
     import gc
     import weakref
 
@@ -328,12 +328,12 @@ def test_a_loop_can_be_collected_after_use() -> None:
     assert loops[0]() is None
 
 
-def test_an_unknown_backend_is_refused_by_name() -> None:
+def test_unknown_backend_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="unknown backend 'curio': expected 'asyncio' or 'trio'"):
         virtual_backend("curio")
 
 
-def test_asking_for_the_trio_clock_without_trio_names_the_extra(
+def test_missing_trio_error_names_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "trio", None)
@@ -344,7 +344,7 @@ def test_asking_for_the_trio_clock_without_trio_names_the_extra(
     assert caught.value.missing == "trio"
 
 
-def test_importing_testing_loads_neither_trio_nor_pytest_nor_hypothesis() -> None:
+def test_testing_import_loads_no_test_libraries() -> None:
     probe = (
         "import sys, amplifier.testing, amplifier.testing.virtual_time\n"
         "print(sorted({'trio', 'pytest', '_pytest', 'hypothesis', 'unittest.mock'} & set(sys.modules)))"
@@ -355,7 +355,7 @@ def test_importing_testing_loads_neither_trio_nor_pytest_nor_hypothesis() -> Non
     assert shown.stdout.strip() == "[]"
 
 
-def test_end_of_a_child_whose_start_was_cancelled_is_waited_for_in_real_time():
+def test_child_of_cancelled_start_is_waited_for():
     async def main() -> float:
         starting = asyncio.ensure_future(asyncio.create_subprocess_exec("sleep", "60"))
         for _ in range(2):  # then the child runs, and its pipes are being connected
@@ -370,21 +370,21 @@ def test_end_of_a_child_whose_start_was_cancelled_is_waited_for_in_real_time():
 
 
 @pytest.mark.virtual_time
-async def test_it_returns_soon_after_the_condition_holds() -> None:
+async def test_wait_until_returns_soon_after_condition() -> None:
     began = anyio.current_time()
     assert await wait_for(lambda: anyio.current_time() - began >= 5, timeout=60)
     assert anyio.current_time() - began < 5.1
 
 
 @pytest.mark.virtual_time
-async def test_it_gives_up_after_the_timeout() -> None:
+async def test_wait_until_gives_up_at_timeout() -> None:
     began = anyio.current_time()
     assert await wait_for(lambda: False) is False
     assert anyio.current_time() - began == pytest.approx(1.0)
 
 
 @pytest.mark.virtual_time
-async def test_an_async_condition_is_awaited_and_bounded_too() -> None:
+async def test_wait_until_bounds_async_condition() -> None:
     looks = 0
 
     async def third_time() -> bool:

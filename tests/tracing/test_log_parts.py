@@ -12,7 +12,7 @@ from amplifier.modules.hooks.logging import EventFile
 from amplifier.tracing import LogFollower, log_parts
 
 
-def test_parts_are_ordered_by_their_numbers_the_oldest_first(tmp_path):
+def test_parts_are_ordered_oldest_first(tmp_path):
     for name in (
         "e.jsonl",
         "e.jsonl.2",
@@ -27,12 +27,12 @@ def test_parts_are_ordered_by_their_numbers_the_oldest_first(tmp_path):
     assert found == ["e.jsonl.10", "e.jsonl.2", "e.jsonl.1", "e.jsonl"]
 
 
-def test_there_may_be_no_log(tmp_path):
+def test_log_may_be_missing(tmp_path):
     assert log_parts(tmp_path / "none" / "e.jsonl") == []
     assert LogFollower(tmp_path / "e.jsonl").read() == []
 
 
-def test_only_new_lines_are_read_and_an_incomplete_one_when_it_is_complete(tmp_path):
+def test_only_new_complete_lines_are_read(tmp_path):
     path = tmp_path / "e.jsonl"
     follower = LogFollower(path)
     path.write_bytes(b"one\ntw")
@@ -43,7 +43,7 @@ def test_only_new_lines_are_read_and_an_incomplete_one_when_it_is_complete(tmp_p
     assert follower.read(to_end=True) == [b"three"]
 
 
-def test_an_incomplete_line_before_that_of_the_next_writer_is_a_line(tmp_path):
+def test_incomplete_line_before_next_writer_counts(tmp_path):
     path = tmp_path / "e.jsonl"
     follower = LogFollower(path)
     path.write_bytes(b'{"ts":"1"}\n{"ts":"')
@@ -55,7 +55,7 @@ def test_an_incomplete_line_before_that_of_the_next_writer_is_a_line(tmp_path):
     assert follower.read(to_end=False) == [b'{"ts":"\n', b'{"ts":"2"}\n']
 
 
-def test_another_file_with_the_same_inode_is_read_from_its_beginning(tmp_path):
+def test_file_with_reused_inode_is_read_anew(tmp_path):
     path = tmp_path / "e.jsonl"
     follower = LogFollower(path)
     path.write_bytes(b"one\ntwo\n")
@@ -66,14 +66,14 @@ def test_another_file_with_the_same_inode_is_read_from_its_beginning(tmp_path):
     assert follower.read() == [b"1st\n", b"2nd\n", b"3rd\n"]
 
 
-def test_a_fifo_in_place_of_a_log_is_an_error_and_does_not_block(tmp_path):
+def test_fifo_instead_of_log_is_error(tmp_path):
     os.mkfifo(tmp_path / "e.jsonl")
     with pytest.raises(OSError, match="not a regular file"):
         LogFollower(tmp_path / "e.jsonl").read()
 
 
 @given(st.lists(st.integers(0, 30), max_size=12))
-def test_a_log_that_rotates_between_reads_is_read_completely_in_order(tmp_path_factory, bursts):
+def test_rotating_log_is_read_completely_in_order(tmp_path_factory, bursts):
     path = tmp_path_factory.mktemp("log") / "e.jsonl"
     file = EventFile(path, 1024, 100)
     file.open()

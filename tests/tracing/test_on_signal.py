@@ -14,7 +14,7 @@ from tests._support.child_process import run_child
 from tests._support.small_agent import Turn, agent
 
 
-async def test_a_signal_shows_the_tasks_and_the_turn_goes_on():
+async def test_signal_shows_tasks_and_turn_continues():
     trees: list[TaskTree] = []
 
     async def turn(turn: Turn) -> str:
@@ -38,14 +38,14 @@ async def test_a_signal_shows_the_tasks_and_the_turn_goes_on():
     assert not any("os.kill" in line.code for line in caller.awaits)
 
 
-def test_the_handler_of_before_comes_back():
+def test_previous_handler_is_restored():
     before = signal.getsignal(signal.SIGUSR2)
     with tasks_on_signal(signal.SIGUSR2, show=lambda tree: None):
         assert signal.getsignal(signal.SIGUSR2) is not before
     assert signal.getsignal(signal.SIGUSR2) is before
 
 
-async def test_a_failing_show_function_disturbs_nothing(caplog):
+async def test_failing_show_function_is_harmless(caplog):
     def fail(tree: TaskTree) -> None:
         raise RuntimeError("no window")
 
@@ -88,7 +88,7 @@ run_natively(main)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_process_that_waits_for_nothing_writes_its_tasks_to_standard_error(backend):
+def test_idle_process_writes_tasks_to_stderr(backend):
     ended = run_child(
         _SHOWN.replace("WAIT", "await anyio.sleep_forever()"), backend, signal=signal.SIGUSR1
     )
@@ -100,7 +100,7 @@ def test_a_process_that_waits_for_nothing_writes_its_tasks_to_standard_error(bac
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_task_that_blocks_the_loop_is_shown_at_the_line_that_blocks(backend):
+def test_blocking_task_is_shown_at_its_line(backend):
     ended = run_child(
         _SHOWN.replace("WAIT", "print_line('ready')\n    while not shown: pass"),
         backend,
@@ -113,7 +113,7 @@ def test_a_task_that_blocks_the_loop_is_shown_at_the_line_that_blocks(backend):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_without_a_session_every_task_is_the_applications(backend):
+def test_tasks_without_session_belong_to_application(backend):
     program = """
     from amplifier.tracing import tasks_on_signal
 

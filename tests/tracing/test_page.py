@@ -78,7 +78,7 @@ def hostile_session() -> Trace:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_no_text_of_a_log_is_obeyed_and_the_page_fits(tab, tmp_path, width):
+def test_log_text_is_inert_and_fits(tab, tmp_path, width):
     trace = hostile_session()
     show(tab, tmp_path, trace, width=width)
     assert tab.evaluate(COUNT) == f"{len(trace.rows)} of {len(trace.rows)} rows"
@@ -104,7 +104,7 @@ def test_no_text_of_a_log_is_obeyed_and_the_page_fits(tab, tmp_path, width):
 
 
 @pytest.mark.slow
-def test_the_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
+def test_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
     planted = "<script>document.title = 'ran'</script><p id=p style='color: red'>x</p><img src=x.png></body>"
     page = tmp_path / "trace.html"
     page.write_text(
@@ -122,7 +122,7 @@ def test_the_policy_refuses_scripts_styles_and_loads(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_are_those_of_the_trace(tab, tmp_path):
+def test_rows_match_trace(tab, tmp_path):
     trace = read(*small_session(), b"not json\n")
     show(tab, tmp_path, trace)
     labels = tab.evaluate(
@@ -153,7 +153,7 @@ def test_rows_are_those_of_the_trace(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):
+def test_page_works_by_keyboard(tab, tmp_path):
     show(tab, tmp_path, read(*small_session()))
     tab.evaluate("document.getElementById('tree').focus()")
     for key, chosen in (
@@ -191,7 +191,7 @@ def test_the_page_is_used_with_the_keyboard_alone(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_everything_that_can_be_used_has_a_name(tab, tmp_path):
+def test_every_control_has_name(tab, tmp_path):
     show(tab, tmp_path, read(*small_session()))
     nodes = tab.send("Accessibility.getFullAXTree")["nodes"]
     roles = ("button", "checkbox", "searchbox", "tree", "treeitem", "textbox")
@@ -201,7 +201,7 @@ def test_everything_that_can_be_used_has_a_name(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_filter_and_search_show_matching_rows_with_those_above(tab, tmp_path):
+def test_filter_and_search_keep_ancestors(tab, tmp_path):
     failing = [
         *tool_call(6, 1, "c2", name="grep")[:1],
         line("tool:error", 7, tool_call_id="c2", error="needle", level="ERROR"),
@@ -233,7 +233,7 @@ def test_filter_and_search_show_matching_rows_with_those_above(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
+def test_large_trace_has_few_elements(tab, tmp_path):
     trace = Trace("s")
     while trace.lines < 10_000:
         trace.add_lines(
@@ -283,7 +283,7 @@ def test_ten_thousand_events_have_few_elements_in_the_document(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_call_with_thousands_of_events_shows_them_in_portions(tab, tmp_path):
+def test_long_call_shows_events_in_portions(tab, tmp_path):
     pieces = [line("content_block:delta", 2, delta=str(number)) for number in range(120)]
     show(tab, tmp_path, read(line("provider:request", 1), *pieces))
     tab.evaluate("choose(1)")
@@ -345,7 +345,7 @@ def contrast(one: str, other: str) -> float:
     return (max(lights) + 0.05) / (min(lights) + 0.05)
 
 
-def test_payloads_of_a_page_are_bounded():
+def test_payloads_of_page_are_bounded():
     huge: dict[str, Any] = {"a": "x" * 100_000, "b": ["y" * 3000] * 100}
     trace = read(*(line("user:notification", number, **huge) for number in range(20)))
     assert len(write_page(trace)) < 20 * 25_000 + 100_000
@@ -353,7 +353,7 @@ def test_payloads_of_a_page_are_bounded():
 
 
 @pytest.mark.slow
-def test_a_pause_between_turns_leaves_room_for_the_turns(tab, tmp_path):
+def test_pause_between_turns_leaves_room(tab, tmp_path):
     show(tab, tmp_path, read(*turn(0, end=4), *turn(3000, end=3004)))  # resumed after fifty minutes
     bars = tab.evaluate(
         "[...document.querySelectorAll('.row.turn .bar')].map((bar) => [parseFloat(bar.style.left), parseFloat(bar.style.width)])"
@@ -366,7 +366,7 @@ def test_a_pause_between_turns_leaves_room_for_the_turns(tab, tmp_path):
 
 
 @pytest.mark.slow
-def test_json_that_a_tool_returned_as_text_is_readable(tab, tmp_path):
+def test_json_returned_as_text_is_readable(tab, tmp_path):
     about: dict[str, Any] = {"tool_name": "query", "tool_call_id": "c1", "tool_input": {}}
     output = {
         "success": True,

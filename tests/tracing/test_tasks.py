@@ -77,7 +77,7 @@ def line_in(function: Any, text: str) -> int:
     return next(first + index for index, line in enumerate(lines) if text in line)
 
 
-async def test_a_tool_that_hangs_is_named_with_its_module_and_the_await_it_sits_in():
+async def test_hanging_tool_has_module_and_await():
     tree = await tree_during(
         agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}, session_id="s1")
     )
@@ -91,7 +91,7 @@ async def test_a_tool_that_hangs_is_named_with_its_module_and_the_await_it_sits_
     assert [line.function for line in task.awaits] == ["Waiting.execute", "Waiting._deeper"]
 
 
-async def test_the_chain_goes_from_the_loop_through_the_kernel_to_the_tool_and_each_line_has_its_module():
+async def test_chain_names_module_of_each_line():
     tree = await tree_during(agent(call_first_tool, tools={"tool-wait": mounting(Waiting())}))
     task = the_one_at(tree, "Waiting._deeper")
     shown = {line.function: line.module for line in task.awaits}
@@ -100,7 +100,7 @@ async def test_the_chain_goes_from_the_loop_through_the_kernel_to_the_tool_and_e
     assert shown["Waiting.execute"] == shown["Waiting._deeper"] == "tool-wait"
 
 
-async def test_a_tool_runs_below_its_turn_and_the_application_beside_it_belongs_to_no_session():
+async def test_tool_is_below_turn_beside_application():
     async def background_of_the_application() -> None:
         await anyio.sleep_forever()
 
@@ -122,7 +122,7 @@ async def test_a_tool_runs_below_its_turn_and_the_application_beside_it_belongs_
     assert "task_tree()" in looking.at.code
 
 
-async def test_parents_come_before_their_children_and_every_number_occurs_once():
+async def test_parents_precede_children_with_unique_numbers():
     tree = await tree_during(agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}))
     seen: set[int | None] = {None}
     for task in tree.tasks:
@@ -132,7 +132,7 @@ async def test_parents_come_before_their_children_and_every_number_occurs_once()
 
 
 @pytest.mark.parametrize("timeout", [77.0, None])
-async def test_the_deadline_of_a_turn_counts_for_the_tasks_that_the_turn_started(timeout):
+async def test_turn_deadline_covers_its_tasks(timeout):
     tree = await tree_during(
         agent(call_all_tools, tools={"tool-wait": mounting(Waiting())}), timeout=timeout
     )
@@ -146,9 +146,7 @@ async def test_the_deadline_of_a_turn_counts_for_the_tasks_that_the_turn_started
 
 
 @pytest.mark.parametrize(("turns", "is_nearer"), [(500, False), (30, True), (None, False)])
-async def test_a_handler_is_named_with_its_module_its_event_and_the_nearest_deadline(
-    turns, is_nearer
-):
+async def test_handler_has_module_event_and_deadline(turns, is_nearer):
     async def mount(coordinator: Any, config: Any) -> None:
         async def slow_policy(event: str, data: Any) -> HookResult:
             await anyio.sleep_forever()
@@ -170,7 +168,7 @@ async def test_a_handler_is_named_with_its_module_its_event_and_the_nearest_dead
 
 
 @pytest.mark.virtual_time
-async def test_code_that_refuses_to_end_is_shown_with_a_deadline_that_has_passed():
+async def test_stubborn_code_shows_passed_deadline():
     async def mount(coordinator: Any, config: Any) -> None:
         async def stubborn(event: str, data: Any) -> HookResult:
             with anyio.CancelScope(shield=True):
@@ -196,7 +194,7 @@ async def test_code_that_refuses_to_end_is_shown_with_a_deadline_that_has_passed
     assert "passed 10.0 s ago" in str(trees[0])
 
 
-async def test_an_unanswered_question_is_shown_as_one():
+async def test_unanswered_question_is_shown():
     class Nobody:
         async def request_approval(
             self, prompt: str, options: list[str], timeout: float, default: str
@@ -217,7 +215,7 @@ async def test_an_unanswered_question_is_shown_as_one():
     assert 0 < task.seconds_left <= 90
 
 
-async def test_background_work_and_structured_mounts_belong_to_the_module_that_has_them():
+async def test_background_work_belongs_to_module():
     async def mount_background(coordinator: Any, config: Any) -> None:
         async def keep_watch() -> None:
             await anyio.sleep_forever()
@@ -249,7 +247,7 @@ async def test_background_work_and_structured_mounts_belong_to_the_module_that_h
     assert watch.seconds_left is listening.seconds_left is None  # the turn's deadline is not theirs
 
 
-async def test_a_structured_module_that_hangs_in_its_mount_is_named(anyio_backend_name: str):
+async def test_hanging_structured_mount_is_named(anyio_backend_name: str):
     """On asyncio the lines of an asynchronous generator are not visible, and the report says so."""
 
     @asynccontextmanager
@@ -282,7 +280,7 @@ async def test_a_structured_module_that_hangs_in_its_mount_is_named(anyio_backen
     assert 0 < mounting_it.seconds_left <= 120
 
 
-async def test_a_child_session_is_distinguished_from_its_parent():
+async def test_child_session_differs_from_parent():
     async def delegate(turn: Turn) -> str:
         child = turn.coordinator.session.fork(session_id="child")
         async with child:
@@ -307,7 +305,7 @@ def _chain_to(tree: TaskTree, task: TaskReport) -> list[CodeLine]:
     return [*above, *task.awaits]
 
 
-async def test_a_thread_is_shown_with_the_line_it_is_at():
+async def test_thread_is_shown_with_its_line():
     entered, leave = threading.Event(), threading.Event()
 
     def hold_on() -> None:
@@ -323,7 +321,7 @@ async def test_a_thread_is_shown_with_the_line_it_is_at():
     assert any(function.endswith("hold_on") for function in functions)
 
 
-async def test_a_task_that_has_not_started_is_reported_as_such():
+async def test_unstarted_task_is_reported():
     async def later() -> None:
         await anyio.lowlevel.checkpoint()
 
@@ -334,14 +332,14 @@ async def test_a_task_that_has_not_started_is_reported_as_such():
     assert task.state == "not started"
 
 
-def test_without_an_event_loop_there_are_threads_only():
+def test_process_without_loop_shows_threads_only():
     tree = task_tree()
     assert (tree.backend, tree.tasks) == (None, [])
     (own,) = [thread for thread in tree.threads if thread.name == threading.current_thread().name]
-    assert own.stack[-1].function.startswith("test_without_an_event_loop")
+    assert own.stack[-1].function.startswith("test_process_without_loop")
 
 
-async def test_looking_changes_nothing_for_those_who_are_looked_at():
+async def test_inspection_changes_nothing():
     session = agent(call_all_tools, tools={"tool-wait": mounting(Waiting())})
     seen: list[list[tuple[str, str | None]]] = []
     async with session, anyio.create_task_group() as group:
@@ -353,7 +351,7 @@ async def test_looking_changes_nothing_for_those_who_are_looked_at():
     assert seen[0] == seen[1] == seen[2]
 
 
-async def test_a_session_that_was_looked_at_can_be_collected_once_it_is_closed():
+async def test_inspected_session_is_collected_after_closing():
     session = agent(call_all_tools, tools={"tool-wait": mounting(Waiting())})
     gone = weakref.ref(session)
     tree = await tree_during(session)
@@ -363,7 +361,7 @@ async def test_a_session_that_was_looked_at_can_be_collected_once_it_is_closed()
     assert gone() is None
 
 
-async def test_the_tree_survives_json_and_its_text_has_a_paragraph_for_each_task(
+async def test_tree_survives_json_and_has_text(
     anyio_backend_name,
 ):
     tree = await tree_during(
@@ -378,7 +376,7 @@ async def test_the_tree_survives_json_and_its_text_has_a_paragraph_for_each_task
     assert "await anyio.sleep_forever()" in text
 
 
-async def test_a_name_that_would_take_the_terminal_over_is_shown_as_text():
+async def test_terminal_escapes_in_names_are_text():
     async def later() -> None:
         await anyio.sleep_forever()
 

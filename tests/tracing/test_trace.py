@@ -42,7 +42,8 @@ def only(trace: Trace, kind: str) -> Row:
 
 
 @pytest.mark.parametrize("is_reported", [True, False])
-def test_a_compaction_is_a_row_with_its_summary_below_and_counts_once(is_reported):
+def test_compaction_is_row_with_summary(is_reported):
+    """It counts once."""
     counted = {"input_tokens": 100, "output_tokens": 10, "cache_read_tokens": 80}
     wire = [
         line("llm:request", 1, model="m-1"),
@@ -76,7 +77,7 @@ def test_a_compaction_is_a_row_with_its_summary_below_and_counts_once(is_reporte
     assert "125 tokens (73% of the input cached)" in write_text(trace)
 
 
-def test_a_session_is_a_tree_of_turns_and_calls():
+def test_session_is_tree_of_turns_and_calls():
     trace = read(*small_session())
     assert tree(trace) == [
         "session s ok",
@@ -96,7 +97,7 @@ def test_a_session_is_a_tree_of_turns_and_calls():
     assert (total.model_seconds, total.tool_seconds, total.errors) == (3.0, 0.5, 0)
 
 
-def test_parallel_calls_are_beside_each_other_and_their_events_are_below_the_named_one():
+def test_parallel_calls_keep_their_events():
     first, second = tool_call(1, 5, "a", name="read"), tool_call(2, 1, "b", name="write")
     said = line("user:notification", 2.5, tool_call_id="a", message="half")
     trace = read(*turn(0, first[0], second[0], said, second[1], first[1], end=7))
@@ -109,7 +110,7 @@ def test_parallel_calls_are_beside_each_other_and_their_events_are_below_the_nam
 
 
 @pytest.mark.parametrize("parent_first", [True, False])
-def test_a_child_session_is_below_the_call_that_runs_it(parent_first):
+def test_child_session_is_below_its_call(parent_first):
     child = [
         line("session:fork", 2, "child", parent_id="s", parent_call_id="c1"),
         *turn(2, *model_call(2, 1, "child"), end=4, session_id="child"),
@@ -128,7 +129,7 @@ def test_a_child_session_is_below_the_call_that_runs_it(parent_first):
     assert totals(trace).seconds == 6.0
 
 
-def test_an_id_that_is_used_twice_means_the_call_that_runs_at_that_time():
+def test_reused_id_means_running_call():
     calls = [*turn(0, *tool_call(1, 1), end=3), *turn(10, *tool_call(11, 1), end=13)]
     child = line("session:fork", 1.5, "child", parent_id="s", parent_call_id="c1")
     trace = read(*calls, child)
@@ -137,7 +138,7 @@ def test_an_id_that_is_used_twice_means_the_call_that_runs_at_that_time():
     assert trace.rows[session.parent].start == trace.rows[2].start
 
 
-def test_a_denied_call_has_one_row_though_its_beginning_is_not_in_the_log():
+def test_denied_call_has_one_row():
     about = {"tool_name": "bash", "tool_call_id": "c1", "tool_input": {"command": "rm"}}
     error = {"message": "denied: not here", "type": "Denied"}
     trace = read(*turn(0, line("tool:error", 1, level="ERROR", error=error, **about), end=2))
@@ -146,7 +147,7 @@ def test_a_denied_call_has_one_row_though_its_beginning_is_not_in_the_log():
     assert totals(trace).denied == 1
 
 
-def test_a_call_that_a_person_denies_is_one_denial_and_the_time_to_decide_is_not_slow():
+def test_denial_by_person_is_not_slow():
     about = {"tool_name": "bash", "tool_call_id": "c1"}
     question = {"hook_name": "hooks-approval", "event": "tool:pre", "prompt": "Allow it?", **about}
     trace = read(
@@ -169,14 +170,14 @@ def test_a_call_that_a_person_denies_is_one_denial_and_the_time_to_decide_is_not
     assert [row.kind for row in slowest(trace)] == ["tool"]
 
 
-def test_a_loop_that_reports_error_and_result_makes_one_row():
+def test_error_and_result_make_one_row():
     before, after = tool_call(1, 1)
     error = line("tool:error", 1.5, tool_name="bash", tool_call_id="c1", error="broken")
     trace = read(*turn(0, before, error, after, end=3))
     assert len([row for row in trace.rows if row.kind == "tool"]) == 1
 
 
-def test_a_question_lasts_until_it_is_answered():
+def test_question_lasts_until_answered():
     asked = {"hook_name": "gate", "event": "tool:pre", "prompt": "May it?"}
     trace = read(
         line("approval:required", 1, **asked),
@@ -188,7 +189,7 @@ def test_a_question_lasts_until_it_is_answered():
     assert (second.seconds, second.status) == (0.0, "ok")
 
 
-def test_a_cancelled_turn_ends_its_calls():
+def test_cancelled_turn_ends_its_calls():
     before, _after = tool_call(2, 1)
     trace = read(
         line("execution:start", 0, prompt="x"),
@@ -219,7 +220,7 @@ def test_a_cancelled_turn_ends_its_calls():
     assert totals(trace).cancelled == 1  # the turn; its calls went with it
 
 
-def test_what_a_killed_process_left_open_stays_open():
+def test_killed_process_leaves_open_calls():
     before, _after = tool_call(2, 1)
     trace = read(
         line("session:start"),
@@ -237,7 +238,7 @@ def test_what_a_killed_process_left_open_stays_open():
     assert "no end in the log" in write_text(trace)
 
 
-def test_failures_of_the_model_are_errors():
+def test_model_failures_are_errors():
     trace = read(
         *turn(
             0,
@@ -257,7 +258,7 @@ def test_failures_of_the_model_are_errors():
     assert trace.rows[-1].text == "gone"
 
 
-def test_a_provider_without_a_loop_that_reports_has_rows_too():
+def test_provider_without_reporting_loop_has_rows():
     trace = read(
         line("llm:request", 1, model="m"),
         line("llm:response", 3, model="m", usage={"input_tokens": 3}),
@@ -265,7 +266,7 @@ def test_a_provider_without_a_loop_that_reports_has_rows_too():
     assert (only(trace, "model").seconds, only(trace, "model").input_tokens) == (2.0, 3)
 
 
-def test_an_answer_that_is_not_streamed_has_no_first_token():
+def test_unstreamed_answer_has_no_first_token():
     trace = read(
         line("provider:request", 1),
         line("content_block:start", 2, block_index=0, total_blocks=1),
@@ -286,7 +287,7 @@ def test_an_answer_that_is_not_streamed_has_no_first_token():
         (b"[" * 100_000 + b"\n", "not JSON"),
     ],
 )
-def test_a_line_that_cannot_be_read_has_a_row_with_the_reason(text, reason):
+def test_unreadable_line_has_row_with_reason(text, reason):
     trace = read(*small_session(), text)
     row = only(trace, "unread")
     assert reason in row.text
@@ -294,12 +295,12 @@ def test_a_line_that_cannot_be_read_has_a_row_with_the_reason(text, reason):
     assert "1 line not read" in write_text(trace)
 
 
-def test_consecutive_unread_lines_share_a_row():
+def test_consecutive_unread_lines_share_row():
     trace = read(b"x\n", b"y\n", b"\n", b"[]\n")
     assert [row.name for row in trace.rows] == ["2 lines not read", "1 line not read"]
 
 
-def test_the_slowest_row_is_the_one_that_takes_time_itself():
+def test_slowest_row_takes_time_itself():
     child = [
         line("session:fork", 2, "child", parent_id="s", parent_call_id="c1"),
         *turn(2, *model_call(2, 7, "child"), end=9, session_id="child"),
@@ -313,7 +314,7 @@ def test_the_slowest_row_is_the_one_that_takes_time_itself():
     ]
 
 
-def test_sessions_that_name_each_other_as_parent_do_not_form_a_cycle():
+def test_circular_parents_form_no_cycle():
     trace = read(
         line("session:fork", 0, "a", parent_id="b"), line("session:fork", 1, "b", parent_id="a")
     )
@@ -336,7 +337,7 @@ def test_every_change_is_visible_by_revision():
         }
 
 
-def test_the_journal_is_part_of_the_call_that_it_is_about():
+def test_journal_is_part_of_its_call():
     trace = read(line("execution:start"), tool_call(1, 1)[0])
     trace.add_steps(
         [
@@ -352,7 +353,7 @@ def test_the_journal_is_part_of_the_call_that_it_is_about():
     assert (trace.rows[-1].name, trace.rows[-1].text) == ("c2", "in the step journal: finished")
 
 
-def test_text_has_nothing_that_a_terminal_obeys():
+def test_text_has_no_terminal_escapes():
     about: dict[str, Any] = {
         "tool_name": "b\x1b[2Jash",
         "tool_call_id": "c",
@@ -374,7 +375,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
-def test_every_event_of_the_catalogue_becomes_the_row_of_its_role(name):
+def test_catalogue_event_becomes_row_of_its_role(name):
     begun = [line("session:start"), line("execution:start", 1), line("provider:request", 2)]
     trace = read(*begun, line(name, 3, tool_name="bash", tool_call_id="c1"))
     (row,) = [row for row in trace.rows if row.events[-1].number == 4]
@@ -443,7 +444,7 @@ lines_of_logs = st.lists(
 
 
 @given(lines_of_logs)
-def test_any_mixture_of_lines_is_read_and_every_line_is_in_one_row(lines):
+def test_every_line_is_in_one_row(lines):
     trace = read(*lines)
     trace.add_steps([{"step": "started", "call": "c1"}])
     numbers = sorted(event.number for row in trace.rows for event in row.events)

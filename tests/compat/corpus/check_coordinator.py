@@ -37,7 +37,7 @@ def make(**limits):
 # ── construction ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_a_new_one_has():
+def test_attributes_of_new_coordinator():
     given = session()
     coordinator = ModuleCoordinator(given)
     assert (coordinator.session_id, coordinator.parent_id) == ("s", "p")
@@ -60,7 +60,7 @@ def test_what_a_new_one_has():
     assert coordinator._current_turn_injections == 0
 
 
-def test_without_a_session():
+def test_construction_without_session():
     coordinator = ModuleCoordinator()
     assert (coordinator.session_id, coordinator.parent_id, coordinator.config) == ("", None, {})
 
@@ -79,7 +79,7 @@ def test_positional_and_keyword_systems():
         assert (coordinator.approval_system, coordinator.loader) == (None, "mine")
 
 
-def test_a_mock_as_session():
+def test_mock_as_session():
     fake = MagicMock()
     fake.session_id, fake.parent_id, fake.config = "mock", None, {"session": {}}
     assert ModuleCoordinator(session=fake).session_id == "mock"
@@ -88,7 +88,7 @@ def test_a_mock_as_session():
 @pytest.mark.parametrize(
     "name", ["session_id", "parent_id", "config", "hooks", "cancellation", "session", "channels"]
 )
-def test_what_cannot_be_assigned(name):
+def test_read_only_attributes(name):
     with pytest.raises(AttributeError):
         setattr(make(), name, None)
 
@@ -103,7 +103,7 @@ def test_free_attributes():
     assert coordinator.session_state == {"a": 1}
 
 
-def test_a_method_can_be_replaced_and_put_back():
+def test_method_can_be_replaced_and_restored():
     async def main():
         coordinator = make()
         coordinator.collect_contributions = AsyncMock(return_value=["mine"])
@@ -122,7 +122,7 @@ def test_a_method_can_be_replaced_and_put_back():
     assert run(main()) == (["mine"], "patched", [], None)
 
 
-def test_payloads_have_the_ids_that_their_emitters_write():
+def test_payloads_keep_emitter_ids():
     async def main():
         coordinator, seen = make(), []
         coordinator.hooks.register("e", lambda event, data: seen.append(data), name="h")
@@ -133,7 +133,7 @@ def test_payloads_have_the_ids_that_their_emitters_write():
     assert run(main()) == ["theirs", None]
 
 
-def test_a_subclass_may_have_its_own_constructor():
+def test_subclass_may_have_own_constructor():
     class Own(ModuleCoordinator):
         def __new__(cls, label):
             return super().__new__(cls, session())
@@ -225,7 +225,7 @@ def test_mounting_happens_when_it_is_called():
 # ── capabilities, contributions, cleanups ────────────────────────────────────────────────────────
 
 
-def test_cleanup_can_be_patched_on_the_class():
+def test_cleanup_can_be_patched_on_class():
     async def main():
         coordinator = make()
         with (
@@ -239,7 +239,7 @@ def test_cleanup_can_be_patched_on_the_class():
     run(main())
 
 
-def test_what_is_no_cleanup_is_ignored():
+def test_invalid_cleanup_is_ignored():
     async def main():
         coordinator, ran = make(), []
         for cleanup in (None, "text", lambda: ran.append(1)):
@@ -314,7 +314,7 @@ def test_results_must_be_results(thing):
         run(main())
 
 
-def test_an_answer_carries_no_payload():
+def test_answer_carries_no_payload():
     async def main():
         system = MagicMock(request_approval=AsyncMock(return_value="Allow"))
         given = HookResult(action="ask_user", approval_prompt="Sure?", data={"a": 1})

@@ -36,7 +36,7 @@ def recorder(seen, result=None):
 
 
 @pytest.mark.parametrize("way", ["register", "on"])
-def test_a_handler_comes_and_goes(way):
+def test_handler_registration_and_removal(way):
     registry, seen = HookRegistry(), []
     remove = getattr(registry, way)("e", recorder(seen), name="mine")
     assert registry.list_handlers("e") == {"e": ["mine"]}
@@ -136,7 +136,7 @@ def test_handlers_get_json():
     assert (list(data["deep"]), list(data["deep"]["a"])) == (["a", "b"], ["c", "d"])
 
 
-def test_objects_that_can_dump_themselves_are_payloads():
+def test_dumpable_objects_are_payloads():
     class Dumps:
         def model_dump(self):
             return {"greeting": "hi"}
@@ -149,12 +149,12 @@ def test_objects_that_can_dump_themselves_are_payloads():
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_json_lacks_are_refused(value):
+def test_non_json_numbers_are_refused(value):
     with pytest.raises(RuntimeError, match="Invalid JSON"):
         run(lambda: HookRegistry().emit("e", {"x": value}))
 
 
-def test_a_payload_that_contains_itself_is_refused():
+def test_self_containing_payload_is_refused():
     loop = {}
     loop["me"] = loop
     with pytest.raises(ValueError, match=r"(?i)circular|itself"):
@@ -164,7 +164,7 @@ def test_a_payload_that_contains_itself_is_refused():
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_modification_replaces_and_comes_back_as_continue():
+def test_modification_replaces_and_returns_continue():
     registry, seen = HookRegistry(), []
 
     async def change(event, data):
@@ -204,7 +204,7 @@ def _no_call_is_open():
     correlation.reset_request_id()
 
 
-def test_the_rules_of_ids():
+def test_id_rules():
     made = correlation.resolve_request_id("llm:request")
     assert uuid.UUID(made).version == 4
     assert correlation.current_request_id() == made
@@ -218,7 +218,7 @@ def test_the_rules_of_ids():
     assert correlation.new_request_id() != correlation.new_request_id()
 
 
-def test_calls_at_the_same_time_keep_their_ids():
+def test_concurrent_calls_keep_their_ids():
     registry, seen = HookRegistry(), []
     for event in ("llm:request", "llm:response"):
         registry.register(event, recorder(seen))

@@ -90,7 +90,7 @@ class Resolving:
         return self.resolver
 
 
-def test_what_cannot_be_found():
+def test_missing_module():
     async def main():
         with pytest.raises(ValueError, match="tool-that-is-not-there"):
             await ModuleLoader().load("tool-that-is-not-there")
@@ -132,7 +132,7 @@ def test_discovery(tmp_path, write):
 
 
 @pytest.mark.parametrize("kind", [Resolver, AsyncResolver])
-def test_a_resolver_names_the_source(tmp_path, write, kind):
+def test_resolver_names_source(tmp_path, write, kind):
     name = f"amplifier_module_tool_one_{kind.__name__.lower()}"
     write(tmp_path / "source", name, "theirs")
     module_id = name.removeprefix("amplifier_module_").replace("_", "-")
@@ -152,7 +152,7 @@ def test_a_resolver_names_the_source(tmp_path, write, kind):
     assert sys.path == before
 
 
-def test_a_second_source_of_a_package_is_refused(tmp_path, write):
+def test_second_source_of_package_is_refused(tmp_path, write):
     name = "amplifier_module_tool_two"
     write(tmp_path / "a", name, "a")
     write(tmp_path / "b", name, "b")
@@ -166,7 +166,7 @@ def test_a_second_source_of_a_package_is_refused(tmp_path, write):
     assert run(main) == "a"
 
 
-def test_errors_of_a_resolver_are_passed_on():
+def test_resolver_errors_are_passed_on():
     class Broken:
         def resolve(self, module_id, source_hint=None, profile_hint=None):
             raise LookupError("broken")

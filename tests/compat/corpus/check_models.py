@@ -129,7 +129,7 @@ def test_pickles(sample):
 @pytest.mark.parametrize(
     "kind", sorted({type(s) for s in SAMPLES}, key=lambda k: k.__name__), ids=lambda k: k.__name__
 )
-def test_classes_describe_what_they_require(kind):
+def test_classes_describe_required_fields(kind):
     required = {name for name, field in kind.model_fields.items() if field.is_required()}
     if not required:
         assert kind().model_dump().keys() <= kind.model_fields.keys()
@@ -275,7 +275,7 @@ def test_closed_models_drop_unknown_members(build):
         (Message(role="user", content="x"), "to_dict"),
     ],
 )
-def test_attributes_that_modules_expect_to_be_absent(model, name):
+def test_absent_attributes_modules_probe_for(model, name):
     assert not hasattr(model, name)
 
 
@@ -338,7 +338,7 @@ def test_numbers_of_mocks_are_taken():
         lambda: ChatResponse(content="text"),
     ],
 )
-def test_what_does_not_fit_is_a_validation_error(build):
+def test_misfit_is_validation_error(build):
     with pytest.raises(ValidationError) as caught:
         build()
     assert isinstance(caught.value, ValueError)
@@ -346,7 +346,7 @@ def test_what_does_not_fit_is_a_validation_error(build):
     assert "validation error" in str(caught.value)
 
 
-def test_errors_have_a_location():
+def test_errors_have_location():
     with pytest.raises(ValidationError) as caught:
         Usage(input_tokens=1)
     assert sorted((e["type"], e["loc"]) for e in caught.value.errors()) == [
@@ -417,7 +417,7 @@ def test_dump_options():
     assert schema.model_dump(by_alias=True)["schema"] == {"a": 1}
 
 
-def test_costs_are_text_in_dumps_and_decimals_as_attributes():
+def test_costs_are_text_in_dumps():
     for model in (
         Usage(**TOKENS, cost_usd=Decimal("0.0000123")),
         SessionStatus(session_id="s", cost_usd="0.0000123"),

@@ -13,25 +13,25 @@ import pytest
 
 
 @pytest.mark.parametrize("name", ["_rust_wrappers", "_hooks_bridge", "loader_dispatch", "ids"])
-def test_modules_that_are_gone_stay_gone(name):
+def test_removed_modules_stay_removed(name):
     with pytest.raises(ImportError):
         importlib.import_module(f"amplifier_core.{name}")
 
 
-def test_star_import_gives_the_classes():
+def test_star_import_gives_classes():
     space = {}
     exec("from amplifier_core import *", space)
     assert space["HookResult"] is amplifier_core.HookResult
     assert space["capabilities"] is amplifier_core.capabilities
 
 
-def test_suites_lie_beside_the_package():
+def test_suites_lie_beside_package():
     here = pathlib.Path(amplifier_core.__file__).parent / "validation"
     for kind in ("provider", "tool", "hook", "orchestrator", "context"):
         assert (here / "behavioral" / f"test_{kind}.py").is_file()
 
 
-def test_a_submodule_is_an_attribute_of_the_package():
+def test_submodule_is_attribute_of_package():
     from amplifier_core import llm_errors, models
 
     assert amplifier_core.llm_errors is llm_errors
@@ -59,7 +59,7 @@ def test_capability_constants_and_their_list():
     assert not hasattr(capabilities, "ALL_COST_TIERS")
 
 
-def test_protocols_are_classes_with_the_published_methods():
+def test_protocols_have_published_methods():
     from amplifier_core import interfaces
 
     assert isinstance(interfaces.Tool, type)
@@ -80,7 +80,7 @@ def test_protocols_are_classes_with_the_published_methods():
         "import amplifier_core.session, amplifier_core.loader, amplifier_core.coordinator",
     ],
 )
-def test_a_new_process_imports_without_pytest(text):
+def test_new_process_imports_without_pytest(text):
     script = f"import sys; sys.modules['pytest'] = None; {text}; print('ok')"
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False

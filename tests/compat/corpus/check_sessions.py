@@ -110,12 +110,12 @@ def test_ids_and_parts():
         ({"session": {"orchestrator": "o"}}, "must specify session.context"),
     ],
 )
-def test_plans_that_lack_something(config, words):
+def test_incomplete_plans(config, words):
     with pytest.raises(ValueError, match=words):
         AmplifierSession(config)
 
 
-def test_what_is_no_plan():
+def test_invalid_plans():
     with pytest.raises(TypeError):
         AmplifierSession(None)
 
@@ -123,7 +123,7 @@ def test_what_is_no_plan():
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_opening_is_done_once_and_the_coordinator_knows_the_session():
+def test_opening_happens_once():
     async def main():
         session = await opened()
         loop = session.coordinator.get("orchestrator")
@@ -138,7 +138,7 @@ def test_opening_is_done_once_and_the_coordinator_knows_the_session():
 
 
 @pytest.mark.parametrize("broken", ["loop-basic", "context-simple"])
-def test_a_failure_to_open_is_a_runtime_error(broken):
+def test_failed_opening_is_runtime_error(broken):
     async def main():
         session = AmplifierSession(plan())
         session.coordinator.loader = Loader(broken=broken)
@@ -152,7 +152,7 @@ def test_a_failure_to_open_is_a_runtime_error(broken):
 # ── turns ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_turn():
+def test_turn():
     async def main():
         session = await opened(answer="Hello!")
         loop = session.coordinator.loader.loop
@@ -172,7 +172,7 @@ def test_a_turn():
     assert run(main) == (["Hello!", "Hello!"], ["session:start", "session:end"], True, False)
 
 
-def test_a_turn_before_opening_is_refused():
+def test_turn_before_opening_is_refused():
     async def main():
         with pytest.raises(RuntimeError, match="not initialized"):
             await AmplifierSession(plan()).execute("x")
@@ -181,7 +181,7 @@ def test_a_turn_before_opening_is_refused():
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), amplifier_core.RateLimitError("slow")])
-def test_an_error_of_a_turn(error):
+def test_error_of_turn(error):
     async def main():
         session = await opened(answer=error)
         with pytest.raises(
@@ -192,7 +192,7 @@ def test_an_error_of_a_turn(error):
     run(main)
 
 
-def test_a_mock_provider_in_a_real_session():
+def test_mock_provider_in_real_session():
     class Provider:
         name = "mock"
 
@@ -219,7 +219,7 @@ def test_a_mock_provider_in_a_real_session():
 # ── closing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_closing_what_was_never_opened():
+def test_closing_unopened_session():
     async def main():
         session = AmplifierSession(plan())
         ran = []
@@ -236,7 +236,7 @@ def test_closing_what_was_never_opened():
 # ── patches ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_top_level_class_can_be_patched():
+def test_top_level_class_can_be_patched():
     with patch("amplifier_core.AmplifierSession") as double:
         from amplifier_core import AmplifierSession as Patched
 
@@ -255,7 +255,7 @@ def test_the_top_level_class_can_be_patched():
         "message_models.TextBlock",
     ],
 )
-def test_models_can_be_patched_where_they_are_imported_from(target):
+def test_models_can_be_patched_at_import_source(target):
     module, _, name = target.rpartition(".")
     with patch(f"amplifier_core.{target}") as double:
         assert getattr(importlib.import_module(f"amplifier_core.{module}"), name) is double

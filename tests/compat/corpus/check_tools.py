@@ -89,7 +89,7 @@ def test_retries():
     assert attempts(busy, config=RetryConfig(max_retries=0))[:2] == ("ProviderUnavailableError", 1)
 
 
-def test_delays_follow_the_server():
+def test_delays_follow_server():
     waits = RateLimitError("x", retry_after=0.02)
     assert attempts(waits, "ok")[2] == [(1, 0.02, "RateLimitError")]
     ignoring = RetryConfig(max_retries=1, honor_retry_after=False, **FAST)
@@ -125,7 +125,7 @@ def test_truncation():
 # ── doubles ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_coordinator_double():
+def test_coordinator_double():
     async def main():
         coordinator = MockCoordinator()
         await coordinator.mount("tools", "thing", name="t")
@@ -141,7 +141,7 @@ def test_the_coordinator_double():
     assert coordinator.loader is None
 
 
-def test_the_tool_double():
+def test_tool_double():
     async def main():
         tool = MockTool(name="t", output={"a": 1})
         result = await tool.execute({"x": 1})
@@ -155,7 +155,7 @@ def test_the_tool_double():
     assert MockTool().name == "mock_tool"
 
 
-def test_the_context_double():
+def test_context_double():
     async def main():
         context = MockContextManager([{"role": "user", "content": "a"}])
         await context.add_message({"role": "user", "content": "b"})
@@ -172,7 +172,7 @@ def test_the_context_double():
     assert MockContextManager().messages == []
 
 
-def test_the_recorder():
+def test_recorder():
     async def main():
         recorder = EventRecorder()
         result = await recorder.emit("a", {"x": 1})
@@ -187,7 +187,7 @@ def test_the_recorder():
     assert recorder.events == []
 
 
-def test_the_scripted_loop():
+def test_scripted_loop():
     async def main():
         loop, recorder = ScriptedOrchestrator(["one"]), EventRecorder()
         answers = [
@@ -200,7 +200,7 @@ def test_the_scripted_loop():
     assert events[:2] == ["session:start", "session:end"]
 
 
-def test_the_furnished_coordinator_and_waiting():
+def test_furnished_coordinator_and_waiting():
     async def main():
         made = create_test_coordinator()
         coordinator = await made if inspect.isawaitable(made) else made

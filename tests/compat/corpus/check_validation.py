@@ -151,7 +151,7 @@ def test_good_modules_pass(check, kind):
         ),
     ],
 )
-def test_bad_modules_fail_in_the_same_place(check, kind, source, failing, word):
+def test_bad_modules_fail_in_same_place(check, kind, source, failing, word):
     result = check(kind, source)
     assert not result.passed
     failed = [c for c in result.errors if c.name == failing]
@@ -160,7 +160,7 @@ def test_bad_modules_fail_in_the_same_place(check, kind, source, failing, word):
 
 
 @EVERY
-def test_paths_that_are_none(kind, tmp_path):
+def test_invalid_paths(kind, tmp_path):
     result = asyncio.run(KINDS[kind]().validate("/nonexistent/path"))
     assert not result.passed
     assert any("import" in c.message.lower() for c in result.checks)
@@ -170,7 +170,7 @@ def test_paths_that_are_none(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hook"])
-def test_a_cleanup_alone_is_a_warning(check, kind):
+def test_lone_cleanup_is_warning(check, kind):
     result = check(kind, "async def mount(coordinator, config): return lambda: None\n")
     assert result.passed
     assert by_name(result)["protocol_compliance"] == (True, "warning")
@@ -190,7 +190,7 @@ def test_a_cleanup_alone_is_a_warning(check, kind):
         ("context", "async def add_message(self, message)", "async def add_message(self)", "context_add_message", (False, "error")),
     ],
 )  # fmt: skip
-def test_members_are_looked_at(check, kind, old, new, name, outcome):
+def test_members_are_examined(check, kind, old, new, name, outcome):
     assert old in GOOD[kind]
     result = check(kind, GOOD[kind].replace(old, new))
     assert by_name(result)[name] == outcome
@@ -198,7 +198,7 @@ def test_members_are_looked_at(check, kind, old, new, name, outcome):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hook"])
-def test_a_missing_member_is_no_compliance(check, kind):
+def test_missing_member_breaks_compliance(check, kind):
     member = {
         "provider": "parse_tool_calls",
         "tool": "execute",
@@ -209,7 +209,7 @@ def test_a_missing_member_is_no_compliance(check, kind):
     assert by_name(result)["protocol_compliance"] == (False, "error")
 
 
-def test_the_order_of_checks(check):
+def test_order_of_checks(check):
     source = "async def mount(c, config): pass\ndef on_session_ready(c): pass\n"
     names = [c.name for c in check("hook", source).checks]
     assert names.index("mount_signature") < names.index("on_session_ready_async")

@@ -29,9 +29,7 @@ def kernels(
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_agent_plays_every_scenario_alike(
-    kernels: tuple[Kernel, Kernel], scenario: str, loop: str
-):
+def test_agent_plays_every_scenario_alike(kernels: tuple[Kernel, Kernel], scenario: str, loop: str):
     published, ours = (comparable(kernel.ask(json.dumps([scenario, loop]))) for kernel in kernels)
     assert ours == published
 

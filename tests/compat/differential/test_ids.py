@@ -27,7 +27,7 @@ os._exit(0)
 """
 
 
-def test_the_published_loader_finds_none_of_our_modules_on_either_kernel(reference_python: str):
+def test_published_loader_ignores_own_modules(reference_python: str):
     for python, alias in ((reference_python, ""), (sys.executable, "1")):
         ran = subprocess.run(
             [python, "-W", "ignore", "-c", PROGRAM],

@@ -201,9 +201,7 @@ relaxed = settings(
 
 @relaxed
 @given(program=programs)
-def test_a_model_looks_the_same_in_every_form(
-    ask: Ask, program: tuple[str, dict[str, Any]]
-) -> None:
+def test_model_looks_same_in_every_form(ask: Ask, program: tuple[str, dict[str, Any]]) -> None:
     name, keywords = program
     reference, ours = ask(repr(("build", name, keywords)))
     assert ours == reference
@@ -211,7 +209,7 @@ def test_a_model_looks_the_same_in_every_form(
 
 @relaxed
 @given(program=programs, data=st.data())
-def test_what_does_not_fit_is_refused_in_the_same_place(
+def test_misfit_is_refused_in_same_place(
     ask: Ask, program: tuple[str, dict[str, Any]], data: st.DataObject
 ) -> None:
     name, keywords = program
@@ -231,7 +229,7 @@ def test_what_does_not_fit_is_refused_in_the_same_place(
 
 @relaxed
 @given(one=programs, other=programs)
-def test_models_are_equal_when_the_published_ones_are(
+def test_equality_matches_published_models(
     ask: Ask, one: tuple[str, dict[str, Any]], other: tuple[str, dict[str, Any]]
 ) -> None:
     name, keywords = one

@@ -103,13 +103,11 @@ def outcome(python: str, alias: str, command: str, roots: list[str]) -> list[obj
     return [answer, is_running]
 
 
-def test_a_cancelled_command_survives_on_the_published_kernel_only(
-    reference_python: str, roots: list[str]
-):
+def test_cancelled_command_survives_on_published_kernel(reference_python: str, roots: list[str]):
     assert outcome(reference_python, "", "sleep 600", roots)[1] is True
     assert outcome(sys.executable, "1", "sleep 600", roots)[1] is False
 
 
-def test_a_command_that_ends_is_alike(reference_python: str, roots: list[str]):
+def test_ending_command_is_alike(reference_python: str, roots: list[str]):
     published = outcome(reference_python, "", "echo hello", roots)
     assert published == outcome(sys.executable, "1", "echo hello", roots)

@@ -258,5 +258,5 @@ def test_sessions_run_alike(
         {"session": {"orchestrator": None, "context": "c"}},
     ],
 )
-def test_constructors_refuse_the_same_plans(both: Both, plan: Any):
+def test_constructors_refuse_same_plans(both: Both, plan: Any):
     both.agree("session", [{}, plan, {}, []])

@@ -8,7 +8,7 @@ from ..suite_runs import LEAST, run_suite
 
 
 @pytest.mark.timeout(300)
-def test_the_suite_passes_on_the_published_kernel(reference_python: str):
+def test_suite_passes_on_published_kernel(reference_python: str):
     # Its own plugin needs pytest-asyncio, which the suite does not.
     passed, output = run_suite(reference_python, "-p", "no:amplifier_module")
     assert passed >= LEAST, output

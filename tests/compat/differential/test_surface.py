@@ -133,7 +133,7 @@ def test_every_public_module_is_there(surfaces: tuple[dict[str, Any], dict[str, 
     } == set()
 
 
-def test_everything_is_there_and_takes_and_gives_the_same(
+def test_public_surface_is_same(
     surfaces: tuple[dict[str, Any], dict[str, Any]],
 ):
     found = all_differences(*surfaces)
@@ -149,7 +149,7 @@ def test_every_decided_difference_exists(surfaces: tuple[dict[str, Any], dict[st
     ] == []
 
 
-def test_the_comparison_notices_what_is_missing():
+def test_comparison_notices_missing_parts():
     takes = [["a", "POSITIONAL_OR_KEYWORD", False], ["b", "POSITIONAL_OR_KEYWORD", True]]
     assert lacks_parameters(takes, takes) is None
     assert lacks_parameters(takes, takes[:1]) == "no parameter b"

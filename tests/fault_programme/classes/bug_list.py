@@ -245,7 +245,7 @@ BUGS: Final = (
         "        own = {*map(_real, own_folders()), *self._helpers, *own_places()}\n",
         "        own = set[str]()\n",
         _OWN_FILES,
-        "a_helper_below_a_writable_folder",
+        "helper_below_writable_folder",
     ),
     _hole(
         "a command plants a program in a folder of the search path",
@@ -253,7 +253,7 @@ BUGS: Final = (
         "*_own_code(), *search_folders()])",
         "*_own_code()])",
         _OWN_FILES,
-        "plants_a_program",
+        "plants_no_program",
     ),
     _hole(
         "a plan lets commands change a folder of the search path",
@@ -261,7 +261,7 @@ BUGS: Final = (
         "        for folder in self._changeable:\n            check_search_path(folder)\n",
         "",
         _OWN_FILES,
-        "search_path_cannot_be_writable",
+        "search_path_folder_cannot_be_writable",
     ),
     _hole(
         "of the package only a part is read-only",
@@ -277,7 +277,7 @@ BUGS: Final = (
         "self._workspaces.get(directory, workspace)) != workspace:",
         "workspace) != workspace:",
         _OWN_FILES,
-        "another_session_redirects",
+        "redirected_working_directory",
     ),
     _hole(
         "what is mounted is not compared with what was checked",
@@ -285,7 +285,7 @@ BUGS: Final = (
         "if path not in points or _identity(path) != identity",
         "if path not in points",
         _OWN_FILES,
-        "redirected_while",
+        "redirected_during_setup",
     ),
     _hole(
         "helpers are taken from any entry of the search path",
@@ -293,7 +293,7 @@ BUGS: Final = (
         "    return shutil.which(name, path=safe_search_path(path, avoid=avoid))",
         "    return shutil.which(name, path=path)",
         _OWN_FILES,
-        "programs_of_the_current_folder",
+        "current_folder_programs",
     ),
     _hole(
         "a second Python imports from the current folder",
@@ -301,7 +301,7 @@ BUGS: Final = (
         '    return [sys.executable, "-P", *arguments]',
         "    return [sys.executable, *arguments]",
         _OWN_FILES,
-        "command_line_executes_nothing_of_the_current_folder",
+        "command_line_executes_nothing",
     ),
     _hole(
         "a writable folder that became a link is followed",
@@ -309,7 +309,7 @@ BUGS: Final = (
         "            if os.path.realpath(folder) != folder:\n",
         "            if not folder:\n",
         _OWN_FILES,
-        "a_writable_folder_that_became_a_link",
+        "writable_folder_turned_link",
     ),
     _hole(
         "a working directory behind a planted link is followed",
@@ -317,7 +317,7 @@ BUGS: Final = (
         "            if any(is_below(link, folder) for folder in self._changeable):\n",
         "            if not link:\n",
         _OWN_FILES,
-        "a_working_directory_behind_a_planted_link",
+        "working_directory_behind_link",
     ),
     _hole(
         "hooks of git can be written",
@@ -333,7 +333,7 @@ BUGS: Final = (
         '"--seccomp", str(described_filter), "--"]',
         '"--"]',
         _OWN_FILES,
-        "system_calls_that_reach_past",
+        "escaping_system_calls",
     ),
     # ── holes: guards ──
     _hole(
@@ -352,7 +352,7 @@ BUGS: Final = (
         "_MAX_PARTS = 200_000",
         "_MAX_PARTS = 10**30",
         "internal/test_schema_validator.py",
-        "beyond_a_limit",
+        "beyond_limit",
     ),
     _hole(
         "a rule about a built-in tool allows another module's",
@@ -368,7 +368,7 @@ BUGS: Final = (
         "        if not self._is_ours(name):\n            return",
         "        if name not in self._mounted:\n            return None\n        if not self._is_ours(name):\n            return",
         "modules/tools/mcp/test_names.py",
-        "never_has_the_name",
+        "never_has_name",
     ),
     _hole(
         "every notice of a change is a request of its own",
@@ -384,7 +384,7 @@ BUGS: Final = (
         "character.isprintable() and character not in _BLANK and",
         "character.isprintable() and",
         "modules/hooks/test_hooks_approval_attacks.py",
-        "obey_or_hide",
+        "terminal_escapes_never_reach",
     ),
     _hole(
         "tokens without a name stay",
@@ -408,7 +408,7 @@ BUGS: Final = (
         "            keeps_turn=True,\n",
         "",
         "cli/test_run.py",
-        "without_a_terminal",
+        "without_terminal",
     ),
     # ── holes: durable turns ──
     _hole(
@@ -442,7 +442,7 @@ BUGS: Final = (
         '            if mount_point == "hooks" and self._owner is not None:',
         '            if mount_point == "hook" and self._owner is not None:',
         "kernel/coordinator/test_module_view.py",
-        "however_it_got_the_hooks",
+        "handlers_belong_to_registering_module",
     ),
     _hole(
         "an approval may wait for ever",
@@ -499,7 +499,7 @@ BUGS: Final = (
         " > 1 or not stop.args",
         " > 1",
         "kernel/runtime/test_child.py",
-        "beside_a_scope",
+        "beside_scope",
     ),
     _hole(
         "cleanups run in the order of registration",
@@ -507,7 +507,7 @@ BUGS: Final = (
         "            for entry in reversed(self._entries.values())",
         "            for entry in self._entries.values()",
         "kernel/runtime/test_cleanup_stack.py",
-        "runs_once_and_those",
+        "runs_once_per_owner",
     ),
     _hole(
         "a slow cleanup takes the time of the others",
@@ -515,7 +515,7 @@ BUGS: Final = (
         "reserve = budget.reserve(MIN_SHARE * full_share, len(known))",
         "reserve = 0.0",
         "kernel/runtime/test_cleanup_stack.py",
-        "time_runs_short",
+        "share_short_time",
     ),
     _hole(
         "a cleanup has its own deadline only",
@@ -523,7 +523,7 @@ BUGS: Final = (
         "share = budget.share(seconds, len(known) + 1, reserve)",
         "share = seconds",
         "kernel/runtime/test_cleanup_stack.py",
-        "time_runs_short",
+        "share_short_time",
     ),
     _hole(
         "cleanups that register cleanups never end",
@@ -531,7 +531,7 @@ BUGS: Final = (
         "                if entry in known or not budget.is_used_up:",
         "                if entry:",
         "kernel/runtime/test_cleanup_stack.py",
-        "steps_that_add",
+        "steps_adding_steps",
     ),
     _hole(
         "the end is announced before the stop",
@@ -539,7 +539,7 @@ BUGS: Final = (
         "[self._announce_requests, self._announce_end]",
         "[self._announce_end, self._announce_requests]",
         "kernel/session/test_turn.py",
-        "right_before_the_closing",
+        "request_before_closing",
     ),
     _hole(
         "cleanups that observers of failures register never run",
@@ -555,7 +555,7 @@ BUGS: Final = (
         '        coordinator.cancellation.stop_children("the session it was forked from was closed")\n',
         "",
         "kernel/session/test_closing.py",
-        "turn_of_a_child",
+        "turn_of_child",
     ),
     _hole(
         "a parent keeps its closed children",
@@ -563,7 +563,7 @@ BUGS: Final = (
         "            self._parent.unregister_child(self._coordinator.cancellation)",
         "            pass",
         "kernel/session/test_session.py",
-        "stop_of_the_parent",
+        "parent_stop_reaches",
     ),
     _hole(
         "a closing session still takes work",
@@ -571,7 +571,7 @@ BUGS: Final = (
         "        self._coordinator.refuse_work()\n",
         "",
         "kernel/runtime/test_task_host.py",
-        "everything_was_cleaned_up",
+        "work_after_cleanup",
     ),
     _hole(
         "the closing isn't shielded",
@@ -587,7 +587,7 @@ BUGS: Final = (
         "        overran = scope.deadline != math.inf and current_time() >= scope.deadline",
         "        overran = False",
         "kernel/session/test_turn.py",
-        "timeout_given",
+        "turn_timeout_precedes",
     ),
     _hole(
         "terminal events aren't shielded",
@@ -595,7 +595,7 @@ BUGS: Final = (
         "            with cancel_scope(shield=True):\n                result",
         "            with cancel_scope():\n                result",
         "kernel/hooks/test_dispatch.py",
-        "waits_for_a_terminal",
+        "waits_for_terminal",
     ),
     _hole(
         "terminal events have no limit",
@@ -635,7 +635,7 @@ BUGS: Final = (
         "        self.cleanups.move_up(entry)\n",
         "",
         "kernel/runtime/test_task_host.py",
-        "left_before_its_cleanups",
+        "leaves_before_cleanups",
     ),
     _hole(
         "an interrupt in an abandoned text is kept",
@@ -651,7 +651,7 @@ BUGS: Final = (
         "            with cancel_scope(shield=True):\n                for callback",
         "            with cancel_scope():\n                for callback",
         "kernel/runtime/test_cancellation.py",
-        "while_their_caller",
+        "under_cancelled_caller",
     ),
     _hole(
         "the grace of a turn reaches the next one",
@@ -691,6 +691,6 @@ BUGS: Final = (
         "            interrupts.append(interrupt)\n            group.cancel_scope.cancel()",
         "            interrupts.append(interrupt)",
         "kernel/hooks/test_registry.py",
-        "collected_handler_leaves",
+        "collected_handler_propagates",
     ),
 )

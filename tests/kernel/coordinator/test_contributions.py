@@ -28,7 +28,7 @@ async def collect(channels, channel="x", *, each=10.0, total=30.0):
     return await channels.collect(channel, each=each, total=total)
 
 
-async def test_contributors_are_called_one_after_another_in_the_order_of_registration(channels):
+async def test_contributors_run_sequentially_in_order(channels):
     running, most = 0, 0
 
     def after(seconds, value):
@@ -52,7 +52,7 @@ async def test_contributors_are_called_one_after_another_in_the_order_of_registr
     assert most == 1
 
 
-async def test_only_none_is_filtered_and_values_keep_their_identity(channels):
+async def test_only_none_contribution_is_dropped(channels):
     values = [0, "", [], {}, False, object()]
     for value in (*values, None):
         channels.register("x", "n", lambda value=value: value, None)
@@ -61,7 +61,7 @@ async def test_only_none_is_filtered_and_values_keep_their_identity(channels):
     assert [id(value) for value in collected] == [id(value) for value in values]
 
 
-async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
+async def test_coroutine_from_sync_callback_is_awaited(channels):
     def contribute():
         return after(1, "value")()
 
@@ -69,7 +69,7 @@ async def test_coroutine_returned_by_a_sync_callback_is_awaited(channels):
     assert await collect(channels) == ["value"]
 
 
-async def test_contributor_may_register_another_for_the_next_collection(channels):
+async def test_contributor_may_register_another(channels):
     channels.register(
         "x", "n", lambda: channels.register("x", "late", lambda: "late", None) or "first", None
     )
@@ -77,7 +77,7 @@ async def test_contributor_may_register_another_for_the_next_collection(channels
     assert await collect(channels) == ["first", "late"]
 
 
-def test_contributors_are_shown_by_channel_name_and_callback(channels):
+def test_contributors_show_channel_name_and_callback(channels):
     channels.register("x", "n", len, Owner("a"))
     shown = channels.as_dict()
     assert shown == {"x": [{"name": "n", "callback": len}]}

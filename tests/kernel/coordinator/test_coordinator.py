@@ -29,12 +29,12 @@ def coordinator():
 
 
 @pytest.mark.parametrize("config", [None, [], "plan", {"session": None}, {"session": []}])
-def test_plan_of_any_shape_has_no_limits_when_it_names_none(config):
+def test_plan_without_limits_is_unlimited(config):
     coordinator = ModuleCoordinator(SimpleNamespace(session_id="s", parent_id=None, config=config))
     assert (coordinator.injection_size_limit, coordinator.injection_budget_per_turn) == (None, None)
 
 
-def test_what_may_be_assigned_can_be_and_other_attributes_are_free(coordinator):
+def test_assignable_and_free_attributes(coordinator):
     for name in (
         "loader",
         "approval_system",
@@ -47,12 +47,12 @@ def test_what_may_be_assigned_can_be_and_other_attributes_are_free(coordinator):
         assert getattr(coordinator, name) is value
 
 
-def test_coordinator_and_its_views_fulfil_the_contract(coordinator):
+def test_coordinator_and_views_fulfil_contract(coordinator):
     for host in (coordinator, coordinator.view_for("a")):
         assert isinstance(host, Coordinator)
 
 
-def test_repr_and_to_dict_show_what_is_mounted(coordinator):
+def test_repr_and_to_dict_show_mounts(coordinator):
     coordinator.mount("tools", Echo())
     coordinator.mount("providers", 1, "mock")
     coordinator.mount("context", Memory())
@@ -77,7 +77,7 @@ def test_repr_and_to_dict_show_what_is_mounted(coordinator):
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_mounting_takes_effect_at_the_call_and_awaiting_it_is_optional(coordinator):
+async def test_mounting_takes_effect_without_await(coordinator):
     coordinator.mount("tools", "one", "x")
     assert coordinator.get("tools", "x") == "one"
     pending = coordinator.mount("tools", "two", "x")
@@ -91,7 +91,7 @@ async def test_mounting_takes_effect_at_the_call_and_awaiting_it_is_optional(coo
 # ── capabilities, contributions, cancellation ────────────────────────────────────────────────────
 
 
-async def test_background_work_outside_of_an_open_block_is_refused_with_advice(coordinator):
+async def test_background_work_outside_block_is_refused(coordinator):
     with pytest.raises(SessionStateError, match="exists only inside `async with session:`"):
         coordinator.start_soon(anyio.sleep, 1)
 
@@ -124,7 +124,7 @@ async def process(coordinator, result):
     return await coordinator.process_hook_result(result, "tool:pre", "hooks-a")
 
 
-async def test_plain_continue_plain_modify_and_a_denial_come_back_as_they_are(coordinator):
+async def test_plain_results_are_returned_unchanged(coordinator):
     denial = HookResult(action="deny", reason="no", user_message="Stopped")
     modified = HookResult(action="modify", data={})
     for result in (HookResult(), HookResult(action="continue", data={"k": 1}), modified, denial):
@@ -132,7 +132,7 @@ async def test_plain_continue_plain_modify_and_a_denial_come_back_as_they_are(co
 
 
 @pytest.mark.parametrize("action", ["continue", "modify", "inject_context", "deny"])
-async def test_user_message_is_shown_under_every_action_with_its_source(coordinator, action):
+async def test_user_message_is_shown_under_every_action(coordinator, action):
     coordinator.display_system = display = Display()
     shown = HookResult(action=action, data={}, user_message="Hi", user_message_level="error")
     await process(coordinator, shown)
@@ -141,7 +141,7 @@ async def test_user_message_is_shown_under_every_action_with_its_source(coordina
     assert display.shown == [("Hi", "error", "hook:hooks-a"), ("Hi", "error", "hook:linter")]
 
 
-async def test_message_of_a_question_is_shown_once_it_was_allowed(coordinator):
+async def test_message_of_question_follows_approval(coordinator):
     class Allowing:
         async def request_approval(self, *question):
             return "allow"
@@ -156,7 +156,7 @@ async def test_message_of_a_question_is_shown_once_it_was_allowed(coordinator):
     assert len(display.shown) == len(memory.messages) == 1
 
 
-async def test_without_a_display_a_message_goes_to_the_debug_log(coordinator, caplog):
+async def test_message_without_display_is_logged(coordinator, caplog):
     caplog.set_level(logging.DEBUG)
     await process(coordinator, HookResult(user_message="Hi", suppress_output=True))
     assert "no display system for a message of hook:hooks-a: Hi" in caplog.text
@@ -164,7 +164,7 @@ async def test_without_a_display_a_message_goes_to_the_debug_log(coordinator, ca
 
 
 @pytest.mark.virtual_time
-async def test_context_that_never_stores_an_injection_is_a_named_deadline(coordinator):
+async def test_hanging_context_exceeds_named_deadline(coordinator):
     class Stuck:
         async def add_message(self, message):
             await anyio.sleep_forever()

@@ -18,7 +18,7 @@ def view(core):
     return core.view_for("tool-a")
 
 
-async def test_everything_registered_through_a_view_is_tagged_and_can_be_undone(core, view):
+async def test_view_registrations_are_tagged_and_undone(core, view):
     log = []
     assert await view.mount("tools", Echo("a")) is None
     view.mount("context", "context")
@@ -42,7 +42,7 @@ async def test_everything_registered_through_a_view_is_tagged_and_can_be_undone(
 # ── what a module may not take away ──────────────────────────────────────────────────────────────
 
 
-async def test_module_cannot_unmount_what_another_module_or_the_application_mounted(core, view):
+async def test_module_cannot_unmount_others(core, view):
     core.view_for("tool-b").mount("tools", Echo("b"))
     core.mount("tools", Echo("application"))
     core.mount("context", Echo("memory"))
@@ -58,7 +58,7 @@ async def test_module_cannot_unmount_what_another_module_or_the_application_moun
     assert list(core.get("tools")) == ["b", "application"]
 
 
-async def test_cleanup_called_by_a_module_is_limited_to_its_own(core, view):
+async def test_module_cleanup_covers_own_only(core, view):
     log = []
     core.register_cleanup(lambda: log.append("application"))
     core.view_for("tool-b").register_cleanup(lambda: log.append("b"))
@@ -73,7 +73,7 @@ async def test_cleanup_called_by_a_module_is_limited_to_its_own(core, view):
 # ── passing through ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_attributes_of_modules_are_shared_by_all_views_and_the_coordinator(core, view):
+def test_module_attributes_are_shared_by_views(core, view):
     view.registry = ["set by a"]
     other = core.view_for("tool-b")
     assert core.registry is other.registry is view.registry
@@ -86,7 +86,7 @@ def test_attributes_of_modules_are_shared_by_all_views_and_the_coordinator(core,
     assert not hasattr(view, "registry")
 
 
-def test_everything_readable_on_the_coordinator_reads_the_same_through_a_view(core, view):
+def test_view_reads_same_as_coordinator(core, view):
     for name in (
         "session",
         "session_id",
@@ -115,7 +115,7 @@ def test_everything_readable_on_the_coordinator_reads_the_same_through_a_view(co
     "name",
     ["session_id", "parent_id", "config", "hooks", "mount_points", "cancellation", "module_id"],
 )
-def test_what_is_read_only_stays_so_through_a_view(core, view, name):
+def test_view_keeps_read_only_attributes(core, view, name):
     before = getattr(core, name)
     with pytest.raises(AttributeError):
         setattr(view, name, "forged")
@@ -138,7 +138,7 @@ OF_EVERY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 @OF_EVERY_WAY
-async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(core, view, way):
+async def test_handlers_belong_to_registering_module(core, view, way):
     assert way(view) is view.hooks
     assert way(core) is core.hooks
     way(view).register("e", lambda event, data: None, name="mine")
@@ -149,7 +149,7 @@ async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(core, vie
     assert core.hooks.list_handlers() == {}
 
 
-def test_the_mount_points_of_a_module_are_the_live_ones(core, view):
+def test_view_mount_points_are_live(core, view):
     points = view.mount_points
     core.mount("tools", "later", "x")
     assert points["tools"] == {"x": "later"}

@@ -28,7 +28,7 @@ def warnings(caplog):
 
 
 @pytest.mark.parametrize("point", SINGLE)
-def test_single_point_holds_one_module_whatever_its_name(mounts, point):
+def test_single_point_holds_one_module(mounts, point):
     mounts.mount(point, "first", None, None)
     mounts.mount(point, "second", "a name", None)
     assert mounts.get(point) == mounts.get(point, "any name") == "second"
@@ -37,7 +37,7 @@ def test_single_point_holds_one_module_whatever_its_name(mounts, point):
 
 
 @pytest.mark.parametrize("point", NAMED)
-def test_named_point_holds_many_in_the_order_they_came(mounts, point):
+def test_named_point_keeps_order(mounts, point):
     mounts.mount(point, 1, "b", None)
     mounts.mount(point, 2, "a", None)
     mounts.mount(point, SimpleNamespace(name="own"), None, None)
@@ -50,7 +50,7 @@ def test_named_point_holds_many_in_the_order_they_came(mounts, point):
 
 
 @pytest.mark.parametrize("point", ["orchestrator", "context"])
-def test_session_with_a_name_is_a_synonym_for_mounting_reading_and_unmounting(mounts, point):
+def test_session_with_name_is_synonym(mounts, point):
     mounts.mount("session", "module", point, "loop-x")
     assert mounts.get(point) == mounts.get("session", point) == "module"
     assert mounts.owner_of(point) == "loop-x"
@@ -65,7 +65,7 @@ def test_hooks_are_registered_not_mounted(mounts):
     assert mounts.get("hooks") == "the registry"
 
 
-def test_named_point_replaced_by_hand_with_something_else_is_refused_by_its_type(mounts):
+def test_foreign_named_point_is_refused(mounts):
     mounts.points["tools"] = ["not a dict"]
     with pytest.raises(ValueError, match="was replaced by list"):
         mounts.mount("tools", object(), "x", None)
@@ -73,7 +73,7 @@ def test_named_point_replaced_by_hand_with_something_else_is_refused_by_its_type
         mounts.unmount("tools", "x")
 
 
-async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_checkpoint():
+async def test_mount_result_is_awaitable_without_checkpoint():
     for _ in range(2):
         steps = COMPLETED.__await__()
         with pytest.raises(StopIteration) as ended:
@@ -85,7 +85,7 @@ async def test_what_mounting_returns_may_be_awaited_again_and_again_without_a_ch
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_replacing_the_applications_or_by_the_application_is_logged_as_such(mounts, caplog):
+def test_replacement_of_or_by_application_is_logged(mounts, caplog):
     mounts.mount("context", 1, None, None)
     mounts.mount("context", 2, None, "context-a")
     mounts.mount("context", 3, None, None)
@@ -96,7 +96,7 @@ def test_replacing_the_applications_or_by_the_application_is_logged_as_such(moun
     assert mounts.owner_of("context") is None
 
 
-def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
+def test_orchestrator_replacement_is_never_silent(mounts, caplog):
     mounts.mount("orchestrator", 1, None, "loop-a")
     mounts.mount("orchestrator", 2, None, "loop-a")
     assert len(warnings(caplog)) == 1
@@ -105,7 +105,7 @@ def test_orchestrator_is_never_replaced_without_a_word(mounts, caplog):
 # ── undoing ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_undoing_a_module_does_not_touch_a_place_of_another_one(mounts):
+def test_undoing_module_leaves_others(mounts):
     mounts.mount("tools", "t", "x", "a")
     mounts.mount("providers", "p", "y", "b")
     del mounts.points["tools"]  # by hand, while a module has something there
@@ -115,7 +115,7 @@ def test_undoing_a_module_does_not_touch_a_place_of_another_one(mounts):
 
 @pytest.mark.parametrize(("point", "name"), [("tools", "x"), ("context", None)])
 @pytest.mark.parametrize("first", ["a", None])
-def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, point, name, first):
+def test_undoing_module_restores_predecessor(mounts, point, name, first):
     mounts.mount(point, 1, name, first)
     mounts.mount(point, 2, name, "b")
     mounts.mount(point, 3, name, "b")
@@ -126,7 +126,7 @@ def test_undoing_a_module_brings_back_what_it_replaced_with_its_owner(mounts, po
     assert mounts.get(point, name) == 1
 
 
-def test_module_undone_under_another_one_does_not_come_back_later(mounts):
+def test_undone_predecessor_does_not_return(mounts):
     for number, owner in enumerate("abc"):
         mounts.mount("tools", number, "x", owner)
     mounts.unregister_owner("b")
@@ -137,7 +137,7 @@ def test_module_undone_under_another_one_does_not_come_back_later(mounts):
     assert mounts.get("tools") == {}
 
 
-def test_module_that_replaced_and_then_unmounts_its_own_gives_the_slot_back(mounts):
+def test_unmount_restores_replaced_module(mounts):
     mounts.mount("tools", 1, "x", "a")
     mounts.mount("tools", 2, "x", "b")
     mounts.unmount("tools", "x", "b")
@@ -145,7 +145,7 @@ def test_module_that_replaced_and_then_unmounts_its_own_gives_the_slot_back(moun
     assert mounts.owner_of("tools", "x") == "a"
 
 
-def test_application_empties_a_slot_for_good(mounts):
+def test_application_empties_slot_permanently(mounts):
     mounts.mount("tools", 1, "x", "a")
     mounts.mount("tools", 2, "x", "b")
     mounts.unmount("tools", "x")
@@ -161,7 +161,7 @@ def test_application_empties_a_slot_for_good(mounts):
     ),
     undone=st.permutations("abcd"),
 )
-def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(program, undone):
+def test_undoing_all_modules_leaves_application(program, undone):
     mounts = MountTable(None)
     mounts.mount("tools", "application's", "x", None)
     mounts.register_capability("x", "application's", None)
@@ -182,7 +182,7 @@ def test_whatever_modules_did_undoing_all_of_them_leaves_the_applications(progra
 # ── instances of one provider ────────────────────────────────────────────────────────────────────
 
 
-def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
+def test_instance_under_taken_name_is_logged(mounts, caplog):
     mounts.mount("providers", 1, "fast", "a")
     mounts.instance = ("b", "fast")
     mounts.mount("providers", 2, "mock", "b")
@@ -194,9 +194,7 @@ def test_an_instance_under_a_taken_name_is_logged(mounts, caplog):
 # ── capabilities ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_capability_of_any_kind_is_offered_and_the_last_registration_of_a_module_wins(
-    mounts, caplog
-):
+def test_last_capability_registration_wins(mounts, caplog):
     for value in (len, {"a": 1}, None, False):
         mounts.register_capability("agents.list", value, "a")
         assert mounts.capabilities["agents.list"] is value

@@ -44,7 +44,7 @@ def registered(core):
 # ── entries ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_mount_and_capability_of_one_name_are_two_slots():
+def test_mount_and_capability_are_separate_slots():
     core = coordinator()
     for owner in "ab":
         view = core.view_for(owner)
@@ -60,7 +60,7 @@ def test_mount_and_capability_of_one_name_are_two_slots():
 
 
 @pytest.mark.parametrize("put_there", [None, [], "nonsense"])
-async def test_session_closes_when_a_module_has_put_something_else_in_place_of_the_tools(put_there):
+async def test_session_closes_with_replaced_tools(put_there):
     async def mount(coordinator, config):
         coordinator.mount("tools", Echo("x"))
         coordinator.mount_points["tools"] = put_there
@@ -82,7 +82,7 @@ async def test_session_closes_when_a_module_has_put_something_else_in_place_of_t
         max_size=15,
     )
 )
-def test_whatever_was_done_closing_leaves_what_the_application_did(program):
+def test_closing_leaves_application_changes(program):
     """Against a coordinator on which only the application acted."""
     core, alone = coordinator(), coordinator()
     removers = []
@@ -114,7 +114,7 @@ def test_whatever_was_done_closing_leaves_what_the_application_did(program):
 
 
 @pytest.mark.parametrize("what", REGISTRATIONS)
-async def test_module_that_was_undone_registers_nothing_any_more(what):
+async def test_undone_module_registers_nothing(what):
     views = {}
 
     def module(name, error=None):
@@ -140,7 +140,8 @@ async def test_module_that_was_undone_registers_nothing_any_more(what):
         views["bad"].hooks.unregister("late")
 
 
-async def test_module_that_was_undone_can_host_nothing_but_its_late_cleanup_runs_at_the_end():
+async def test_undone_module_can_host_nothing():
+    """Its late cleanup runs at the end."""
     views, log = [], []
 
     async def mount(coordinator, config):
@@ -162,7 +163,7 @@ async def test_module_that_was_undone_can_host_nothing_but_its_late_cleanup_runs
     assert log == ["cleaned up"]
 
 
-async def test_what_a_cleanup_of_an_undone_module_registers_is_taken_back_with_the_rest():
+async def test_registrations_in_undo_cleanup_are_removed():
     async def mount(coordinator, config):
         def clean_up():
             coordinator.mount("tools", Echo("phoenix"))
@@ -177,9 +178,10 @@ async def test_what_a_cleanup_of_an_undone_module_registers_is_taken_back_with_t
 
 
 @pytest.mark.parametrize("what", [*REGISTRATIONS, "a cleanup"])
-async def test_module_registers_nothing_after_its_session_has_closed_also_when_that_is_opened_again(
+async def test_module_registers_nothing_after_closing(
     what,
 ):
+    """Nor when the session is opened again."""
     views = []
 
     async def mount(coordinator, config):
@@ -205,7 +207,7 @@ async def test_module_registers_nothing_after_its_session_has_closed_also_when_t
     assert registered(session.coordinator) == before
 
 
-async def test_module_undone_by_name_gets_a_new_start_with_a_new_view():
+async def test_undone_module_restarts_with_new_view():
     core = coordinator()
     old = core.view_for("tool-a")
     await core.undo("tool-a")
@@ -222,7 +224,7 @@ async def test_module_undone_by_name_gets_a_new_start_with_a_new_view():
             view.hooks.register("e", nothing)
 
 
-async def test_interrupt_in_a_cleanup_does_not_keep_the_rest_of_a_module_from_being_taken_back():
+async def test_interrupt_in_cleanup_does_not_stop_undo():
     core = coordinator()
     view = core.view_for("tool-a")
     view.mount("tools", Echo("x"))

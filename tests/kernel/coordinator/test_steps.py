@@ -35,7 +35,7 @@ async def passing(one: Step, run: Any) -> Any:
     return await run()
 
 
-async def test_a_refusal_takes_the_place_of_the_call_and_nothing_is_started() -> None:
+async def test_refusal_replaces_call() -> None:
     log: list[str] = []
     coordinator = TestCoordinator()
 
@@ -57,7 +57,7 @@ async def test_a_refusal_takes_the_place_of_the_call_and_nothing_is_started() ->
     assert log == ["started", "ran"]
 
 
-async def test_wrappers_nest_in_the_order_of_registration_and_see_the_same_step() -> None:
+async def test_wrappers_nest_in_registration_order() -> None:
     log: list[str] = []
     coordinator = TestCoordinator()
     one = step()
@@ -82,7 +82,7 @@ async def test_wrappers_nest_in_the_order_of_registration_and_see_the_same_step(
     assert (one.kind, one.key) == ("tool", "3/2/a")
 
 
-async def test_a_wrapper_that_kept_a_result_makes_no_call() -> None:
+async def test_kept_result_replaces_call() -> None:
     coordinator = TestCoordinator()
 
     async def wrapper(one: Step, run: Any) -> Any:
@@ -92,7 +92,7 @@ async def test_a_wrapper_that_kept_a_result_makes_no_call() -> None:
     assert await coordinator.run_step(step(), not_reached) == "kept"
 
 
-async def test_a_start_that_fails_keeps_the_call_from_being_made() -> None:
+async def test_failing_start_prevents_call() -> None:
     coordinator = TestCoordinator()
 
     async def wrapper(one: Step, run: Any) -> Any:
@@ -108,7 +108,7 @@ async def test_a_start_that_fails_keeps_the_call_from_being_made() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-async def test_a_group_is_entered_in_its_order_before_any_call_is_made(size: int) -> None:
+async def test_group_enters_in_order_before_calls(size: int) -> None:
     log: list[str] = []
     coordinator = TestCoordinator()
 
@@ -135,7 +135,7 @@ async def test_a_group_is_entered_in_its_order_before_any_call_is_made(size: int
     )
 
 
-async def test_a_kept_result_and_a_failing_wrapper_let_the_rest_of_the_group_in() -> None:
+async def test_kept_result_and_failure_release_group() -> None:
     coordinator = TestCoordinator()
     results: dict[str, Any] = {}
 
@@ -159,7 +159,7 @@ async def test_a_kept_result_and_a_failing_wrapper_let_the_rest_of_the_group_in(
     assert results == {"0": "kept", "1": "broken", "2": "ran", "3": "ran"}
 
 
-async def test_a_group_that_is_cancelled_leaves_nothing_waiting() -> None:
+async def test_cancelled_group_leaves_nothing_waiting() -> None:
     coordinator = TestCoordinator()
     entered: list[str] = []
     left: list[str] = []
@@ -186,7 +186,7 @@ async def test_a_group_that_is_cancelled_leaves_nothing_waiting() -> None:
 
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("when", ["entering", "starting", "leaving"])
-async def test_a_wrapper_that_hangs_is_named_at_its_deadline(when: str) -> None:
+async def test_hanging_wrapper_is_named_at_deadline(when: str) -> None:
     coordinator = TestCoordinator()
 
     async def hanging(one: Step, run: Any) -> Any:
@@ -205,7 +205,7 @@ async def test_a_wrapper_that_hangs_is_named_at_its_deadline(when: str) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_the_deadline_of_wrappers_does_not_count_the_call() -> None:
+async def test_wrapper_deadline_excludes_call() -> None:
     coordinator = TestCoordinator()
 
     async def run() -> str:
@@ -216,7 +216,7 @@ async def test_the_deadline_of_wrappers_does_not_count_the_call() -> None:
     assert await coordinator.run_step(step(), run) == "ran"
 
 
-async def test_an_exit_in_a_wrapper_is_a_failure_that_names_it() -> None:
+async def test_exit_in_wrapper_is_named_failure() -> None:
     coordinator = TestCoordinator()
 
     async def leaving(one: Step, run: Any) -> Any:
@@ -229,7 +229,7 @@ async def test_an_exit_in_a_wrapper_is_a_failure_that_names_it() -> None:
         await coordinator.run_step(step(), answer)
 
 
-async def test_the_wrappers_of_a_module_go_with_it_and_with_the_session() -> None:
+async def test_wrappers_leave_with_module_and_session() -> None:
     async def wrapper(one: Step, run: Any) -> Any:
         return f"wrapped {await run()}"
 

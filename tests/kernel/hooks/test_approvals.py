@@ -51,7 +51,7 @@ async def ask(coordinator, result, event="tool:pre", hook="hooks-guard"):
 
 
 @pytest.mark.parametrize("answer", ["Allow", "allow once", "ALLOW ALWAYS", "allow"])
-async def test_allowing_answer_lets_the_operation_continue_with_its_payload(answer):
+async def test_allowing_answer_continues_with_payload(answer):
     coordinator, asker, events = made(answer)
     result = await ask(
         coordinator,
@@ -68,7 +68,8 @@ async def test_allowing_answer_lets_the_operation_continue_with_its_payload(answ
     assert [event for event, _ in events] == ["approval:required", "approval:granted"]
 
 
-async def test_prompt_and_options_have_defaults_and_a_long_prompt_is_shortened_in_the_reason():
+async def test_prompt_and_options_have_defaults():
+    """A long prompt is shortened in the reason."""
     coordinator, asker, _ = made("deny", "deny")
     await ask(coordinator, HookResult(action="ask_user"))
     assert (
@@ -96,7 +97,7 @@ async def test_events_carry_hook_event_question_and_outcome():
     )
 
 
-async def test_sync_approval_system_is_asked_too():
+async def test_sync_approval_system_is_called_too():
     class Sync:
         def request_approval(self, prompt, options, timeout, default):
             return "allow"
@@ -108,7 +109,7 @@ async def test_sync_approval_system_is_asked_too():
 
 
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_cancelled_turn_takes_its_question_along_and_decides_nothing(how):
+async def test_cancelled_turn_cancels_question(how):
     coordinator, _, events = made(asked_nobody)
     came_back = []
 
@@ -123,7 +124,7 @@ async def test_cancelled_turn_takes_its_question_along_and_decides_nothing(how):
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_interrupt_out_of_the_system_is_nobodys_denial():
+async def test_interrupt_in_system_is_not_denial():
     coordinator, _, _ = made(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         await ask(coordinator, question())
@@ -140,7 +141,8 @@ async def test_each_gate_has_its_own_deadline():
         ).action == "continue"
 
 
-async def test_gates_are_asked_whatever_action_the_result_carries_except_a_denial():
+async def test_gates_are_asked_despite_action():
+    """Only a denial keeps them from being asked."""
     coordinator, asker, _ = made("deny")
     result = gates("a")
     result.action = "continue"
@@ -154,7 +156,7 @@ async def test_gates_are_asked_whatever_action_the_result_carries_except_a_denia
 # ── always ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_always_is_remembered_for_the_same_question_and_announced():
+async def test_always_is_remembered_and_announced():
     coordinator, asker, events = made("Allow always")
     for _ in range(3):
         assert (await ask(coordinator, question())).action == "continue"
@@ -186,7 +188,7 @@ NO_DEADLINES = [float("nan"), float("inf"), -float("inf"), 0, 0.0, -1, True, "5"
 
 @pytest.mark.parametrize("is_gate", [False, True])
 @pytest.mark.parametrize("seconds", NO_DEADLINES, ids=repr)
-async def test_question_with_a_wrong_timeout_is_denied_and_not_asked(seconds, is_gate, caplog):
+async def test_question_with_wrong_timeout_is_denied(seconds, is_gate, caplog):
     coordinator, system, events = made("Allow")
     result = gates("hooks-guard") if is_gate else question()
     if is_gate:
@@ -203,7 +205,7 @@ async def test_question_with_a_wrong_timeout_is_denied_and_not_asked(seconds, is
 
 @pytest.mark.parametrize("form", ["result", "gate", "dict", "gate in a dict"])
 @pytest.mark.parametrize("seconds", NO_DEADLINES, ids=repr)
-async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answer(seconds, form):
+async def test_wrong_timeout_is_invalid_answer(seconds, form):
     coordinator, system, _ = made("Allow")
     failed = []
 
@@ -232,7 +234,7 @@ async def test_handler_that_asks_with_a_wrong_timeout_has_given_an_invalid_answe
 
 
 @pytest.mark.parametrize("value", [True, False])
-def test_bool_is_no_number_of_seconds(value):
+def test_bool_is_not_timeout(value):
     """True would be one second to answer, which no person makes, and then the default."""
     for make in (
         lambda: question(approval_timeout=value),

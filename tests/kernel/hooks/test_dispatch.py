@@ -42,7 +42,7 @@ def empty() -> list[str]:
 @given(
     st.lists(chatter, max_size=2), st.none() | st.tuples(names, denials), st.booleans(), payloads
 )
-async def test_a_dispatch_merges_as_the_pure_function_does(parts, denial, asynchronous, payload):
+async def test_dispatch_merges_like_pure_function(parts, denial, asynchronous, payload):
     answers = [pair for part in parts for pair in part] + ([] if denial is None else [denial])
     hooks = registry()
     for name, answer in answers:
@@ -75,7 +75,7 @@ async def test_a_dispatch_merges_as_the_pure_function_does(parts, denial, asynch
 # ── deadlines ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog):
+async def test_only_late_handler_is_blamed(caplog):
     hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 9, "before"), name="before", timeout=10)
     hooks.register("tool:pre", sleeper(log, 9, "late"), name="late", timeout=3)
@@ -100,7 +100,7 @@ async def test_exactly_the_late_handler_is_blamed_and_its_neighbours_run(caplog)
         max_size=5,
     )
 )
-async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
+async def test_every_handler_has_own_time(plan):
     hooks, log = registry(), empty()
     for number, (seconds, timeout) in enumerate(plan):
         hooks.register("tool:pre", sleeper(log, seconds, str(number)), timeout=timeout)
@@ -117,7 +117,7 @@ async def test_every_handler_has_its_own_time_whatever_ran_before_it(plan):
     ]
 
 
-async def test_left_out_timeouts_come_from_the_registry_as_they_were_at_registration():
+async def test_default_timeout_is_fixed_at_registration():
     hooks, log = registry(), empty()
     hooks.register("tool:pre", sleeper(log, 299, "default"), name="default")
     hooks.set_default_timeout(7)
@@ -128,7 +128,7 @@ async def test_left_out_timeouts_come_from_the_registry_as_they_were_at_registra
     assert [line for line in log if line.endswith("ended")] == ["default ended", "unlimited ended"]
 
 
-async def test_an_error_whose_text_cannot_be_shown_is_contained_like_any_other():
+async def test_unprintable_error_is_contained():
     class Unspeakable(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -151,7 +151,7 @@ async def test_an_error_whose_text_cannot_be_shown_is_contained_like_any_other()
     assert heard[0]["error"] == "(its text cannot be shown: RuntimeError)"
 
 
-async def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same():
+async def test_handler_swallowing_cancellation_has_failed():
     hooks = registry()
 
     async def swallowing(event: str, data: Data) -> Data:
@@ -173,7 +173,7 @@ async def test_a_handler_that_swallows_its_cancellation_has_failed_all_the_same(
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_observer_that_fails_is_not_reported_to_itself():
+async def test_failing_observer_gets_no_own_failure():
     hooks, heard = registry(), []
 
     def failing(event: str, data: Data) -> None:
@@ -190,7 +190,7 @@ async def test_an_observer_that_fails_is_not_reported_to_itself():
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("answer", [None, {}])
-async def test_a_gate_that_returns_nothing_denies_and_is_named(answer, asynchronous, caplog):
+async def test_gate_returning_nothing_denies(answer, asynchronous, caplog):
     hooks, heard, called = registry(), [], []
 
     def silent(event: str, data: Data) -> Any:
@@ -221,7 +221,7 @@ async def test_a_gate_that_returns_nothing_denies_and_is_named(answer, asynchron
     assert "handler 'forgetful' of module 'hooks-x' for 'tool:pre' failed" in caplog.text
 
 
-async def test_a_handler_that_is_no_gate_may_return_nothing(caplog):
+async def test_observer_may_return_nothing(caplog):
     hooks, heard = registry(), []
     hooks.register("tool:pre", lambda event, data: None, on_failure="continue")
     hooks.register("tool:pre", lambda event, data: {})
@@ -249,9 +249,7 @@ class Unshowable:
         (Unshowable(), "the Unshowable (it cannot be shown: RuntimeError)"),
     ],
 )
-async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_it_was(
-    answer, shown, caplog
-):
+async def test_invalid_answer_is_logged_with_module(answer, shown, caplog):
     hooks, heard = registry(), []
     of_module(hooks, "hooks-x").register("tool:pre", lambda event, data: answer, name="wordy")
     hooks.register("hook:failed", lambda event, data: heard.append(data))
@@ -270,7 +268,7 @@ async def test_an_invalid_answer_is_logged_with_the_module_the_handler_and_what_
     ]
 
 
-async def test_a_denial_in_the_words_of_an_invalid_answer_is_no_invalid_answer(caplog):
+async def test_denial_resembling_invalid_answer_is_denial(caplog):
     hooks = registry()
     hooks.register(
         "tool:pre", lambda event, data: HookResult(action="deny", reason=INVALID_RESPONSE)
@@ -279,7 +277,7 @@ async def test_a_denial_in_the_words_of_an_invalid_answer_is_no_invalid_answer(c
     assert caplog.records == []
 
 
-async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
+async def test_invalid_collected_answer_is_logged(caplog):
     hooks = registry()
     of_module(hooks, "hooks-x").register(
         "tool:pre", cast("Any", lambda event, data: "words"), name="wordy"
@@ -299,7 +297,7 @@ async def test_an_invalid_answer_is_logged_when_answers_are_collected(caplog):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit])
-async def test_ctrl_c_in_a_handler_passes_through(kind, asynchronous):
+async def test_ctrl_c_in_handler_propagates(kind, asynchronous):
     hooks, called = registry(), []
     hooks.register("tool:pre", raising(kind(), asynchronous=asynchronous))
     hooks.register("tool:pre", lambda event, data: called.append(event))
@@ -316,9 +314,7 @@ class Panic(BaseException):
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("error", [SystemExit(3), Panic("unreachable")], ids=["exit", "panic"])
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
-async def test_what_a_handler_raises_without_being_an_error_is_its_failure(
-    error, asynchronous, on_failure, caplog
-):
+async def test_base_exception_is_handler_failure(error, asynchronous, on_failure, caplog):
     hooks, called = registry(), []
     hooks.register(
         "tool:pre", raising(error, asynchronous=asynchronous), name="leaver", on_failure=on_failure
@@ -333,7 +329,7 @@ async def test_what_a_handler_raises_without_being_an_error_is_its_failure(
     )
 
 
-async def test_a_cancel_scope_of_the_handlers_own_is_its_own_business():
+async def test_cancel_scope_of_handler_is_private():
     hooks = registry()
 
     async def impatient(event: str, data: Data) -> HookResult | None:
@@ -348,7 +344,7 @@ async def test_a_cancel_scope_of_the_handlers_own_is_its_own_business():
 @pytest.mark.parametrize("event", ["tool:pre", "execution:end"])
 @pytest.mark.parametrize("times", [1, 2])
 @on_asyncio
-async def test_a_native_cancel_of_a_turn_waits_for_a_terminal_event(event, times):
+async def test_native_cancel_waits_for_terminal_event(event, times):
     hooks, log = registry(), empty()
     hooks.register(event, sleeper(log, 2, "handler"))
 
@@ -371,7 +367,7 @@ async def test_a_native_cancel_of_a_turn_waits_for_a_terminal_event(event, times
 
 
 @pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
-async def test_a_terminal_event_is_delivered_while_the_emitter_is_being_cancelled(event):
+async def test_terminal_event_reaches_cancelled_emitter_handlers(event):
     hooks, log = registry(), empty()
     hooks.register(event, sleeper(log, 1, "first"))
     hooks.register(event, sleeper(log, 1, "second"))
@@ -383,7 +379,7 @@ async def test_a_terminal_event_is_delivered_while_the_emitter_is_being_cancelle
     assert log == ["first began", "first ended", "second began", "second ended"]
 
 
-async def test_the_handlers_of_a_terminal_event_share_five_seconds():
+async def test_terminal_handlers_share_five_seconds():
     hooks, log = registry(), empty()
     for name in ("one", "two", "three"):
         hooks.register("session:end", sleeper(log, 3, name), name=name)
@@ -394,7 +390,7 @@ async def test_the_handlers_of_a_terminal_event_share_five_seconds():
     assert log == ["one began", "one ended", "two began", "three began", "sync"]
 
 
-async def test_the_failure_of_a_terminal_handler_is_reported_in_full_while_the_emitter_is_being_cancelled():
+async def test_terminal_failure_is_reported_under_cancellation():
     hooks, heard = registry(), []
 
     async def failing(event: str, data: Data) -> None:
@@ -414,7 +410,7 @@ async def test_the_failure_of_a_terminal_handler_is_reported_in_full_while_the_e
     assert heard == ["execution:end", "orchestrator:complete"]
 
 
-async def test_observers_of_a_terminal_failure_are_bounded_too():
+async def test_observers_of_terminal_failure_are_bounded():
     hooks, log = registry(), empty()
 
     def failing(event: str, data: Data) -> None:
@@ -430,9 +426,7 @@ async def test_observers_of_a_terminal_failure_are_bounded_too():
 
 
 @pytest.mark.parametrize(("on_failure", "action"), [("continue", "continue"), ("deny", "deny")])
-async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(
-    on_failure, action, monkeypatch
-):
+async def test_blocking_handler_past_deadline_is_late(on_failure, action, monkeypatch):
     hooks, now, timeouts = registry(), [100.0], []
     monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
 
@@ -450,7 +444,7 @@ async def test_a_handler_that_blocks_past_its_deadline_and_never_waits_is_late(
         assert result.reason == "gate 'late' failed: no answer within 3 s"
 
 
-async def test_handlers_that_never_wait_share_the_time_of_a_terminal_event(monkeypatch):
+async def test_blocking_handlers_share_terminal_time(monkeypatch):
     hooks, now, timeouts = registry(), [100.0], []
     monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
 
@@ -467,9 +461,7 @@ async def test_handlers_that_never_wait_share_the_time_of_a_terminal_event(monke
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
-async def test_a_handler_that_never_waits_is_not_blamed_for_time_that_was_over_before(
-    on_failure, monkeypatch
-):
+async def test_blocking_handler_is_not_blamed_for_others(on_failure, monkeypatch):
     hooks, now, log = registry(), [100.0], empty()
     monkeypatch.setattr("amplifier.kernel.runtime.deadlines.loop_clock", lambda: lambda: now[0])
 
@@ -489,7 +481,7 @@ async def test_a_handler_that_never_waits_is_not_blamed_for_time_that_was_over_b
 
 @pytest.mark.parametrize("event", sorted(TERMINAL_EVENTS))
 @pytest.mark.parametrize("kind", ["never waits", "may wait", "plain"])
-async def test_a_cancellation_that_a_handler_met_elsewhere_ends_no_terminal_event(event, kind):
+async def test_foreign_cancellation_ends_no_terminal_event(event, kind):
     hooks, heard = registry(), []
     met = await some_cancellation()
     plain = raising(met, asynchronous=False)
@@ -520,7 +512,7 @@ async def test_a_cancellation_that_a_handler_met_elsewhere_ends_no_terminal_even
 
 
 @pytest.mark.parametrize("kind", ["never waits", "plain"])
-async def test_a_handler_that_cannot_wait_is_not_blamed_for_the_deadline_of_the_one_before_it(kind):
+async def test_sync_handler_is_not_blamed_for_predecessor(kind):
     hooks, failed = registry(), []
 
     def plain(event: str, data: Data) -> None:

@@ -36,7 +36,7 @@ def watch(event: str, data: dict[str, Any]) -> None:
         ("hook:timout", "hook:timeout"),
     ],
 )
-def test_a_name_one_slip_away_from_an_event_is_noticed(event, meant):
+def test_misspelt_event_is_noticed(event, meant):
     assert meant_event(event) == meant
 
 
@@ -75,11 +75,11 @@ def test_a_name_one_slip_away_from_an_event_is_noticed(event, meant):
         ),
     ],
 )
-def test_a_name_of_its_own_is_left_alone(event):
+def test_custom_event_name_is_accepted(event):
     assert meant_event(event) is None
 
 
-def test_no_event_of_the_catalogue_is_a_misspelling_of_another():
+def test_catalogue_events_do_not_resemble_each_other():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         hooks = HookRegistry()
@@ -89,7 +89,7 @@ def test_no_event_of_the_catalogue_is_a_misspelling_of_another():
 
 
 @pytest.mark.parametrize("method", ["register", "on"])
-def test_the_warning_names_both_and_points_at_the_caller(method):
+def test_warning_names_both_events_and_caller(method):
     hooks = HookRegistry()
     register = getattr(hooks, method)
     with pytest.warns(MisspellingWarning) as caught:
@@ -103,7 +103,7 @@ def test_the_warning_names_both_and_points_at_the_caller(method):
     assert hooks.list_handlers("tool:per")["tool:per"] != []
 
 
-async def test_the_warning_points_at_the_line_in_the_module():
+async def test_warning_points_at_module_line():
     line = 0
 
     async def mount(coordinator, config):
@@ -118,7 +118,8 @@ async def test_the_warning_points_at_the_line_in_the_module():
     assert (warning.filename, warning.lineno) == (__file__, line)
 
 
-def test_names_of_the_catalogue_are_not_compared_and_others_only_once():
+def test_event_names_are_compared_once():
+    """Names of the catalogue are not compared at all."""
     hooks = HookRegistry()
     hooks.register("my-namespace:event", watch)
     before = meant_event.cache_info()

@@ -27,7 +27,7 @@ class Untouchable(dict[str, Any]):
     __iter__ = keys = values = items = copy = __getitem__ = refuse  # type: ignore[assignment]
 
 
-async def test_a_handler_receives_the_fields_it_asked_for_and_those_of_the_kernel():
+async def test_handler_receives_requested_and_kernel_fields():
     hooks, seen = registry(), []
     hooks.set_default_fields(mode="chat")
     hooks.register(
@@ -42,7 +42,7 @@ async def test_a_handler_receives_the_fields_it_asked_for_and_those_of_the_kerne
     assert sorted(map(sorted, seen[2:])) == sorted(map(sorted, seen[:2]))
 
 
-async def test_the_fields_are_copies():
+async def test_fields_are_copies():
     hooks, seen = registry(), []
 
     def vandal(event: str, data: Data) -> None:
@@ -74,7 +74,7 @@ async def test_no_other_field_is_read(many):
 
 
 @pytest.mark.parametrize("fields", [("tool_name",), ()])
-async def test_a_modification_replaces_fields_and_leaves_the_others(fields):
+async def test_modification_replaces_its_fields_only(fields):
     hooks, seen = registry(), []
     answer = HookResult(
         action="modify", data={"tool_input": "peek", "added": [1], "session_id": "forged"}
@@ -90,7 +90,7 @@ async def test_a_modification_replaces_fields_and_leaves_the_others(fields):
     assert answer.data == {"tool_input": "peek", "added": [1], "session_id": "forged"}
 
 
-async def test_a_denial_from_some_fields_carries_the_whole_payload():
+async def test_denial_from_fields_carries_whole_payload():
     hooks = registry()
     hooks.register(
         "tool:pre", lambda _, data: {"action": "deny", "data": {"why": "no"}}, fields=("tool_name",)
@@ -102,7 +102,7 @@ async def test_a_denial_from_some_fields_carries_the_whole_payload():
 
 
 @pytest.mark.parametrize("wrong", ["tool_name", b"x", 7, ["a", 1], iter(["a"])])
-def test_anything_but_a_collection_of_names_is_refused(wrong):
+def test_invalid_fields_are_refused(wrong):
     hooks = registry()
     with pytest.raises(
         TypeError, match=r"the fields of a handler for 'tool:pre' must be names such as .*; got"
@@ -122,7 +122,7 @@ async def test_modules_register_with_fields():
     assert [sorted(data) for data in seen] == [["a", "parent_id", "session_id", "timestamp"]]
 
 
-async def test_a_modification_of_some_fields_does_not_read_the_others():
+async def test_modification_of_fields_reads_no_others():
     hooks, seen = registry(), []
     answer = HookResult(action="modify", data={"label": "peek"})
     hooks.register("tool:pre", lambda *_: answer, fields=("label",))
@@ -135,7 +135,7 @@ async def test_a_modification_of_some_fields_does_not_read_the_others():
     assert result.data["circular"] is circular
 
 
-async def test_a_registry_knows_whether_an_event_or_a_field_has_a_receiver():
+async def test_registry_reports_receivers_of_fields():
     hooks = registry()
     assert not hooks.has_handlers("tool:pre")
     undo = hooks.register("tool:pre", lambda *_: None, fields=("tool_name",))
@@ -154,7 +154,7 @@ async def test_a_registry_knows_whether_an_event_or_a_field_has_a_receiver():
     assert not hooks.has_handlers("tool:pre")
 
 
-async def test_a_handler_on_demand_receives_what_others_do_and_is_no_reason_to_build_a_field():
+async def test_on_demand_handler_causes_no_field():
     hooks, seen = registry(), []
     hooks.register(
         "provider:request", lambda _, data: seen.append(data["messages"]), on_demand=True
@@ -169,7 +169,7 @@ async def test_a_handler_on_demand_receives_what_others_do_and_is_no_reason_to_b
     assert seen == [["a"], None]
 
 
-async def test_a_handler_that_asks_for_no_fields_gets_the_whole_payload_whatever_its_code_reads():
+async def test_handler_without_fields_gets_whole_payload():
     hooks, seen = registry(), []
 
     def peek() -> None:

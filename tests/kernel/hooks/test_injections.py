@@ -46,7 +46,7 @@ async def inject(coordinator, result):
 
 
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
-async def test_injection_is_stored_in_its_role_with_where_it_came_from(role, caplog):
+async def test_injection_is_stored_with_role_and_origin(role, caplog):
     caplog.set_level(logging.INFO)
     coordinator, memory = made()
     result = await inject(coordinator, one("Look out", context_injection_role=role, data={"k": 1}))
@@ -73,7 +73,8 @@ async def test_injection_is_stored_in_its_role_with_where_it_came_from(role, cap
     assert "hook 'hooks-lint' injects 8 characters" in caplog.text
 
 
-async def test_list_beats_the_scalar_and_its_items_keep_order_and_their_own_provenance():
+async def test_injection_list_beats_scalar():
+    """Its items keep their order and their own provenance."""
     coordinator, memory = made()
     await inject(
         coordinator,
@@ -92,7 +93,7 @@ async def test_list_beats_the_scalar_and_its_items_keep_order_and_their_own_prov
     ]
 
 
-async def test_ephemeral_injections_are_handed_back_cleaned_and_never_stored():
+async def test_ephemeral_injections_are_returned_not_stored():
     coordinator, memory = made()
     result = await inject(
         coordinator,
@@ -113,7 +114,7 @@ async def test_ephemeral_injections_are_handed_back_cleaned_and_never_stored():
 @pytest.mark.parametrize(
     "result", [one(""), one("\x00\x07"), one(None), many(ContextInjection(content="\x1b"))]
 )
-async def test_nothing_left_to_inject_is_a_continue(result):
+async def test_empty_injection_is_continue(result):
     coordinator, memory = made(injection_size_limit=0)
     assert (await inject(coordinator, result)).action == "continue"
     assert memory.messages == []
@@ -134,7 +135,7 @@ async def test_sync_context_is_served_too():
 
 
 @pytest.mark.parametrize("context", [None, object()], ids=["no context", "no add_message"])
-async def test_without_a_place_to_store_it_an_injection_is_charged_and_dropped(context):
+async def test_unstorable_injection_is_charged_and_dropped(context):
     coordinator, _ = made()
     coordinator.mount("context", context)
     result = await inject(
@@ -147,7 +148,7 @@ async def test_without_a_place_to_store_it_an_injection_is_charged_and_dropped(c
     assert coordinator._current_turn_injections == 3
 
 
-async def test_error_of_the_context_reaches_the_orchestrator_unchanged():
+async def test_context_error_reaches_orchestrator():
     class Broken:
         async def add_message(self, message):
             raise OSError("disk full")
@@ -162,7 +163,7 @@ async def test_error_of_the_context_reaches_the_orchestrator_unchanged():
 
 
 @given(st.text())
-def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_order(text):
+def test_cleaned_text_has_no_control_characters(text):
     def is_kept(character):
         code = ord(character)
         return character in "\t\n\r" or not (
@@ -176,13 +177,13 @@ def test_cleaned_text_has_no_control_characters_and_keeps_everything_else_in_ord
 # ── limits ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_limit_of_zero_is_a_limit():
+async def test_limit_of_zero_is_limit():
     coordinator, _ = made(injection_size_limit=0)
     with pytest.raises(ValueError, match="exceeds 0 characters"):
         await inject(coordinator, one("x"))
 
 
-async def test_limits_are_read_live_and_absent_means_unlimited(caplog):
+async def test_limits_are_read_live(caplog):
     coordinator, memory = made()
     assert (coordinator.injection_size_limit, coordinator.injection_budget_per_turn) == (None, None)
     await inject(coordinator, one("x" * 100_000))

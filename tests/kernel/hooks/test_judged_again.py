@@ -43,7 +43,7 @@ def plan_of(deleted: MockTool, hooks: list[Any], loop: str = "loop-basic") -> di
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_question_is_about_the_input_that_later_hooks_leave(loop):
+async def test_question_is_about_final_input(loop):
     person, deleted, seen = MockApprovalSystem(["Allow"] * 2), MockTool("delete"), []
 
     @on("tool:pre", priority=2)
@@ -58,7 +58,7 @@ async def test_a_question_is_about_the_input_that_later_hooks_leave(loop):
     assert [call["path"] for call in deleted.calls] == ["new"]
 
 
-async def test_a_gate_that_let_the_earlier_input_pass_judges_the_one_that_is_left():
+async def test_earlier_gate_checks_final_input():
     deleted = MockTool("delete")
 
     @on("tool:pre", gate=True)
@@ -73,7 +73,7 @@ async def test_a_gate_that_let_the_earlier_input_pass_judges_the_one_that_is_lef
     assert deleted.calls == []
 
 
-async def test_hooks_that_change_the_input_in_turns_are_denied():
+async def test_alternating_input_changes_are_denied():
     deleted = MockTool("delete")
 
     @on("tool:pre", gate=True)
@@ -89,7 +89,7 @@ async def test_hooks_that_change_the_input_in_turns_are_denied():
     assert deleted.calls == []
 
 
-async def test_a_question_that_the_final_input_does_not_need_is_not_asked():
+async def test_unneeded_question_is_not_asked():
     person, deleted = MockApprovalSystem(["Deny"]), MockTool("delete")
 
     @on("tool:pre")
@@ -120,9 +120,7 @@ ALLOWING = {"module": "hooks-approval", "config": {"tools": {"delete": "allow"}}
     ids=[*LOOPS, "allowed by the plan"],
 )
 @pytest.mark.parametrize("is_allowed", [True, False])
-async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(
-    plan, shown, is_allowed, tmp_path, monkeypatch
-):
+async def test_marked_function_is_asked_about_once(plan, shown, is_allowed, tmp_path, monkeypatch):
     # The places below the current folder are looked through before a path is judged.
     monkeypatch.chdir(tmp_path)
     asked, deleted = [], []
@@ -149,7 +147,7 @@ async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(
 @pytest.mark.parametrize(
     "change", [{"tool_input": {"path": "new"}}, {"note": 1}, {"tool_name": "look"}]
 )
-async def test_no_hook_passes_a_call_off_as_another_one(priority, change):
+async def test_hook_cannot_disguise_call(priority, change):
     """A hook that returns a part of the payload, or another name, changes neither which tool runs nor which one is judged."""
     ran: list[str] = []
     seen: list[Any] = []

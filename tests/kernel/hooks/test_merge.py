@@ -88,7 +88,7 @@ def everything_but_names(result: HookResult) -> dict[str, Any]:
 
 
 @given(chatter)
-def test_every_injection_is_kept_in_order_with_its_true_origin(answers):
+def test_injections_keep_order_and_origin(answers):
     kept = [
         (i.content, i.role, i.ephemeral, i.append_to_last_tool_result, i.hook_name, i.event)
         for i in merged(answers).context_injections
@@ -101,7 +101,7 @@ def test_every_injection_is_kept_in_order_with_its_true_origin(answers):
 
 
 @given(chatter)
-def test_the_scalar_injection_is_the_joined_form_of_the_list(answers):
+def test_scalar_injection_joins_list(answers):
     result = merged(answers)
     items = result.context_injections
     if not items:
@@ -116,7 +116,7 @@ def test_the_scalar_injection_is_the_joined_form_of_the_list(answers):
 
 
 @given(chatter)
-def test_every_question_is_kept_in_order_under_the_name_of_who_asks(answers):
+def test_questions_keep_order_and_asker(answers):
     result = merged(answers)
     kept = [(g.hook_name, g.prompt, g.options, g.timeout, g.default) for g in result.approval_gates]
     assert kept == [
@@ -133,7 +133,7 @@ def test_every_question_is_kept_in_order_under_the_name_of_who_asks(answers):
 
 
 @given(chatter)
-def test_every_message_is_kept_and_the_loudest_level_wins(answers):
+def test_every_message_is_kept_at_loudest_level(answers):
     result = merged(answers)
     with_message = [
         (name, answer) for name, answer in spoken(answers) if answer.user_message is not None
@@ -151,7 +151,7 @@ def test_every_message_is_kept_and_the_loudest_level_wins(answers):
 
 
 @given(chatter)
-def test_the_last_modification_is_the_payload_under_every_action_but_deny(answers):
+def test_last_modification_is_payload_without_denial(answers):
     result = merged(answers)
     changes = [answer.data or {} for _, answer in spoken(answers) if modifies(answer)]
     assert result.data == {**(changes[-1] if changes else {}), "tool_name": "bash", **OWNED}
@@ -159,7 +159,8 @@ def test_the_last_modification_is_the_payload_under_every_action_but_deny(answer
 
 
 @given(chatter)
-def test_reasons_are_joined_once_each_and_suppression_by_one_is_suppression(answers):
+def test_reasons_are_joined_once(answers):
+    """One suppression suppresses the output."""
     result = merged(answers)
     reasons = list(
         dict.fromkeys(answer.reason for _, answer in spoken(answers) if answer.reason is not None)
@@ -185,7 +186,7 @@ def after_tool(*changes: dict[str, Any], before: dict[str, Any] = SECRET) -> dic
 
 
 @pytest.mark.parametrize("name", ["result", "tool_result"])
-def test_what_is_written_under_one_name_of_a_value_is_there_under_the_other(name):
+def test_modified_value_appears_under_both_names(name):
     assert after_tool({**SECRET, name: {"output": "[redacted]"}}) == REDACTED
     assert after_tool({name: {"output": "[redacted]"}}) == REDACTED
 
@@ -193,7 +194,7 @@ def test_what_is_written_under_one_name_of_a_value_is_there_under_the_other(name
 @pytest.mark.parametrize(
     ("first", "second"), [("result", "tool_result"), ("tool_result", "result")]
 )
-def test_a_later_modification_wins_under_whichever_name_it_was_written(first, second):
+def test_later_modification_wins_under_either_name(first, second):
     checked = {"output": "secret (checked)"}
     seen = {"result": checked, "tool_result": checked}
     assert (
@@ -202,24 +203,24 @@ def test_a_later_modification_wins_under_whichever_name_it_was_written(first, se
     )
 
 
-def test_a_modification_of_something_else_leaves_the_value_under_both_names():
+def test_unrelated_modification_leaves_both_names():
     assert after_tool(REDACTED, {**REDACTED, "note": 1}) == {**REDACTED, "note": 1}
     assert after_tool(REDACTED, {"note": 1}) == {**REDACTED, "note": 1}
     assert after_tool(REDACTED, {"result": REDACTED["result"]}) == REDACTED
 
 
-def test_a_change_of_type_is_a_change_of_the_value():
+def test_change_of_type_changes_value():
     found = after_tool(
         {"result": [1], "tool_result": [True]}, before={"result": [1], "tool_result": [1]}
     )
     assert (found["result"], found["result"][0] is True) == ([True], True)
 
 
-def test_the_first_name_wins_where_one_handler_writes_different_values():
+def test_first_name_wins_in_one_handler():
     assert after_tool({"result": "a", "tool_result": "b"}) == {"result": "a", "tool_result": "a"}
 
 
-def test_names_that_the_payload_does_not_have_are_not_added():
+def test_absent_names_are_not_added():
     assert after_tool({"result": "new"}, before={"result": "old"}) == {"result": "new"}
     assert after_tool({"tool_result": "new"}, before={"result": "old"}) == {
         "result": "new",
@@ -228,7 +229,7 @@ def test_names_that_the_payload_does_not_have_are_not_added():
     assert after_tool({"note": 1}, before={}) == {"note": 1}
 
 
-def test_other_events_have_no_such_names():
+def test_other_events_have_no_paired_names():
     change = HookResult(action="modify", data={"result": 2, "tool_result": 1})
     found = merge("tool:pre", {"result": 1, "tool_result": 1}, [("h", change)]).data
     assert found == {"result": 2, "tool_result": 1}
@@ -238,7 +239,7 @@ def test_other_events_have_no_such_names():
 
 
 @given(chatter)
-def test_the_strongest_action_wins(answers):
+def test_strongest_action_wins(answers):
     wanted = ["continue"]
     for _, answer in spoken(answers):
         wanted += ["modify"] * modifies(answer)
@@ -248,7 +249,7 @@ def test_the_strongest_action_wins(answers):
 
 
 @given(chatter, names, denials, chatter)
-def test_a_denial_ends_the_dispatch_and_keeps_its_own_fields(before, name, denial, after):
+def test_denial_ends_dispatch_with_own_fields(before, name, denial, after):
     result = merged([*before, (name, denial), *after])
     payload = merged(before).data
     assert result == HookResult(
@@ -263,7 +264,7 @@ def test_a_denial_ends_the_dispatch_and_keeps_its_own_fields(before, name, denia
 
 
 @given(chatter, names, st.sampled_from(sorted(unusable_answers())), chatter)
-def test_an_answer_that_cannot_be_understood_denies_in_any_company(before, name, what, after):
+def test_invalid_answer_denies(before, name, what, after):
     result = merged([*before, (name, unusable_answers()[what]), *after])
     assert (result.action, result.reason) == ("deny", INVALID_RESPONSE)
     assert result.data == merged(before).data
@@ -278,7 +279,7 @@ def test_silence_changes_nothing_wherever_it_falls(answers, name, silence, posit
 
 
 @given(chatter, names, permissions)
-def test_what_counts_as_plain_changes_nothing(answers, name, answer):
+def test_plain_answer_changes_nothing(answers, name, answer):
     if is_plain_continue(answer):
         assert merged([*answers, (name, answer)]) == merged(answers)
     else:
@@ -286,7 +287,7 @@ def test_what_counts_as_plain_changes_nothing(answers, name, answer):
 
 
 @given(chatter, chatter)
-def test_merging_in_two_parts_is_merging_the_whole(first, second):
+def test_merge_is_associative(first, second):
     whole, left = merged(first + second), merged(first)
     right = merge("tool:pre", left.data or {}, second, OWNED)
     assert whole.context_injections == left.context_injections + right.context_injections
@@ -300,7 +301,7 @@ def test_merging_in_two_parts_is_merging_the_whole(first, second):
 
 
 @given(chatter, names)
-def test_a_merged_result_that_a_handler_passes_on_loses_nothing(answers, name):
+def test_merged_result_passed_on_loses_nothing(answers, name):
     once = merged(answers)
     assert everything_but_names(merged([(name, once)])) == everything_but_names(once)
 
@@ -323,14 +324,14 @@ def test_merging_changes_nothing_it_was_given(answers, payload):
     assert (answers, payload) == before
 
 
-def test_a_handler_cannot_change_its_modification_after_it_has_answered():
+def test_handler_cannot_change_sent_modification():
     data: dict[str, Any] = {"tool_input": {"path": ["a"]}}
     result = merged([("hook", HookResult(action="modify", data=data))])
     data["tool_input"]["path"].append("b")
     assert (result.data or {})["tool_input"] == {"path": ["a"]}
 
 
-def test_leaves_of_a_modification_are_shared_not_copied():
+def test_modification_leaves_are_shared():
     leaf = object()
     result = merged([("hook", {"action": "modify", "data": {"tool_input": [leaf]}})])
     assert (result.data or {})["tool_input"][0] is leaf
@@ -340,19 +341,19 @@ def test_leaves_of_a_modification_are_shared_not_copied():
 
 
 @pytest.mark.parametrize("answer", [None, {}])
-def test_no_answer_is_a_plain_continue(answer):
+def test_no_answer_is_plain_continue(answer):
     assert parse_answer(answer) is None
 
 
 @given(permissions | denials)
-def test_a_dict_is_equal_to_the_result_with_its_fields(answer):
+def test_dict_equals_result_with_its_fields(answer):
     assert parse_answer(to_dict(answer)) == answer
 
 
 # ── what is left once the coordinator has carried a result out ──────────────────────────────────
 
 
-def test_a_scalar_question_becomes_a_gate_in_the_name_it_is_given():
+def test_scalar_question_becomes_named_gate():
     asking = HookResult(
         action="ask_user", approval_prompt="Delete?", approval_options=["Yes"], approval_timeout=7
     )
@@ -372,7 +373,7 @@ def test_listed_gates_are_asked_in_their_order():
 
 
 @given(chatter)
-def test_what_is_left_keeps_the_modified_payload_and_only_ephemeral_injections(answers):
+def test_remainder_keeps_payload_and_ephemeral_injections(answers):
     result = merged(answers)
     ephemeral = [item for item in result.context_injections if item.ephemeral]
     left = processed_result(result, ephemeral)
@@ -388,7 +389,7 @@ def test_what_is_left_keeps_the_modified_payload_and_only_ephemeral_injections(a
     )
 
 
-def test_the_text_of_what_is_left_is_that_of_the_ephemeral_items_alone():
+def test_remainder_text_is_ephemeral_only():
     items = [
         ContextInjection(content="kept"),
         ContextInjection(content="shown once", ephemeral=True, role="user"),

@@ -145,7 +145,7 @@ class Real:
 
 
 @given(programs)
-async def test_any_program_is_heard_in_the_order_of_the_model(program):
+async def test_dispatch_order_matches_model(program):
     model, real = Model(), Real()
     for step in program:
         # An emit after every step, so that nothing the registry remembers of earlier ones can go stale unnoticed.
@@ -180,7 +180,7 @@ async def test_any_program_is_heard_in_the_order_of_the_model(program):
         max_size=5,
     )
 )
-async def test_what_handlers_do_to_the_registry_in_the_middle_of_a_dispatch_follows_the_model(
+async def test_changes_during_dispatch_match_model(
     registrations,
 ):
     model, real = Model(), Real()

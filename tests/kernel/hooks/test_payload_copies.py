@@ -197,7 +197,7 @@ def exact(value: Any) -> Any:
 
 @pytest.mark.parametrize("padding", [0, 20])  # copies of a large payload are made in another way
 @given(payloads, st.lists(programs, min_size=1, max_size=5))
-async def test_a_payload_behaves_like_a_deep_copy_and_is_private(padding, payload, several):
+async def test_payload_is_private_deep_copy(padding, payload, several):
     hooks = HookRegistry()
     payload["d"] = [{"n": [number]} for number in range(padding)]
     kept: list[tuple[Data, Data]] = []
@@ -230,7 +230,7 @@ async def test_a_payload_behaves_like_a_deep_copy_and_is_private(padding, payloa
 
 
 @pytest.mark.parametrize("fields", [None, ("n",)])
-async def test_a_denial_is_not_changed_by_its_handler_afterwards(fields):
+async def test_denial_is_isolated_from_its_handler(fields):
     hooks, kept = HookRegistry(), HookResult(action="deny", reason="no", data={"n": {"x": [1]}})
     hooks.register("e", lambda event, data: kept, fields=fields)
     result = await hooks.emit("e", {"n": {}})
@@ -242,7 +242,7 @@ async def test_a_denial_is_not_changed_by_its_handler_afterwards(fields):
     assert result.data["n"] == {"x": [1]}
 
 
-async def test_what_is_collected_is_not_changed_by_its_handler_afterwards():
+async def test_collected_data_is_isolated_from_its_handler():
     hooks = HookRegistry()
     kept: Data = {"x": [1]}
     circular: Data = {}
@@ -254,7 +254,7 @@ async def test_what_is_collected_is_not_changed_by_its_handler_afterwards():
     assert collected == [{"n": {"x": [1]}}]
 
 
-async def test_an_emitter_does_not_change_the_default_fields_of_later_events():
+async def test_emitter_cannot_change_later_default_fields():
     hooks = HookRegistry()
     hooks.set_default_fields(env={"a": [1]})
     hooks.register("e", lambda event, data: None)

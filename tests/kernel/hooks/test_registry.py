@@ -31,7 +31,7 @@ def ignore(event: str, data: Data) -> None:
 # ── fields ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_payload_is_defaults_then_data_then_the_kernels_fields():
+async def test_payload_layers_defaults_data_kernel_fields():
     hooks, seen = registry(), []
     hooks.set_default_fields(colour="red", size=1, session_id="default", timestamp="default")
     hooks.register("tool:pre", lambda event, data: seen.append(data))
@@ -44,7 +44,7 @@ async def test_a_payload_is_defaults_then_data_then_the_kernels_fields():
     assert data == {"colour": "red", "size": 2, "session_id": "s-1", "parent_id": None}
 
 
-async def test_default_fields_replace_the_ones_before():
+async def test_default_fields_replace_earlier_ones():
     hooks, seen = registry(), []
     hooks.register("tool:pre", lambda event, data: seen.append(data))
     hooks.set_default_fields(colour="red")
@@ -58,14 +58,14 @@ async def test_default_fields_replace_the_ones_before():
     ]
 
 
-async def test_without_a_handler_the_data_comes_back_as_it_is():
+async def test_data_without_handler_is_returned_unchanged():
     hooks = registry()
     hooks.set_default_fields(colour="red")
     assert await hooks.emit("tool:pre", {"n": 1}) == HookResult(action="continue", data={"n": 1})
     assert await hooks.emit("tool:pre") == HookResult(action="continue", data={})
 
 
-async def test_any_mapping_and_any_kind_of_str_are_accepted():
+async def test_mappings_and_str_subclasses_are_accepted():
     class Names(StrEnum):
         PRE = "tool:pre"
 
@@ -79,7 +79,7 @@ async def test_any_mapping_and_any_kind_of_str_are_accepted():
 # ── names ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_removed_handler_is_not_kept_alive():
+async def test_removed_handler_is_not_kept_alive():
     class Handler:
         def __call__(self, event: str, data: Data) -> None: ...
 
@@ -94,7 +94,7 @@ async def test_a_removed_handler_is_not_kept_alive():
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-async def test_ten_thousand_event_names_leave_nothing_when_their_handlers_are_gone(everywhere):
+async def test_unused_event_names_leave_nothing(everywhere):
     hooks = registry()
     names = [f"event:{number}" for number in range(10_000)]
     if everywhere:
@@ -142,7 +142,7 @@ def test_emit_adds_no_checkpoint_on_trio(event, handlers):
     ("event", "handlers"), [("tool:pre", 0), ("tool:pre", 3), ("execution:end", 0)]
 )
 @on_asyncio
-async def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
+async def test_emit_does_not_yield_to_asyncio(event, handlers):
     hooks = registry()
     turned: list[str] = []
 
@@ -155,7 +155,7 @@ async def test_emit_does_not_let_the_asyncio_loop_turn(event, handlers):
     assert turned[:] == []
 
 
-async def test_a_cancelled_emitter_without_awaiting_handlers_gets_its_verdict():
+async def test_cancelled_emitter_of_sync_handlers_gets_verdict():
     hooks = registry()
     hooks.register("tool:pre", lambda event, data: {"action": "deny", "reason": "no"})
     with anyio.CancelScope() as scope:
@@ -167,7 +167,7 @@ async def test_a_cancelled_emitter_without_awaiting_handlers_gets_its_verdict():
 # ── re-entrancy ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_chain_as_deep_as_allowed_is_allowed():
+async def test_chain_at_depth_limit_is_allowed():
     hooks, deepest = registry(), []
 
     async def descend(event: str, data: Data) -> HookResult:
@@ -182,7 +182,7 @@ async def test_a_chain_as_deep_as_allowed_is_allowed():
     assert deepest == [MAX_DEPTH]
 
 
-async def test_a_gate_that_fails_at_the_deepest_level_denies_there_and_is_reported():
+async def test_failing_gate_at_depth_limit_denies():
     hooks, verdicts, heard = registry(), [], []
 
     async def descend(event: str, data: Data) -> HookResult:
@@ -198,7 +198,7 @@ async def test_a_gate_that_fails_at_the_deepest_level_denies_there_and_is_report
     assert heard == ["at the bottom"]
 
 
-async def test_events_in_a_row_are_not_inside_each_other():
+async def test_consecutive_events_are_not_nested():
     hooks, count = registry(), []
 
     async def many(event: str, data: Data) -> HookResult:
@@ -212,7 +212,7 @@ async def test_events_in_a_row_are_not_inside_each_other():
     assert len(count) == MAX_DEPTH * 2
 
 
-async def test_a_task_that_a_handler_started_is_not_nested_once_the_dispatch_is_over():
+async def test_task_of_finished_dispatch_is_not_nested():
     # Each turn is started by a handler of the one before, in a task of its own: a chain in time, not in depth.
     hooks = registry()
     turns: list[int] = []
@@ -244,7 +244,7 @@ def answering(answer: Any) -> Any:
 # ── collecting ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_collecting_asks_all_handlers_at_once_and_keeps_their_order():
+async def test_collecting_is_concurrent_and_ordered():
     hooks, arrived = registry(), []
     everybody = anyio.Event()
 
@@ -267,7 +267,7 @@ async def test_collecting_asks_all_handlers_at_once_and_keeps_their_order():
     ]
 
 
-async def test_collecting_takes_the_data_of_every_action_and_leaves_out_silence():
+async def test_collecting_takes_data_of_every_action():
     hooks = registry()
     for answer in (
         None,
@@ -282,7 +282,7 @@ async def test_collecting_takes_the_data_of_every_action_and_leaves_out_silence(
 
 
 @pytest.mark.virtual_time
-async def test_an_answer_after_the_deadline_of_collecting_does_not_count():
+async def test_late_collected_answer_does_not_count():
     hooks = registry()
 
     async def stubborn(event: str, data: Data) -> Data:
@@ -317,7 +317,7 @@ async def test_collecting_contains_failures_exits_and_invented_cancellations(cap
         )
 
 
-async def test_collecting_in_a_circle_is_cut_too():
+async def test_circular_collecting_is_stopped():
     hooks, errors = registry(), []
 
     async def again(event: str, data: Data) -> None:
@@ -347,7 +347,7 @@ async def test_collecting_in_a_circle_is_cut_too():
     ],
     ids=str,
 )
-async def test_a_wrong_event_is_rejected_and_no_handler_is_called(arguments, words, listening):
+async def test_wrong_event_is_rejected_before_handlers(arguments, words, listening):
     hooks, called = registry(), []
     if listening:
         hooks.register("*", lambda event, data: called.append(event))
@@ -369,9 +369,7 @@ async def test_a_wrong_event_is_rejected_and_no_handler_is_called(arguments, wor
         (float("inf"), ValueError, "positive, finite number of seconds, got inf"),
     ],
 )
-async def test_a_wrong_timeout_of_collecting_is_rejected_and_no_handler_is_called(
-    timeout, kind, words
-):
+async def test_wrong_collecting_timeout_is_rejected(timeout, kind, words):
     hooks, called = registry(), []
     hooks.register("ask", lambda event, data: called.append(event))
     with pytest.raises(kind) as caught:
@@ -380,7 +378,7 @@ async def test_a_wrong_timeout_of_collecting_is_rejected_and_no_handler_is_calle
     assert called == []
 
 
-def test_unknown_names_are_no_error():
+def test_unknown_names_are_not_errors():
     hooks = registry()
     hooks.unregister("nobody")
     assert hooks.list_handlers("tool:pre") == {"tool:pre": []}
@@ -406,12 +404,12 @@ def seconds_for(count: int, event: str) -> float:
 
 
 @pytest.mark.parametrize("event", ["*", "tool:pre"])
-def test_registering_handlers_takes_time_in_proportion_to_their_number(event):
+def test_registration_time_is_linear(event):
     few, many = seconds_for(1000, event), seconds_for(16_000, event)
     assert many / few < 16 * 4  # in the square it would be 256
 
 
-async def test_interrupt_in_a_collected_handler_leaves_as_itself():
+async def test_interrupt_in_collected_handler_propagates():
     interrupt = KeyboardInterrupt()
     cancelled: list[str] = []
 

@@ -35,27 +35,27 @@ def line_of(function: Any, offset: int) -> str:
     return f"{code.co_filename}:{code.co_firstlineno + offset} in {code.co_qualname}"
 
 
-def test_the_innermost_await_is_named_with_file_line_and_function():
+def test_innermost_await_has_file_line_function():
     coroutine = suspended(outer())
     # A generator-based coroutine is as good a place as any other: `pause` itself is at its yield.
     assert where_suspended(coroutine) == line_of(pause, 2)
     coroutine.close()
 
 
-def test_a_coroutine_that_has_not_started_is_at_its_first_line():
+def test_unstarted_coroutine_is_at_first_line():
     coroutine = outer()
     assert where_suspended(coroutine) == line_of(outer, 0)
     coroutine.close()
 
 
-def test_a_finished_coroutine_and_things_that_cannot_be_looked_into_are_unknown():
+def test_finished_or_opaque_awaitable_is_unknown():
     coroutine = outer()
     coroutine.close()
     assert [where_suspended(thing) for thing in (coroutine, None, object(), 3)] == ["unknown"] * 4
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_frames_of_the_event_loop_are_not_shown(backend):
+def test_event_loop_frames_are_hidden(backend):
     async def module_code() -> None:
         await anyio.sleep(30)
 
@@ -78,7 +78,7 @@ def test_frames_of_the_event_loop_are_not_shown(backend):
 
 
 @pytest.mark.parametrize("folder", ["anyio", "trio", "asyncio"])
-def test_a_module_that_lives_in_a_folder_named_like_a_backend_is_shown(folder):
+def test_module_in_backend_named_folder_is_shown(folder):
     source = "async def handler(pause):\n    await pause()\n"
     namespace: dict[str, Any] = {"__name__": "my_hooks"}
     exec(compile(source, f"/srv/{folder}/my_hooks.py", "exec"), namespace)
@@ -94,7 +94,7 @@ def test_a_module_that_lives_in_a_folder_named_like_a_backend_is_shown(folder):
     coroutine.close()
 
 
-def test_an_asynchronous_generator_is_looked_into():
+def test_asynchronous_generator_is_inspected():
     async def numbers() -> AsyncIterator[int]:
         await pause()
         yield 1
@@ -106,7 +106,7 @@ def test_an_asynchronous_generator_is_looked_into():
     step.close()  # type: ignore[attr-defined]
 
 
-def test_a_chain_without_an_end_is_given_up():
+def test_endless_chain_is_abandoned():
     class Endless:
         def __init__(self) -> None:
             self.cr_await = self
@@ -114,7 +114,7 @@ def test_a_chain_without_an_end_is_given_up():
     assert where_suspended(Endless()) == "unknown"
 
 
-def test_an_iterated_async_generator_is_named_as_unseen():
+def test_iterated_async_generator_is_unseen():
     async def numbers() -> AsyncIterator[int]:
         await pause()
         yield 1
@@ -129,7 +129,7 @@ def test_an_iterated_async_generator_is_named_as_unseen():
     coroutine.close()
 
 
-def test_trio_shows_an_iterated_async_generator():
+def test_trio_shows_iterated_async_generator():
     async def numbers() -> AsyncIterator[int]:
         await anyio.sleep(30)
         yield 1

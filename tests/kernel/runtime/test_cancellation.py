@@ -23,7 +23,7 @@ def shown(token):
     return token.state, token.is_cancelled, token.is_graceful, token.is_immediate
 
 
-def test_states_go_up_once_each_and_never_down():
+def test_states_only_rise():
     token = CancellationToken()
     assert token.request_graceful(reason="first") is True
     assert shown(token) == ("graceful", True, True, False)
@@ -37,7 +37,7 @@ def test_states_go_up_once_each_and_never_down():
     assert shown(token) == ("immediate", True, False, True)
 
 
-def test_reset_forgets_the_request_and_the_tools_but_neither_children_nor_callbacks():
+def test_reset_keeps_children_and_callbacks():
     token, child = CancellationToken(), CancellationToken()
     token.register_child(child)
     token.on_cancel(lambda: None)
@@ -53,7 +53,7 @@ def test_reset_forgets_the_request_and_the_tools_but_neither_children_nor_callba
 
 
 @given(st.lists(st.sampled_from(["graceful", "immediate", "reset"]), max_size=20))
-def test_a_request_reports_a_change_exactly_when_the_state_changed(program):
+def test_request_reports_change_exactly(program):
     token = CancellationToken()
     for step in program:
         before = token.state
@@ -71,14 +71,14 @@ def test_a_request_reports_a_change_exactly_when_the_state_changed(program):
     [0, -1, True, "5", float("nan"), float("inf"), 10**400, [1]],
     ids=lambda grace: f"{grace!r:.12}",
 )
-def test_grace_that_is_no_positive_number_is_refused_and_nothing_is_requested(grace):
+def test_invalid_grace_is_refused(grace):
     token = CancellationToken()
     with pytest.raises((TypeError, ValueError), match="number of seconds"):
         token.request_graceful(grace)
     assert token.state == "none"
 
 
-def test_of_many_threads_exactly_one_makes_the_change():
+def test_one_thread_makes_change():
     token = CancellationToken()
     ready, answers = threading.Barrier(8), []
 
@@ -99,7 +99,7 @@ def test_of_many_threads_exactly_one_makes_the_change():
 
 
 @pytest.mark.parametrize("level", ["graceful", "immediate"])
-def test_request_reaches_children_and_grandchildren_with_its_reason_and_never_the_parent(level):
+def test_request_reaches_descendants_only(level):
     parent, child, grandchild = CancellationToken(), CancellationToken(), CancellationToken()
     parent.register_child(child)
     child.register_child(grandchild)
@@ -110,7 +110,7 @@ def test_request_reaches_children_and_grandchildren_with_its_reason_and_never_th
     assert (child.state, grandchild.state) == ("immediate", "immediate")
 
 
-def test_child_registered_late_gets_the_present_state_at_once():
+def test_late_child_gets_present_state():
     graceful, immediate = CancellationToken(), CancellationToken()
     graceful.request_graceful(5, reason="why")
     immediate.request_immediate(reason="now")
@@ -123,7 +123,7 @@ def test_child_registered_late_gets_the_present_state_at_once():
     assert untouched.state == "none"
 
 
-def test_child_let_go_hears_nothing_more_however_often_it_was_registered():
+def test_detached_child_gets_nothing():
     parent, child, other = CancellationToken(), CancellationToken(), CancellationToken()
     for token in (child, other, child):
         parent.register_child(token)
@@ -133,7 +133,8 @@ def test_child_let_go_hears_nothing_more_however_often_it_was_registered():
     assert (child.state, other.state) == ("none", "immediate")
 
 
-def test_immediate_child_is_not_lowered_and_circles_end():
+def test_immediate_child_is_not_lowered():
+    """Circles of children end."""
     parent, child = CancellationToken(), CancellationToken()
     child.request_immediate()
     parent.register_child(child)
@@ -147,7 +148,7 @@ def test_immediate_child_is_not_lowered_and_circles_end():
 
 
 @pytest.mark.parametrize("wrong", [None, "token", object()])
-def test_child_must_be_a_token(wrong):
+def test_child_must_be_token(wrong):
     token = CancellationToken()
     with pytest.raises(TypeError, match="expected a CancellationToken"):
         token.register_child(wrong)
@@ -158,7 +159,7 @@ def test_child_must_be_a_token(wrong):
 # ── running tools ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_running_tools_are_known_by_call_and_by_name_as_copies():
+def test_running_tools_are_copies():
     token = CancellationToken()
     for call, name in (("1", "bash"), ("2", "bash"), ("3", "web")):
         token.register_tool_start(call, name)
@@ -181,7 +182,7 @@ def test_callback_must_be_callable(wrong):
 
 
 @pytest.mark.virtual_time
-async def test_callbacks_run_in_order_sync_or_async_every_time_and_whatever_the_state():
+async def test_callbacks_run_in_order_every_time():
     token, log = CancellationToken(), []
 
     async def slow():
@@ -197,7 +198,7 @@ async def test_callbacks_run_in_order_sync_or_async_every_time_and_whatever_the_
 
 
 @pytest.mark.virtual_time
-async def test_callback_that_fails_hangs_or_invents_a_cancellation_keeps_no_other_from_running(
+async def test_failing_callback_stops_no_other(
     caplog,
 ):
     token, log = CancellationToken(), []
@@ -224,7 +225,7 @@ async def test_callback_that_fails_hangs_or_invents_a_cancellation_keeps_no_othe
 
 
 @pytest.mark.virtual_time
-async def test_callbacks_run_to_their_end_while_their_caller_is_cancelled():
+async def test_callbacks_finish_under_cancelled_caller():
     token, log = CancellationToken(), []
 
     async def callback():
@@ -241,7 +242,7 @@ async def test_callbacks_run_to_their_end_while_their_caller_is_cancelled():
 # ── the session's side ───────────────────────────────────────────────────────────────────────────
 
 
-async def test_bound_scope_is_cancelled_by_an_immediate_request_only():
+async def test_immediate_request_cancels_bound_scope():
     token = CancellationToken()
     token.attach(Loop(), None, None)
     with anyio.CancelScope() as scope:
@@ -256,7 +257,7 @@ async def test_bound_scope_is_cancelled_by_an_immediate_request_only():
     token.detach()
 
 
-async def test_scope_bound_after_an_immediate_request_is_cancelled_at_once():
+async def test_late_bound_scope_is_cancelled_immediately():
     token = CancellationToken()
     token.request_immediate()
     scope = anyio.CancelScope()
@@ -264,7 +265,7 @@ async def test_scope_bound_after_an_immediate_request_is_cancelled_at_once():
     assert scope.cancel_called
 
 
-async def test_requests_are_handed_out_once_oldest_first_also_those_made_before_the_session_opened():
+async def test_requests_are_drained_once_in_order():
     token, announced = CancellationToken(), []
     token.request_graceful(3, reason="early")
     token.attach(Loop(), None, lambda: announced.extend(token._drain_requests()))

@@ -44,7 +44,7 @@ def no_collector() -> Iterator[None]:
 
 
 @both
-async def test_child_returns_the_result(run: Run):
+async def test_child_returns_result(run: Run):
     async def add(a: int, b: int) -> int:
         await anyio.lowlevel.checkpoint()
         return a + b
@@ -54,7 +54,7 @@ async def test_child_returns_the_result(run: Run):
 
 @both
 @pytest.mark.parametrize("kind", [KeyError, KeyboardInterrupt, SystemExit])
-async def test_child_error_leaves_unchanged(run: Run, kind: type[BaseException]):
+async def test_child_error_is_unchanged(run: Run, kind: type[BaseException]):
     error = kind("mine")
 
     async def fail() -> None:
@@ -67,7 +67,7 @@ async def test_child_error_leaves_unchanged(run: Run, kind: type[BaseException])
 
 
 @both
-async def test_child_has_its_own_context(run: Run):
+async def test_child_has_own_context(run: Run):
     async def change() -> str:
         before = variable.get()
         variable.set("inside")
@@ -119,7 +119,7 @@ async def test_cancelled_scope_waits_for_shielded_child():
     assert done == ["closed"]
 
 
-async def test_result_of_shielded_child_is_returned_in_a_cancelled_scope():
+async def test_result_of_shielded_child_survives_cancelled_scope():
     async def finish(scope: anyio.CancelScope) -> str:
         scope.cancel()
         await anyio.sleep(1)
@@ -184,7 +184,7 @@ async def test_error_of_cancelled_child_is_raised():
             await run_in_child(fail, name="fail")
 
 
-async def test_swallowed_cancellation_reaches_the_caller():
+async def test_swallowed_cancellation_reaches_caller():
     async def swallow() -> str:
         with suppress(anyio.get_cancelled_exc_class()):
             await anyio.sleep_forever()
@@ -198,7 +198,7 @@ async def test_swallowed_cancellation_reaches_the_caller():
 
 
 @pytest.mark.virtual_time
-async def test_deadline_of_the_caller_ends_the_child():
+async def test_caller_deadline_ends_child():
     began = anyio.current_time()
     with anyio.move_on_after(7) as scope:
         await run_in_child(anyio.sleep, 100, name="sleep")
@@ -373,7 +373,7 @@ async def test_native_cancel_at_completion_is_not_lost(run: Run, ending: str):
 @pytest.mark.parametrize("times", [1, 2])
 @both
 @on_asyncio
-async def test_native_cancel_at_any_round_ends_the_child(run: Run, times: int, turns: int):
+async def test_native_cancel_at_any_round(run: Run, times: int, turns: int):
     running = []
 
     async def work() -> None:
@@ -402,7 +402,7 @@ async def test_native_cancel_at_any_round_ends_the_child(run: Run, times: int, t
 
 
 @on_asyncio
-async def test_native_timeout_becomes_a_timeout_error():
+async def test_native_timeout_becomes_timeout_error():
     log = []
 
     async def unwind() -> None:
@@ -423,7 +423,7 @@ async def test_native_timeout_becomes_a_timeout_error():
 
 @both
 @on_asyncio
-async def test_scope_does_not_swallow_a_native_cancel(run: Run):
+async def test_scope_keeps_native_cancel(run: Run):
     log: list[str] = []
     release = asyncio.Event()
 
@@ -454,7 +454,7 @@ async def test_scope_does_not_swallow_a_native_cancel(run: Run):
 @both
 @pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])
 @on_asyncio
-async def test_native_cancel_beside_a_scope_comes_before_an_error(run: Run, order: str):
+async def test_native_cancel_beside_scope_precedes_error(run: Run, order: str):
     async def work() -> None:
         try:
             await asyncio.sleep(10)
@@ -483,7 +483,7 @@ async def test_native_cancel_beside_a_scope_comes_before_an_error(run: Run, orde
 
 
 @on_asyncio
-async def test_error_comes_before_a_scope_that_cancels_again():
+async def test_error_precedes_recancelling_scope():
     async def work() -> None:
         try:
             await asyncio.sleep(10)
@@ -498,7 +498,7 @@ async def test_error_comes_before_a_scope_that_cancels_again():
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 @both
-def test_interrupt_in_a_child_leaves_its_neighbours_alone(run: Run, kind: type[BaseException]):
+def test_interrupt_in_child_leaves_neighbours(run: Run, kind: type[BaseException]):
     async def main() -> str:
         neighbour = asyncio.get_running_loop().create_task(asyncio.sleep(1, "well"))
 
@@ -538,7 +538,7 @@ def test_cancelled_child_keeps_nothing_alive(run: Run):
 
 @both
 @on_asyncio
-async def test_child_is_an_ordinary_named_task(run: Run):
+async def test_child_is_ordinary_named_task(run: Run):
     caller = asyncio.current_task()
 
     async def work() -> tuple[object, bool]:
@@ -569,7 +569,7 @@ async def test_child_runs_under_any_task_factory(run: Run):
 
 @both
 @on_asyncio
-async def test_scope_cancelled_by_the_first_step(run: Run):
+async def test_scope_cancelled_by_first_step(run: Run):
     with anyio.CancelScope() as outer:
 
         async def work() -> str:

@@ -60,9 +60,7 @@ class Resource:
         self.log.append("closed")
 
 
-async def test_cleanup_that_one_module_pushes_twice_runs_once_and_those_of_several_owners_all_run(
-    stack, log
-):
+async def test_repeated_cleanup_runs_once_per_owner(stack, log):
     function, resource, other = noting(log, "function"), Resource(log), Resource(log)
     for cleanup in (
         function,
@@ -78,7 +76,7 @@ async def test_cleanup_that_one_module_pushes_twice_runs_once_and_those_of_sever
     assert log == ["function"] * 3 + ["closed"] * 2 + ["function"]
 
 
-async def test_cleanup_pushed_by_a_cleanup_runs_next(stack, log):
+async def test_pushed_cleanup_runs_next(stack, log):
     stack.push(noting(log, "first"), None)
     stack.push(lambda: stack.push(noting(log, "pushed late"), None), None)
     await unwind(stack)
@@ -96,7 +94,7 @@ class Name(str):  # noqa: SLOT000 — it has an attribute
         return str.__eq__(self, other)
 
 
-async def test_each_step_is_looked_at_a_fixed_number_of_times_however_many_there_are(stack, log):
+async def test_step_inspection_is_constant(stack, log):
     steps, owner = 500, Name("a")
     for number in range(steps):
         stack.push(functools.partial(log.append, number), "a")
@@ -105,7 +103,7 @@ async def test_each_step_is_looked_at_a_fixed_number_of_times_however_many_there
     assert owner.looks <= 2 * steps  # once to count them, once to run each
 
 
-async def test_step_that_became_unnecessary_is_forgotten(stack, log):
+async def test_unnecessary_step_is_forgotten(stack, log):
     entry = stack.push(noting(log, 1), "a")
     stack.discard(entry)
     stack.discard(entry)
@@ -116,7 +114,7 @@ async def test_step_that_became_unnecessary_is_forgotten(stack, log):
 # ── deadlines ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_step_that_comes_back_late_is_reported_as_late(stack):
+async def test_late_step_is_reported(stack):
     async def refuse():
         with anyio.CancelScope(shield=True):
             await anyio.sleep(12)
@@ -126,9 +124,7 @@ async def test_step_that_comes_back_late_is_reported_as_late(stack):
     assert failure.overran
 
 
-async def test_when_time_runs_short_every_remaining_step_gets_a_part_and_the_whole_ends_in_time(
-    stack, log
-):
+async def test_remaining_steps_share_short_time(stack, log):
     for number in range(5):
         stack.push(hanging(log, number), None)
     began = anyio.current_time()
@@ -146,7 +142,7 @@ async def test_when_time_runs_short_every_remaining_step_gets_a_part_and_the_who
 @pytest.mark.parametrize(
     ("each", "total", "ends"), [(None, 8, [7.9, 8]), (7, None, [7, 14]), (3, 100, [3, 6])], ids=repr
 )
-async def test_either_deadline_may_be_left_out(stack, log, each, total, ends):
+async def test_either_deadline_may_be_omitted(stack, log, each, total, ends):
     stack.push(hanging(log, 1), None)
     stack.push(hanging(log, 2), None)
     began = anyio.current_time()
@@ -158,7 +154,7 @@ async def test_either_deadline_may_be_left_out(stack, log, each, total, ends):
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "cleanup", {}])
-async def test_what_cannot_be_called_is_no_cleanup(wrong):
+async def test_uncallable_cleanup_is_refused(wrong):
     coordinator = ModuleCoordinator()
     coordinator.register_cleanup(wrong)
     coordinator.view_for("a").register_cleanup(wrong)
@@ -166,7 +162,7 @@ async def test_what_cannot_be_called_is_no_cleanup(wrong):
     await coordinator.cleanup()
 
 
-async def test_steps_that_add_steps_end_with_the_time(stack):
+async def test_steps_adding_steps_are_bounded(stack):
     ran: list[float] = []
     started: list[float] = []
 

@@ -42,7 +42,7 @@ async def outcome(series: Calls | SingleCall, call: Awaitable[Any], seconds: flo
         max_size=6,
     )
 )
-async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_are_blamed(calls):
+async def test_each_call_has_own_time(calls):
     series = Calls()
     try:
         for duration, seconds in calls:
@@ -63,7 +63,7 @@ async def test_every_call_of_a_series_gets_its_own_time_and_only_the_late_ones_a
         series.close()
 
 
-async def test_a_limit_is_shared_by_all_calls_of_the_series():
+async def test_limit_is_shared_by_all_calls():
     series = Calls(limit=5)
     began = anyio.current_time()
     assert await outcome(series, answer_after(3), 4) == "after 3"
@@ -73,7 +73,7 @@ async def test_a_limit_is_shared_by_all_calls_of_the_series():
     series.close()
 
 
-async def test_a_call_that_comes_back_late_without_noticing_its_cancellation_has_overrun():
+async def test_unnoticed_late_call_has_overrun():
     async def stubborn() -> str:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(10)
@@ -85,7 +85,7 @@ async def test_a_call_that_comes_back_late_without_noticing_its_cancellation_has
     series.close()
 
 
-async def test_a_call_that_turns_its_cancellation_into_an_error_has_overrun():
+async def test_error_from_cancellation_is_overrun():
     async def translating() -> None:
         try:
             await anyio.sleep(10)
@@ -97,7 +97,7 @@ async def test_a_call_that_turns_its_cancellation_into_an_error_has_overrun():
     series.close()
 
 
-async def test_a_call_that_overran_inside_a_task_group_of_its_own_has_overrun():
+async def test_overrun_inside_task_group():
     async def grouping() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(anyio.sleep, 10)
@@ -111,7 +111,8 @@ async def test_a_call_that_overran_inside_a_task_group_of_its_own_has_overrun():
     series.close()
 
 
-async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series_usable():
+async def test_caller_cancellation_propagates():
+    """The deadline stays usable."""
     series = Calls()
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -125,7 +126,7 @@ async def test_the_callers_own_cancellation_passes_through_and_leaves_the_series
 
 
 @pytest.mark.parametrize("callers", [1, 3], ids=["earlier", "at the same moment"])
-async def test_the_callers_deadline_is_not_taken_for_the_calls_own(callers):
+async def test_caller_deadline_is_not_calls_own(callers):
     with anyio.move_on_after(callers) as scope:
         series = Calls()
         try:
@@ -136,7 +137,7 @@ async def test_the_callers_deadline_is_not_taken_for_the_calls_own(callers):
     assert scope.cancelled_caught
 
 
-async def test_a_closed_series_leaves_no_deadline_behind():
+async def test_closed_series_leaves_no_deadline():
     effective = anyio.current_effective_deadline()
     series = Calls()
     await outcome(series, answer_after(1), 2)
@@ -153,7 +154,7 @@ async def test_a_closed_series_leaves_no_deadline_behind():
 
 @pytest.mark.parametrize("at", [0.0, 3.0])
 @on_asyncio
-async def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
+async def test_native_cancel_at_deadline_propagates(at):
     async def calling() -> None:
         series = Calls()
         try:
@@ -171,7 +172,7 @@ async def test_a_native_cancel_passes_through_also_at_the_very_deadline(at):
 
 
 @on_asyncio
-async def test_an_overrun_leaves_no_cancellation_pending_in_the_task():
+async def test_overrun_leaves_no_pending_cancellation():
     series = Calls()
     await outcome(series, answer_after(10), 3)
     series.close()
@@ -243,13 +244,13 @@ def old_fashioned() -> Generator[Any, Any, str]:
         "iterator-with-throw",
     ],
 )
-async def test_whatever_can_be_awaited_can_be_run(make, expected):
+async def test_any_awaitable_can_be_run(make, expected):
     series = Calls()
     assert await series.run(make(), 3, "call") == expected
     series.close()
 
 
-async def test_a_call_may_catch_what_is_thrown_into_it_and_go_on():
+async def test_call_may_catch_and_continue():
     async def catching() -> str:
         with anyio.CancelScope() as scope:
             scope.cancel()
@@ -265,7 +266,7 @@ async def test_a_call_may_catch_what_is_thrown_into_it_and_go_on():
     series.close()
 
 
-async def test_await_location_of_a_call_is_seen_through_the_deadline_group():
+async def test_await_location_through_deadline_group():
     series = Calls()
     found: list[str] = []
 
@@ -284,13 +285,10 @@ async def test_await_location_of_a_call_is_seen_through_the_deadline_group():
         running = series.run(call(), 10, "call")
         await running
         series.close()
-    assert (
-        "in test_await_location_of_a_call_is_seen_through_the_deadline_group.<locals>.deep"
-        in found[0]
-    )
+    assert "in test_await_location_through_deadline_group.<locals>.deep" in found[0]
 
 
-async def test_a_call_that_failed_leaves_no_reference_cycle():
+async def test_failed_call_leaves_no_reference_cycle():
     class Held:
         pass
 

@@ -29,7 +29,7 @@ from tests._support.backends_alone import run_on, run_on_asyncio
 # ── telling cancellations apart ──────────────────────────────────────────────────────────────────
 
 
-async def test_the_backends_own_cancellation_is_real():
+async def test_backend_cancellation_is_real():
     seen = []
     with anyio.CancelScope() as scope:
         scope.cancel()
@@ -41,7 +41,7 @@ async def test_the_backends_own_cancellation_is_real():
     assert seen == [True, True]
 
 
-async def test_an_asyncio_cancellation_made_by_hand_is_of_the_type_but_not_real():
+async def test_manual_asyncio_cancellation_is_not_real():
     assert is_cancellation_type(asyncio.CancelledError())
     assert not is_real_cancellation(asyncio.CancelledError())
 
@@ -49,7 +49,7 @@ async def test_an_asyncio_cancellation_made_by_hand_is_of_the_type_but_not_real(
 # ── the loop ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_scope_made_here_is_like_one_that_anyio_makes():
+async def test_made_scope_equals_anyio_scope():
     for _ in range(2):  # the second one comes by the short way
         made, usual = cancel_scope(5.0, shield=True), anyio.CancelScope(deadline=5.0, shield=True)
         assert type(made) is type(usual)
@@ -61,19 +61,19 @@ async def test_a_scope_made_here_is_like_one_that_anyio_makes():
     assert scope.cancelled_caught
 
 
-async def test_the_bare_clock_is_anyios_clock():
+async def test_bare_clock_is_anyio_clock():
     clock = loop_clock()
     assert anyio.current_time() <= clock() <= anyio.current_time()
 
 
-async def test_the_raw_task_is_the_one_that_runs():
+async def test_raw_task_is_running_task():
     assert id(current_raw_task()) == anyio.get_current_task().id
 
 
 @pytest.mark.parametrize(
     "elsewhere", [False, True], ids=["called on it", "called in another thread"]
 )
-async def test_soon_runs_on_the_loops_thread_after_the_present_step(elsewhere):
+async def test_soon_runs_on_loop_thread_afterwards(elsewhere):
     ran: list[int] = []
     called = anyio.Event()
     loop = Loop()
@@ -94,7 +94,7 @@ async def test_soon_runs_on_the_loops_thread_after_the_present_step(elsewhere):
     assert ran == [threading.get_ident()]
 
 
-async def test_soon_keeps_the_order_of_one_thread():
+async def test_soon_keeps_order_of_thread():
     order: list[int] = []
     done = anyio.Event()
     loop = Loop()
@@ -110,7 +110,7 @@ async def test_soon_keeps_the_order_of_one_thread():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_soon_wakes_the_loop_from_a_signal_handler(backend):
+def test_soon_wakes_loop_from_signal_handler(backend):
     async def main() -> str:
         called = anyio.Event()
         loop = Loop()
@@ -129,7 +129,7 @@ def test_soon_wakes_the_loop_from_a_signal_handler(backend):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_soon_does_nothing_once_the_loop_has_ended(backend):
+def test_soon_after_loop_end_does_nothing(backend):
     async def main() -> Loop:
         return Loop()
 
@@ -141,7 +141,7 @@ def test_soon_does_nothing_once_the_loop_has_ended(backend):
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_whether_the_loop_has_ended_is_known_on_it_without_waking_it(backend):
+def test_ended_loop_is_detected_without_waking(backend):
     async def main() -> Loop:
         loop = Loop()
         assert not loop.has_ended()
@@ -153,7 +153,7 @@ def test_whether_the_loop_has_ended_is_known_on_it_without_waking_it(backend):
     assert run_on(backend, main).has_ended()
 
 
-async def test_a_loop_of_one_backend_is_not_the_running_one_of_the_other():
+async def test_loop_of_other_backend_is_not_running():
     loops: list[Loop] = []
 
     async def main() -> None:
@@ -181,7 +181,7 @@ def spawning(group: TaskGroup) -> Spawn:
 @pytest.mark.parametrize(
     "cancelled", [False, True], ids=["undisturbed", "its task group is cancelled"]
 )
-async def test_a_timer_fires_once_at_its_time(cancelled):
+async def test_timer_fires_once_on_time(cancelled):
     fired: list[float] = []
     began = anyio.current_time()
     async with anyio.create_task_group() as group:
@@ -194,7 +194,7 @@ async def test_a_timer_fires_once_at_its_time(cancelled):
 
 
 @pytest.mark.virtual_time
-async def test_a_timer_that_is_stopped_never_fires():
+async def test_stopped_timer_never_fires():
     fired: list[int] = []
     async with anyio.create_task_group() as group:
         stop = start_timer(30, lambda: fired.append(1), spawning(group))
@@ -205,7 +205,7 @@ async def test_a_timer_that_is_stopped_never_fires():
     assert fired == []
 
 
-def test_without_a_task_to_live_in_there_is_a_timer_on_asyncio_only():
+def test_timer_without_task_is_asyncio_only():
     async def main() -> list[int]:
         fired: list[int] = []
         stop = start_timer(30, lambda: fired.append(1), None)

@@ -41,7 +41,7 @@ def with_cleanup(log, name):
 # ── structured mounts ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_service_outlives_its_users_also_when_the_surroundings_are_cancelled(log):
+async def test_service_outlives_users_under_cancellation(log):
     hooks = {
         "hooks-service": structured(log, "service", leaving=2),
         "hooks-user": structured(log, "user", leaving=2),
@@ -52,7 +52,7 @@ async def test_service_outlives_its_users_also_when_the_surroundings_are_cancell
     assert log == ["service entered", "user entered", "user left", "service left"]
 
 
-async def test_instance_that_a_structured_mount_yields_is_mounted_and_a_callable_is_no_cleanup(log):
+async def test_structured_instance_is_mounted(log):
     called = structured(log, "b", value=lambda: log.append("called"))
     session = agent(
         tools={"tool-a": structured(log, "a", value=Echo("mine"))}, hooks={"hooks-b": called}
@@ -87,9 +87,7 @@ async def refuse_to_close():
 @pytest.mark.parametrize(
     ("leave", "seconds", "overran"), [(refuse_to_close, 2, False), (anyio.sleep_forever, 11, True)]
 )
-async def test_module_that_enters_after_its_opening_was_cancelled_leaves_in_its_time_and_is_reported(
-    log, leave, seconds, overran
-):
+async def test_late_entering_module_is_left_and_reported(log, leave, seconds, overran):
     session = agent(
         hooks={"hooks-a": structured(log, "a"), "hooks-late": entering_all_the_same(log, leave)}
     )
@@ -107,7 +105,7 @@ async def test_module_that_enters_after_its_opening_was_cancelled_leaves_in_its_
     )
 
 
-async def test_error_of_a_module_whose_entering_was_cancelled_is_reported(log):
+async def test_error_of_cancelled_entering_is_reported(log):
     @asynccontextmanager
     async def mount(coordinator, config):
         try:
@@ -142,9 +140,7 @@ def crashing(trigger, error):
     return mount
 
 
-async def test_hosted_module_that_crashes_is_announced_and_ends_neither_session_nor_neighbours(
-    log, caplog
-):
+async def test_crashed_hosted_module_is_contained(log, caplog):
     trigger = anyio.Event()
     hooks = {
         "hooks-a": structured(log, "a"),
@@ -165,7 +161,7 @@ async def test_hosted_module_that_crashes_is_announced_and_ends_neither_session_
     assert session.cleanup_failures == []
 
 
-async def test_structured_mount_of_a_session_opened_by_hand_asks_for_async_with(log):
+async def test_structured_mount_needs_async_with(log):
     session = agent(hooks={"hooks-a": structured(log, "a")})
     await session.initialize()
     [failure] = session.failures
@@ -188,7 +184,7 @@ async def service(log, name):
         log.append(f"{name} left")
 
 
-async def test_module_may_host_managers_by_hand_and_leave_them_early(log):
+async def test_manually_hosted_manager_may_leave_early(log):
     async with agent() as session:
         leave = await session.coordinator.host(service(log, "a"))
         await session.coordinator.view_for("tool-x").host(service(log, "b"))
@@ -198,9 +194,7 @@ async def test_module_may_host_managers_by_hand_and_leave_them_early(log):
     assert log == ["a entered", "b entered", "a left", "b left"]
 
 
-async def test_manager_whose_entering_by_hand_is_cancelled_is_gone_before_the_caller_goes_on(
-    log, caplog
-):
+async def test_cancelled_entering_removes_manager(log, caplog):
     manager = entering_all_the_same(log, refuse_to_close)(None, {})
     async with agent() as session:
         with anyio.move_on_after(1) as scope:
@@ -212,7 +206,7 @@ async def test_manager_whose_entering_by_hand_is_cancelled_is_gone_before_the_ca
     assert session.cleanup_failures == []
 
 
-async def test_error_of_entering_or_leaving_by_hand_is_the_callers():
+async def test_manual_hosting_error_is_callers():
     @asynccontextmanager
     async def broken(when):
         if when == "entering":
@@ -229,7 +223,7 @@ async def test_error_of_entering_or_leaving_by_hand_is_the_callers():
     assert session.cleanup_failures == []
 
 
-async def test_cancellation_made_up_while_entering_is_a_failure_of_the_module():
+async def test_invented_cancellation_is_module_failure():
     cancelled = anyio.get_cancelled_exc_class()
 
     class Inventing:
@@ -247,7 +241,7 @@ async def test_cancellation_made_up_while_entering_is_a_failure_of_the_module():
 # ── background work ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_background_work_keeps_its_place_also_when_the_surroundings_are_cancelled(log):
+async def test_background_work_survives_surrounding_cancellation(log):
     async def work():
         try:
             await anyio.sleep_forever()
@@ -265,7 +259,7 @@ async def test_background_work_keeps_its_place_also_when_the_surroundings_are_ca
     assert log == ["user entered", "user left", "service stopped"]
 
 
-async def test_crash_of_background_work_is_contained_named_and_announced(caplog):
+async def test_background_crash_is_contained_and_announced(caplog):
     async def crash():
         await anyio.sleep(1)
         raise OSError("lost")
@@ -295,7 +289,7 @@ async def test_crash_of_background_work_is_contained_named_and_announced(caplog)
     [OSError("lost"), ExceptionGroup("several", [OSError()]), KeyboardInterrupt()],
     ids=repr,
 )
-async def test_fatal_crash_ends_the_session_and_leaves_as_itself(log, error):
+async def test_fatal_crash_ends_session(log, error):
     async def crash():
         await anyio.sleep(1)
         raise error
@@ -316,7 +310,7 @@ async def test_fatal_crash_ends_the_session_and_leaves_as_itself(log, error):
     assert events[0][1]["fatal"] is True
 
 
-async def test_error_of_the_body_is_not_lost_beside_a_fatal_crash():
+async def test_body_error_survives_fatal_crash():
     async def crash():
         raise OSError("lost")
 
@@ -329,7 +323,7 @@ async def test_error_of_the_body_is_not_lost_beside_a_fatal_crash():
                 raise LookupError("mine")
 
 
-async def test_background_work_that_refuses_to_stop_is_waited_for_and_reported():
+async def test_uncancellable_background_work_is_reported():
     done = []
 
     async def refuse():
@@ -346,7 +340,7 @@ async def test_background_work_that_refuses_to_stop_is_waited_for_and_reported()
     assert (failure.what, failure.overran) == ("background task 'stubborn'", True)
 
 
-async def test_work_started_by_a_cleanup_is_stopped_as_well(log):
+async def test_work_started_by_cleanup_is_stopped(log):
     async def work():
         try:
             await anyio.sleep_forever()
@@ -363,7 +357,7 @@ async def test_work_started_by_a_cleanup_is_stopped_as_well(log):
     assert log == ["stopped"]
 
 
-async def test_work_that_comes_when_everything_was_cleaned_up_is_refused(log):
+async def test_work_after_cleanup_is_refused(log):
     def fail():
         raise ValueError("broke")
 
@@ -387,7 +381,7 @@ async def test_work_that_comes_when_everything_was_cleaned_up_is_refused(log):
     ]
 
 
-async def test_structured_module_is_left_before_its_cleanups_run():
+async def test_structured_module_leaves_before_cleanups():
     order: list[str] = []
 
     @asynccontextmanager

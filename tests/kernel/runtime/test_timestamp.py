@@ -34,26 +34,26 @@ def stamps_at(*nanoseconds: int) -> list[str]:
         return [timestamp() for _ in nanoseconds]
 
 
-def test_a_stamp_is_the_present_moment():
+def test_stamp_is_present_moment():
     before = datetime.now(UTC)
     stamped = datetime.fromisoformat(timestamp())
     assert before - timedelta(microseconds=1) <= stamped <= datetime.now(UTC)
 
 
 @given(st.lists(moments, min_size=1, max_size=6))
-def test_every_moment_reads_back_as_itself_whatever_second_was_stamped_before(nanoseconds):
+def test_every_moment_reads_back(nanoseconds):
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     read = [datetime.fromisoformat(text) for text in stamps_at(*nanoseconds)]
     assert read == [epoch + timedelta(microseconds=moment // 1000) for moment in nanoseconds]
 
 
 @given(st.lists(moments, min_size=2, max_size=6))
-def test_stamps_sort_as_their_moments_do(nanoseconds):
+def test_stamps_sort_as_moments(nanoseconds):
     in_order = sorted(nanoseconds)
     assert stamps_at(*in_order) == sorted(stamps_at(*in_order))
 
 
-def test_threads_never_see_the_text_of_another_second():
+def test_threads_see_own_second_only():
     problems: list[str] = []
 
     def stamp_often() -> None:

@@ -68,9 +68,7 @@ async def call(series: Calls, awaitable: Any, seconds: float | None, label: str 
     ],
     ids=["ends in time", "unwinds within a second", "refuses"],
 )
-async def test_a_call_that_refuses_is_reported_at_its_deadline_and_then_at_growing_intervals(
-    made, times
-):
+async def test_stubborn_call_is_reported_at_growing_intervals(made, times):
     async with reporting() as reports:
         series = Calls(reports.watch)
         await call(series, made(), 5)
@@ -79,7 +77,7 @@ async def test_a_call_that_refuses_is_reported_at_its_deadline_and_then_at_growi
     assert reports.times == times
 
 
-async def test_a_report_names_call_task_place_and_times():
+async def test_report_names_call_task_and_times():
     async with reporting() as reports:
         series = Calls(reports.watch)
         await call(series, refuse(9), 5, "handler 'slow'")
@@ -93,7 +91,7 @@ async def test_a_report_names_call_task_place_and_times():
 
 
 @pytest.mark.parametrize("before", [300, None], ids=["a longer one", "none"])
-async def test_a_short_deadline_after_a_longer_one_or_none_is_noticed_at_its_own_time(before):
+async def test_short_deadline_after_long_is_noticed(before):
     async with reporting() as reports:
         series = Calls(reports.watch)
         await call(series, anyio.sleep(1), before, "patient")
@@ -102,7 +100,7 @@ async def test_a_short_deadline_after_a_longer_one_or_none_is_noticed_at_its_own
     assert [(at, report.label) for at, report in reports.taken] == [(4, "refusing")]
 
 
-async def test_each_call_of_a_series_is_reported_from_the_first_interval_on():
+async def test_each_call_restarts_report_intervals():
     async with reporting() as reports:
         series = Calls(reports.watch)
         await call(series, refuse(4.5), 1, "first")  # over at 4.5
@@ -116,7 +114,7 @@ async def test_each_call_of_a_series_is_reported_from_the_first_interval_on():
     ]
 
 
-async def test_calls_of_several_tasks_are_reported_side_by_side():
+async def test_calls_of_tasks_are_reported_separately():
     async with reporting() as reports:
 
         async def one(seconds: float, label: str) -> None:
@@ -130,7 +128,7 @@ async def test_calls_of_several_tasks_are_reported_side_by_side():
     assert [(at, report.label) for at, report in reports.taken] == [(4, "short"), (10, "long")]
 
 
-async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_one():
+async def test_finished_calls_deadline_spares_next_one():
     async with reporting() as reports:
 
         async def neighbour() -> None:
@@ -152,7 +150,7 @@ async def test_the_deadline_of_a_call_that_is_over_is_not_held_against_the_next_
     assert reports.taken == []
 
 
-async def test_a_stopped_watch_reports_nothing_more_and_takes_nothing_in():
+async def test_stopped_watch_reports_nothing():
     async with reporting() as reports:
         series = Calls(reports.watch)
 
@@ -169,7 +167,7 @@ async def test_a_stopped_watch_reports_nothing_more_and_takes_nothing_in():
     assert reports.times == [6]
 
 
-async def test_a_finished_call_is_not_kept_by_the_watch():
+async def test_finished_call_is_not_kept_alive():
     async with reporting() as reports:
         series = Calls(reports.watch)
         await series.run(anyio.lowlevel.checkpoint(), 5, "label")
@@ -189,7 +187,7 @@ def overdue(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session_opens(caplog):
+async def test_uncancellable_mount_is_logged_during_opening(caplog):
     async def mount(coordinator: Any, config: Any) -> None:
         await refuse(4)
 
@@ -203,7 +201,7 @@ async def test_a_mount_that_refuses_its_cancellation_is_logged_while_the_session
     assert "it had 2 s and is 1 s over" in logged
 
 
-async def test_a_refusing_cleanup_of_an_opening_that_failed_at_once_is_logged(caplog):
+async def test_uncancellable_cleanup_of_opening_is_logged(caplog):
     async def mount(coordinator: Any, config: Any) -> None:
         raise ValueError("wrong")
 
@@ -215,7 +213,7 @@ async def test_a_refusing_cleanup_of_an_opening_that_failed_at_once_is_logged(ca
     assert "cleanup of the application" in logged
 
 
-async def test_a_collected_handler_that_refuses_its_cancellation_is_announced_too():
+async def test_uncancellable_collected_handler_is_announced():
     heard: list[dict[str, Any]] = []
 
     async def mount(coordinator: Any, config: Any) -> None:

@@ -44,7 +44,7 @@ OBSERVERS = [
 
 @pytest.mark.parametrize("cleanups", [0, 3])
 @pytest.mark.parametrize("events", [*([event] for event in OBSERVERS), OBSERVERS], ids=",".join)
-async def test_closing_ends_within_its_teardown_however_many_observers_hang(events, cleanups):
+async def test_closing_is_bounded_despite_hanging_observers(events, cleanups):
     session = agent(session={"deadlines": {"teardown": 2, "cleanup": 1.5}})
     async with session:
         coordinator = session.coordinator
@@ -63,7 +63,7 @@ async def test_closing_ends_within_its_teardown_however_many_observers_hang(even
     assert session.statistics().state == "closed"
 
 
-async def test_events_after_closing_have_their_own_time_again():
+async def test_events_after_closing_have_own_time():
     session = agent(session={"deadlines": {"teardown": 2}})
     async with session:
         pass
@@ -82,7 +82,7 @@ async def test_events_after_closing_have_their_own_time_again():
 
 
 @pytest.mark.parametrize("error", [None, ValueError("of the body")], ids=["left", "raised"])
-async def test_a_session_left_in_another_task_is_closed_and_reported_in_words(error):
+async def test_session_left_in_other_task_is_reported(error):
     closed: list[str] = []
     session = agent()
     entered, release = anyio.Event(), anyio.Event()
@@ -119,7 +119,7 @@ async def test_a_session_left_in_another_task_is_closed_and_reported_in_words(er
     assert session.statistics().state == "closed"
 
 
-def test_a_fixture_whose_ends_run_in_two_tasks_gets_the_worded_error():
+def test_fixture_in_two_tasks_gets_worded_error():
     """As pytest-asyncio runs async generator fixtures: each step in a task of its own."""
 
     async def fixture() -> AsyncIterator[AmplifierSession]:
@@ -142,7 +142,7 @@ def test_a_fixture_whose_ends_run_in_two_tasks_gets_the_worded_error():
 # ── another loop ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_session_is_not_closed_from_another_loop_while_its_own_is_running():
+async def test_session_is_not_closed_from_running_loop():
     async with agent() as session:
 
         def elsewhere() -> None:
@@ -155,7 +155,7 @@ async def test_a_session_is_not_closed_from_another_loop_while_its_own_is_runnin
 
 
 @pytest.mark.parametrize("first", ["asyncio", "trio"])
-def test_a_session_whose_loop_has_ended_can_be_closed_on_another(first):
+def test_session_of_ended_loop_closes_elsewhere(first):
     closed: list[str] = []
     session = agent()
     run_on(first, session.initialize)
@@ -168,7 +168,7 @@ def test_a_session_whose_loop_has_ended_can_be_closed_on_another(first):
 
 
 @pytest.mark.parametrize("structured", [False, True], ids=["plain", "structured"])
-async def test_a_stop_reaches_a_child_that_is_still_opening(structured):
+async def test_stop_reaches_opening_child(structured):
     log: list[str] = []
 
     async def plain(coordinator: Any, config: Any) -> None:
@@ -203,7 +203,7 @@ async def test_a_stop_reaches_a_child_that_is_still_opening(structured):
 
 
 @pytest.mark.parametrize("steps", range(4))
-async def test_a_stop_right_after_the_opening_has_begun_ends_it(steps):
+async def test_early_stop_ends_opening(steps):
     has_begun = False
 
     async def hang(coordinator: Any, config: Any) -> None:
@@ -229,7 +229,7 @@ async def test_a_stop_right_after_the_opening_has_begun_ends_it(steps):
 # ── quick turns, many tasks, being dropped ───────────────────────────────────────────────────────
 
 
-async def test_quick_turns_in_a_row_let_a_deadline_around_them_pass():
+async def test_quick_turns_let_deadline_pass():
     async with agent() as session:
         turns = 0
         with anyio.move_on_after(5) as scope:
@@ -241,7 +241,7 @@ async def test_quick_turns_in_a_row_let_a_deadline_around_them_pass():
         assert turns == 3
 
 
-async def test_starting_and_ending_background_work_costs_the_same_however_much_there_is():
+async def test_background_work_cost_is_constant():
     async def calls_for(count: int) -> int:
         async with agent() as session:
             with counted_calls() as calls:
@@ -256,7 +256,7 @@ async def test_starting_and_ending_background_work_costs_the_same_however_much_t
 
 
 @pytest.mark.filterwarnings("default::ResourceWarning")
-def test_an_open_session_that_is_dropped_gives_a_resource_warning():
+def test_dropped_open_session_gives_resource_warning():
     async def forget() -> None:
         session = agent(session_id="forgotten")
         await session.initialize()

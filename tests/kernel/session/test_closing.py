@@ -22,7 +22,7 @@ def failing_cleanup() -> None:
     raise ValueError("cleanup")
 
 
-async def test_async_handlers_hear_of_a_cleanup_that_failed_though_nothing_waited_before():
+async def test_async_handlers_get_cleanup_failure():
     heard: list[str] = []
 
     async def handler(event: str, data: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ async def test_async_handlers_hear_of_a_cleanup_that_failed_though_nothing_waite
     assert heard == ["cleanup:failed"]
 
 
-async def test_a_cleanup_that_is_registered_while_closing_may_wait():
+async def test_cleanup_registered_while_closing_may_wait():
     log: list[str] = []
 
     async def late() -> None:
@@ -57,7 +57,7 @@ async def test_a_cleanup_that_is_registered_while_closing_may_wait():
     assert [failure.what for failure in session.cleanup_failures] == ["cleanup"]
 
 
-async def test_a_cleanup_that_waited_for_one_opening_leaves_the_next_one_whole():
+async def test_stale_cleanup_leaves_next_opening_whole():
     """The session is closed and opened again before the waiting call gets to run."""
     log: list[str] = []
     mounts = 0
@@ -100,7 +100,7 @@ async def test_a_cleanup_that_waited_for_one_opening_leaves_the_next_one_whole()
 # ── children ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_closing_stops_the_turn_of_a_child_that_runs_elsewhere():
+async def test_closing_stops_turn_of_child():
     begun, ended = anyio.Event(), anyio.Event()
     problems: list[Any] = []
 
@@ -125,7 +125,7 @@ async def test_closing_stops_the_turn_of_a_child_that_runs_elsewhere():
     assert problems == ["the session it was forked from was closed"] * 2
 
 
-async def test_a_child_is_not_opened_after_its_parent_has_closed():
+async def test_child_of_closed_parent_is_not_opened():
     async with agent() as parent:
         child = parent.fork(session_id="child")
     with pytest.raises(
@@ -138,7 +138,7 @@ async def test_a_child_is_not_opened_after_its_parent_has_closed():
         assert await child.execute("hello") == "hello"
 
 
-async def test_turn_that_has_not_begun_is_cancelled_by_the_closing():
+async def test_closing_cancels_unstarted_turn():
     async def body(turn):
         await anyio.sleep_forever()
 
@@ -157,7 +157,7 @@ async def test_turn_that_has_not_begun_is_cancelled_by_the_closing():
     assert session.cleanup_failures == []
 
 
-async def test_call_in_flight_gets_five_seconds_of_the_closing():
+async def test_call_in_flight_gets_five_seconds():
     ended: list[float] = []
 
     async def hang(event, data):

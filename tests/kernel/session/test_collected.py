@@ -129,7 +129,7 @@ async def collect(session):
 
 
 @pytest.mark.parametrize("opened", ["async with", "by hand"])
-async def test_session_in_which_nothing_fails(opened):
+async def test_session_without_failures(opened):
     def make(thing):
         async def mount(coordinator, config):
             coordinator.thing_of_mine = thing
@@ -153,7 +153,7 @@ async def test_session_in_which_nothing_fails(opened):
     await gone(living(make, use, opened=opened))
 
 
-async def test_session_that_is_opened_again_works_and_is_gone_after_that():
+async def test_reopened_session_works_and_is_collected():
     loader = ModuleLoader(
         modules={"loop-a": mounting(Loop(repeat_prompt)), "context-a": mounting(Memory())}
     )
@@ -173,7 +173,7 @@ async def test_session_that_is_opened_again_works_and_is_gone_after_that():
 
 
 @pytest.mark.parametrize("ended", ["left", "raised", "cancelled"])
-async def test_session_whose_stream_is_left_early(ended):
+async def test_session_with_abandoned_stream(ended):
     def make(thing):
         async def body(turn):
             assert thing
@@ -194,7 +194,7 @@ async def test_session_whose_stream_is_left_early(ended):
     await gone(living(make, use))
 
 
-def test_session_that_is_natively_cancelled_while_it_closes():
+def test_session_natively_cancelled_while_closing():
     def make(thing, closes):
         async def mount(coordinator, config):
             async def cleanup():
@@ -270,12 +270,12 @@ def failing_handler(how, **options):
 @pytest.mark.parametrize("how", ["at the call", "awaited", "late", "exit"])
 @pytest.mark.parametrize("on_failure", ["continue", "deny"])
 @pytest.mark.parametrize("use", [emit, emit_a_terminal_event])
-async def test_session_with_a_failing_handler(how, on_failure, use):
+async def test_session_with_failing_handler(how, on_failure, use):
     await gone(living(failing_handler(how, on_failure=on_failure), use))
 
 
 @pytest.mark.parametrize("how", ["at the call", "awaited", "late", "exit"])
-async def test_session_with_a_handler_that_fails_when_all_are_asked_at_once(how):
+async def test_session_with_failing_collected_handler(how):
     await gone(living(failing_handler(how), emit_and_collect))
 
 
@@ -283,7 +283,7 @@ async def test_session_with_a_handler_that_fails_when_all_are_asked_at_once(how)
 
 
 @pytest.mark.parametrize("how", ["at the call", "awaited", "late", "structured"])
-async def test_session_with_a_module_that_fails_to_mount(how):
+async def test_session_with_failing_mount(how):
     def make(thing):
         async def awaited(coordinator, config):
             coordinator.register_capability("c", thing)
@@ -319,7 +319,7 @@ async def test_session_with_a_module_that_fails_to_mount(how):
 
 @pytest.mark.parametrize("how", ["at the call", "awaited", "late"])
 @pytest.mark.parametrize(("what", "use"), [("contribution", collect), ("cleanup", None)])
-async def test_session_with_a_failing_contributor_or_cleanup(what, use, how):
+async def test_session_with_failing_contributor_or_cleanup(what, use, how):
     def make(thing):
         async def mount(coordinator, config):
             async def wait():
@@ -344,7 +344,7 @@ async def test_session_with_a_failing_contributor_or_cleanup(what, use, how):
 
 
 @pytest.mark.parametrize("how", ["raises", "stopped"])
-async def test_session_whose_turn_does_not_end_well(how):
+async def test_session_with_unsuccessful_turn(how):
     def make(thing):
         async def body(turn):
             assert thing
@@ -367,7 +367,7 @@ async def test_session_whose_turn_does_not_end_well(how):
 
 @pytest.mark.parametrize("how", ["scope", "native"])
 @pytest.mark.parametrize("where", ["handler", "contributor", "turn", "mount"])
-async def test_session_that_is_cancelled(where, how):
+async def test_cancelled_session(where, how):
     def make(thing):
         async def wait(*args):
             assert thing
@@ -406,7 +406,7 @@ async def test_session_that_is_cancelled(where, how):
 
 
 @pytest.mark.parametrize("opened", ["async with", "by hand"])
-async def test_session_whose_cleanup_was_interrupted(opened):
+async def test_session_with_interrupted_cleanup(opened):
     def make(thing):
         async def mount(coordinator, config):
             def interrupted():

@@ -15,7 +15,8 @@ current: ContextVar[str] = ContextVar("current", default="nothing")
 pytestmark = pytest.mark.virtual_time
 
 
-async def test_a_turn_sees_what_the_caller_set_and_the_caller_sees_nothing_of_the_turn():
+async def test_turn_sees_callers_variables_only():
+    """The caller sees nothing that the turn sets."""
     seen: list[str] = []
 
     async def body(turn: Any) -> str:
@@ -34,7 +35,7 @@ async def test_a_turn_sees_what_the_caller_set_and_the_caller_sees_nothing_of_th
 
 
 @pytest.mark.parametrize("terminal", ["tool:error", "execution:end", "cancel:completed"])
-async def test_a_token_of_one_handler_can_be_reset_by_the_handler_of_a_terminal_event(terminal):
+async def test_handler_token_is_reset_by_terminal_handler(terminal):
     """As OpenTelemetry does: attached at the beginning of a call, detached at its end, whatever the end is."""
     tokens: list[Any] = []
     after: list[str] = []
@@ -62,7 +63,7 @@ async def test_a_token_of_one_handler_can_be_reset_by_the_handler_of_a_terminal_
     assert after == ["nothing"]
 
 
-async def test_a_cancelled_turn_detaches_in_the_context_in_which_it_attached():
+async def test_cancelled_turn_detaches_in_same_context():
     tokens: list[Any] = []
     left: list[str] = []
 
@@ -90,7 +91,7 @@ async def test_a_cancelled_turn_detaches_in_the_context_in_which_it_attached():
 
 
 @pytest.mark.parametrize("by_hand", [False, True], ids=["async with", "by hand"])
-async def test_what_a_mount_or_a_cleanup_sets_is_not_seen_by_the_caller(by_hand):
+async def test_mount_and_cleanup_variables_stay_private(by_hand):
     seen: list[str] = []
 
     async def mount(coordinator: Any, config: Any) -> Any:
@@ -118,7 +119,7 @@ async def test_what_a_mount_or_a_cleanup_sets_is_not_seen_by_the_caller(by_hand)
     assert seen == ["caller", "caller"]
 
 
-async def test_a_structured_module_keeps_the_context_of_its_opening():
+async def test_structured_module_keeps_opening_context():
     seen: list[str] = []
 
     async def mount_memory(coordinator: Any, config: Any) -> Any:

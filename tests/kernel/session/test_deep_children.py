@@ -41,7 +41,7 @@ def chain(at_the_end):
 ALL_OF_THEM = list(range(DEPTH, 0, -1))
 
 
-async def test_the_answer_of_the_deepest_child_reaches_the_first_session():
+async def test_deepest_answer_reaches_first_session():
     async def answer():
         await anyio.sleep(1)
         return "from the end"
@@ -52,7 +52,7 @@ async def test_the_answer_of_the_deepest_child_reaches_the_first_session():
     assert (unwound, level_of.get()) == (ALL_OF_THEM, 0)
 
 
-async def test_an_error_of_the_deepest_child_keeps_its_type():
+async def test_deepest_error_keeps_type():
     async def fail():
         raise LookupError("nothing there")
 
@@ -64,7 +64,7 @@ async def test_an_error_of_the_deepest_child_keeps_its_type():
 
 
 @pytest.mark.parametrize("how", ["stop", "scope"])
-async def test_a_stop_of_the_first_session_or_a_cancelled_scope_around_it_reaches_the_deepest_child(
+async def test_stop_or_scope_reaches_deepest_child(
     how,
 ):
     reached = anyio.Event()

@@ -71,7 +71,7 @@ print("done")
 """In a process of its own: importing trio_asyncio changes asyncio, and has to come before anyone else uses that."""
 
 
-def test_a_session_beside_an_asyncio_loop_inside_trio_runs_on_the_backend_of_its_code():
+def test_session_beside_foreign_loop_uses_own_backend():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", BESIDE_ASYNCIO],
         cwd=ROOT,
@@ -91,6 +91,6 @@ class LoopWithoutThreads(asyncio.SelectorEventLoop):
 
 
 @pytest.mark.parametrize("main", [run_turn, stop_turn])
-def test_a_session_runs_on_a_loop_that_no_thread_can_call(main):
+def test_session_on_loop_without_threads(main):
     with asyncio.Runner(loop_factory=LoopWithoutThreads) as runner:
         runner.run(main())

@@ -31,7 +31,7 @@ def handlers() -> dict[int, object]:
     return {number: signal.getsignal(number) for number in signal.valid_signals()}
 
 
-async def test_running_turn_is_an_ordinary_named_task(anyio_backend_name):
+async def test_running_turn_is_ordinary_task(anyio_backend_name):
     names: dict[str, set[str]] = {}
 
     async def body(turn):

@@ -26,14 +26,14 @@ async def at_once(turn: Any) -> str:
     return "done"
 
 
-async def test_nothing_was_stopped_when_a_turn_ends_well():
+async def test_successful_turn_stops_nothing():
     async with AmplifierSession(plan_of(MockProvider([saying("Done.")]))) as session:
         assert session.last_stop is None
         await session.execute("go")
         assert session.last_stop is None
 
 
-async def test_a_cancelled_turn_names_the_tools_that_it_stopped():
+async def test_cancelled_turn_names_stopped_tools():
     answers = [asking(("1", "quick", {}), ("2", "slow", {}))]
     tools = MockTool("quick", return_value=1), MockTool("slow", delay=60)
     async with AmplifierSession(plan_of(MockProvider(answers), *tools)) as session:
@@ -60,7 +60,7 @@ async def test_a_cancelled_turn_names_the_tools_that_it_stopped():
         assert report.would_not_stop == []
 
 
-async def test_a_turn_that_ran_out_of_time_is_a_stop():
+async def test_turn_timeout_is_stop():
     answers = [asking(("1", "slow", {}))]
     async with AmplifierSession(
         plan_of(MockProvider(answers), MockTool("slow", delay=60))
@@ -73,7 +73,7 @@ async def test_a_turn_that_ran_out_of_time_is_a_stop():
     assert ("tool call slow", None, "ended") in outcomes(report)
 
 
-async def test_a_closing_names_every_cleanup_and_those_that_failed_or_were_given_up():
+async def test_closing_names_cleanups_and_failures():
     async def stuck() -> None:
         await anyio.sleep(3600)
 

@@ -91,7 +91,7 @@ async def look_at_a_field(event: str, data: dict[str, Any]) -> HookResult:
     "hooks", [[], [on("*")(look)], [look_at_a_field]], ids=["unheard", "heard", "some fields"]
 )
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_with_tools_is_reported_whole(loop, hooks):
+async def test_turn_with_tools_is_reported_whole(loop, hooks):
     answers = [asking(("1", "a", {"x": 1}), ("2", "b", {}), ("3", "none", {})), saying("Done.")]
     failing = MockTool("b", error="broken")
     plan = plan_of(
@@ -131,7 +131,7 @@ async def test_a_turn_with_tools_is_reported_whole(loop, hooks):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_streamed_turn_and_a_typed_answer_are_reported_the_same(loop):
+async def test_streamed_and_typed_turns_report_the_same(loop):
     texts = ["Rain.", '{"city": "Oslo"}']
     async with AmplifierSession(
         plan_of(MockProvider([saying(text) for text in texts]), loop=loop)
@@ -151,7 +151,7 @@ async def test_a_streamed_turn_and_a_typed_answer_are_reported_the_same(loop):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_failed_turn_is_kept_with_what_it_had_done(loop):
+async def test_failed_turn_keeps_its_work(loop):
     provider = MockProvider([asking(("1", "a", {})), LLMError("no")])
     async with AmplifierSession(plan_of(provider, MockTool("a"), loop=loop)) as session:
         with pytest.raises(LLMError):
@@ -191,7 +191,7 @@ class Stopping:
         ("graceful", None, "cancelled"),
     ],
 )
-async def test_a_stopped_turn_is_kept_with_the_reason(loop, how, error, reason):
+async def test_stopped_turn_keeps_reason(loop, how, error, reason):
     tool = Stopping(how)
     answers = [asking(("1", "stop", {})), saying("not asked")][: 1 if how == "graceful" else 2]
     async with AmplifierSession(plan_of(MockProvider(answers), tool, loop=loop)) as session:
@@ -216,7 +216,7 @@ PIXEL = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 @pytest.mark.parametrize("how", ["execute", "stream", "stream_text"])
 @pytest.mark.parametrize("hooks", [[], [on("*")(look)]], ids=["unheard", "heard"])
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_images_of_a_prompt_are_reported_whichever_way_the_turn_runs(loop, hooks, how):
+async def test_prompt_images_are_always_reported(loop, hooks, how):
     async with AmplifierSession(
         plan_of(MockProvider([saying("a cat")]), loop=loop, hooks=hooks)
     ) as session:
@@ -234,7 +234,7 @@ async def test_images_of_a_prompt_are_reported_whichever_way_the_turn_runs(loop,
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_prompt_in_blocks_is_reported_as_hooks_have_left_it(loop):
+async def test_prompt_blocks_are_reported_after_hooks(loop):
     @on("prompt:submit")
     async def change(event, data):
         return HookResult(
@@ -254,7 +254,7 @@ async def test_a_prompt_in_blocks_is_reported_as_hooks_have_left_it(loop):
 # ── hooks and other loops ──
 
 
-async def test_what_hooks_change_deny_and_withhold_is_what_is_reported():
+async def test_report_shows_hook_changes():
     @on("tool:pre", gate=True)
     async def judge(event, data):
         return HookResult(action="deny", reason="no") if data["tool_name"] == "a" else HookResult()
@@ -281,7 +281,7 @@ async def test_what_hooks_change_deny_and_withhold_is_what_is_reported():
 
 @pytest.mark.parametrize("event", ["prompt:submit", "provider:request"])
 @pytest.mark.parametrize("asks", [False, True])
-async def test_a_denial_that_a_third_party_loop_returns_as_its_answer_is_a_denial(event, asks):
+async def test_denial_returned_by_foreign_loop_is_denial(event, asks):
     class Loop:
         async def execute(self, prompt, hooks, coordinator):
             result = await hooks.emit(event, {"prompt": prompt})
@@ -309,7 +309,7 @@ async def test_a_denial_that_a_third_party_loop_returns_as_its_answer_is_a_denia
         )  # what a loop has gone on without was not its end
 
 
-async def test_a_third_party_loop_is_reported_as_far_as_its_events_tell():
+async def test_foreign_loop_is_reported_by_its_events():
     class Loop:
         async def execute(self, prompt, hooks, context):
             await hooks.emit(
@@ -337,13 +337,13 @@ async def test_a_third_party_loop_is_reported_as_far_as_its_events_tell():
     assert [message["role"] for message in turn.messages] == ["user", "tool", "assistant"]
 
 
-async def test_messages_need_an_open_session():
+async def test_messages_need_open_session():
     session = AmplifierSession(plan_of(MockProvider([])))
     with pytest.raises(SessionStateError, match="is new; read its messages while it is open"):
         await session.messages()
 
 
-async def test_a_report_keeps_no_session_alive():
+async def test_report_keeps_no_session_alive():
     async with AmplifierSession(plan_of(MockProvider([LLMError("no")]))) as session:
         with pytest.raises(LLMError):
             await session.execute("go")

@@ -76,7 +76,7 @@ def session_of(modules, plan):
 # ── order and the forms of a plan ────────────────────────────────────────────────────────────────
 
 
-async def test_modules_are_mounted_by_kind_and_then_in_the_order_of_the_plan(log):
+async def test_modules_are_mounted_by_kind_and_order(log):
     session = agent(
         orchestrator=noting(log, "orchestrator", Loop(repeat_prompt)),
         context=noting(log, "context", Memory()),
@@ -102,7 +102,7 @@ async def test_modules_are_mounted_by_kind_and_then_in_the_order_of_the_plan(log
     assert log == expected
 
 
-async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
+async def test_plan_is_read_at_opening():
     session = agent()
     session.config["tools"].append("tool-echo")
     session.loader.register("tool-echo", mounting(Echo()))
@@ -110,7 +110,7 @@ async def test_plan_changed_between_making_and_opening_is_read_as_it_is_then():
         assert list(session.coordinator.get("tools")) == ["echo"]
 
 
-async def test_oddities_of_the_plan_are_logged(caplog):
+async def test_plan_oddities_are_logged(caplog):
     session = agent(session={"colour": 1})
     async with session:
         pass
@@ -120,7 +120,7 @@ async def test_oddities_of_the_plan_are_logged(caplog):
 # ── lifetime forms ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_instance_that_mounted_itself_is_mounted_once_and_not_taken_for_a_cleanup():
+async def test_self_mounted_instance_is_mounted_once():
     called = []
 
     class Callable(Echo):
@@ -138,7 +138,7 @@ async def test_instance_that_mounted_itself_is_mounted_once_and_not_taken_for_a_
 
 
 @pytest.mark.parametrize("kind", ["tools", "hooks", "providers"])
-async def test_returned_callable_that_is_no_instance_is_the_cleanup(kind, log):
+async def test_returned_callable_is_cleanup(kind, log):
     prefix = {"tools": "tool", "hooks": "hooks", "providers": "provider"}[kind]
     modules: dict[str, Any] = {
         kind: {f"{prefix}-a": noting(log, "mounted", lambda: log.append("cleaned up"))}
@@ -151,7 +151,7 @@ async def test_returned_callable_that_is_no_instance_is_the_cleanup(kind, log):
 @pytest.mark.parametrize(
     "result", [None, 5, "text", [], Echo], ids=["None", "int", "str", "list", "class"]
 )
-async def test_anything_else_that_is_returned_is_ignored(result):
+async def test_other_return_values_are_ignored(result):
     async with agent(
         tools={"tool-a": mounting(result if result is not Echo else SimpleNamespace())}
     ) as session:
@@ -160,7 +160,7 @@ async def test_anything_else_that_is_returned_is_ignored(result):
         assert session.statistics().cleanups == 0
 
 
-async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accepted(log):
+async def test_sync_and_bare_mounts_are_accepted(log):
     class Loader:
         async def load(self, module_id, config=None, source_hint=None):
             instances = {"loop-a": Loop(repeat_prompt), "context-a": Memory()}
@@ -188,7 +188,7 @@ async def test_sync_mount_and_bare_mount_function_of_a_foreign_loader_are_accept
     ],
     ids=["nonsense", "made-up cancellation"],
 )
-async def test_loader_that_returns_nonsense_or_makes_a_cancellation_up_is_named(answer, words):
+async def test_faulty_loader_is_named(answer, words):
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
             if isinstance(answer, BaseException):
@@ -201,7 +201,7 @@ async def test_loader_that_returns_nonsense_or_makes_a_cancellation_up_is_named(
             pass
 
 
-async def test_resolver_the_application_mounted_is_asked_also_with_a_loader_of_its_own(log):
+async def test_application_resolver_precedes_own_loader(log):
     class Resolver:
         def resolve(self, module_id, source_hint=None, profile_hint=None):
             log.append(module_id)
@@ -214,7 +214,7 @@ async def test_resolver_the_application_mounted_is_asked_also_with_a_loader_of_i
     assert log == ["loop-small", "context-small", "tool-a"]
 
 
-async def test_module_that_mounts_no_orchestrator_is_noticed_at_the_first_turn():
+async def test_missing_orchestrator_is_noticed_at_first_turn():
     session = agent(orchestrator=mounting(None))
     async with session:
         with pytest.raises(RuntimeError, match="No orchestrator module mounted"):
@@ -237,7 +237,7 @@ def by_hand(name):
 
 @pytest.mark.parametrize("form", ["returned", "mounted"])
 @pytest.mark.parametrize("strict", [False, True])
-async def test_instances_of_one_provider_are_mounted_under_their_instance_ids(form, strict, caplog):
+async def test_provider_instances_have_own_ids(form, strict, caplog):
     async def returned(coordinator, config):
         return MockProvider()
 
@@ -259,7 +259,7 @@ async def test_instances_of_one_provider_are_mounted_under_their_instance_ids(fo
     assert "replaced" not in caplog.text
 
 
-async def test_instance_that_mounts_under_its_own_name_or_declines_is_left_alone():
+async def test_self_named_or_declining_instance_is_kept():
     async def mount(coordinator, config):
         if config:
             await coordinator.mount("providers", MockProvider(), name=config["name"])
@@ -274,7 +274,7 @@ async def test_instance_that_mounts_under_its_own_name_or_declines_is_left_alone
         assert session.failures == []
 
 
-async def test_failed_instance_is_announced_by_its_id_and_leaves_the_others():
+async def test_failed_instance_leaves_others():
     async def mount(coordinator, config):
         await coordinator.mount("providers", MockProvider(), name="mock")
         if config:
@@ -292,7 +292,7 @@ async def test_failed_instance_is_announced_by_its_id_and_leaves_the_others():
     assert session.failures[0].instance_id == "fast"
 
 
-async def test_tool_module_named_twice_is_mounted_twice_and_undone_apart(log):
+async def test_repeated_tool_module_is_mounted_twice(log):
     async def mount(coordinator, config):
         coordinator.register_cleanup(lambda: log.append(f"cleaned {config['name']}"))
         await coordinator.mount("tools", Echo(config["name"]))
@@ -309,9 +309,7 @@ async def test_tool_module_named_twice_is_mounted_twice_and_undone_apart(log):
 
 
 @pytest.mark.parametrize("kind", ["providers", "tools", "hooks"])
-async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mounted_after_it(
-    kind, log, caplog
-):
+async def test_failed_module_is_announced_to_later_hooks(kind, log, caplog):
     async def listener(coordinator, config):
         coordinator.hooks.register("module:load_failed", lambda event, data: log.append(data))
 
@@ -344,7 +342,7 @@ async def test_failed_module_is_logged_recorded_and_announced_to_hook_modules_mo
     assert f"$.{kind}[1]" in record.getMessage()
 
 
-async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
+async def test_unmountable_gate_ends_opening(log):
     """Going on without it would let everything through that it was to stop."""
     hook = {"module": "hooks-gate", "on_failure": "deny"}
     session = session_of(
@@ -366,7 +364,7 @@ async def test_gate_that_cannot_be_mounted_ends_the_opening(log):
         assert [failure.module_id for failure in going_on.failures] == ["hooks-gate"]
 
 
-async def test_gate_that_does_not_get_ready_ends_the_opening():
+async def test_unready_gate_ends_opening():
     async def ready(coordinator):
         raise ValueError("no rules")
 
@@ -375,7 +373,7 @@ async def test_gate_that_does_not_get_ready_ends_the_opening():
         await session_of({"hooks-gate": ready_module(ready)}, {"hooks": [hook]}).__aenter__()
 
 
-async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
+async def test_strict_mode_groups_all_failures(log):
     session = agent(
         context=failing(OSError("context")),
         tools={
@@ -403,7 +401,7 @@ async def test_strict_mode_reports_all_failures_in_one_group_and_cleans_up(log):
 
 
 @pytest.mark.parametrize("form", ["async", "sync"])
-async def test_failed_module_is_cleaned_up_outside_of_every_mount_deadline(form, log):
+async def test_failed_module_cleanup_exceeds_mount_deadline(form, log):
     async def cleanup():
         await anyio.sleep(8)
         log.append("cleaned up")
@@ -438,7 +436,7 @@ def ready_module(ready, log=None, name=""):
     return SimpleNamespace(mount=mount, on_session_ready=ready)
 
 
-async def test_failed_module_is_not_made_ready_and_its_failure_is_announced_before_anyone_is(log):
+async def test_failed_module_is_not_made_ready(log):
     async def ready(coordinator):
         log.append("ready")
 
@@ -453,7 +451,7 @@ async def test_failed_module_is_not_made_ready_and_its_failure_is_announced_befo
 
 
 @pytest.mark.parametrize("error", [ValueError("not yet"), SystemExit(3)], ids=["error", "exit"])
-async def test_module_that_fails_to_get_ready_stays_and_is_announced(error, log, caplog):
+async def test_unready_module_stays_and_is_announced(error, log, caplog):
     async def fail(coordinator):
         raise error
 
@@ -475,7 +473,7 @@ async def test_module_that_fails_to_get_ready_stays_and_is_announced(error, log,
     assert "on_session_ready of module 'hooks-a' failed" in caplog.text
 
 
-async def test_failure_to_get_ready_is_announced_outside_of_every_deadline(log):
+async def test_ready_failure_is_announced_without_deadline(log):
     async def ready(coordinator):
         log.append("ready")
 
@@ -518,7 +516,7 @@ async def hosting_what_is_not_there(coordinator, config):
 @pytest.mark.parametrize(
     "mount", [start_what_is_not_there, hosting_what_is_not_there], ids=["seed", "structured"]
 )
-async def test_error_of_a_mount_that_failed_with_a_group_names_what_is_in_it(mount, caplog):
+async def test_mount_group_error_names_its_parts(mount, caplog):
     session = agent(tools={"tool-mcp": mount})
     events = heard(session, "module:load_failed")
     async with session:
@@ -530,7 +528,7 @@ async def test_error_of_a_mount_that_failed_with_a_group_names_what_is_in_it(mou
     assert text in caplog.text
 
 
-async def test_group_of_many_errors_is_named_by_the_first_ones():
+async def test_large_error_group_names_first_parts():
     leaves = [ValueError(f"no. {number}") for number in range(7)]
     nested = ExceptionGroup("outer", [ExceptionGroup("inner", leaves[:3]), *leaves[3:]])
     session = agent(tools={"tool-a": failing(nested)})
@@ -545,7 +543,7 @@ async def test_group_of_many_errors_is_named_by_the_first_ones():
 # ── lineage ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_child_announces_its_birth_last_and_with_its_parent_and_metadata(log):
+async def test_child_announces_itself_last(log):
     async def ready(coordinator):
         log.append("ready")
 
@@ -566,7 +564,7 @@ async def test_child_announces_its_birth_last_and_with_its_parent_and_metadata(l
     assert "raw" not in log[1]
 
 
-async def test_session_start_carries_the_plan_without_secrets_when_the_plan_asks_for_raw():
+async def test_raw_session_start_hides_secrets():
     session = agent(session={"raw": True}, parent_id="p")
     session.config["tools"] = [
         {"module": "tool-a", "config": {"api_key": "sk-secret-secret-secret"}}
@@ -580,7 +578,7 @@ async def test_session_start_carries_the_plan_without_secrets_when_the_plan_asks
     assert "sk-secret" not in str(raw)
 
 
-async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run(log):
+async def test_failed_structured_module_runs_cleanups(log):
     @asynccontextmanager
     async def mount(coordinator, config):
         log.append("entered")
@@ -606,7 +604,7 @@ async def test_cleanups_of_a_structured_module_that_fails_after_entering_are_run
     ],
     ids=["nothing", "a list", "a section", "an entry"],
 )
-async def test_change_of_the_plan_before_opening_counts(change, tools):
+async def test_plan_change_before_opening_counts(change, tools):
     session = agent(tools={"tool-echo": mounting(Echo())})
     session.loader.register("tool-other", mounting(Echo("other")))
     change(session.config)

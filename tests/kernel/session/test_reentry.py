@@ -16,7 +16,7 @@ from tests._support.small_agent import agent
 
 
 @pytest.mark.parametrize("where", ["cleanup", "session:end"])
-async def test_closing_from_inside_the_closing_is_refused(where):
+async def test_nested_closing_is_refused(where):
     refused: list[str] = []
 
     async def close(*_: object) -> None:
@@ -34,7 +34,7 @@ async def test_closing_from_inside_the_closing_is_refused(where):
     assert (refused, session.statistics().state) == ([where], "closed")
 
 
-async def test_cancel_callback_cannot_wait_for_the_closing():
+async def test_cancel_callback_cannot_wait_for_closing():
     session = agent()
     with anyio.fail_after(60):
         async with session:
@@ -44,7 +44,7 @@ async def test_cancel_callback_cannot_wait_for_the_closing():
     assert session.statistics().state == "closed"
 
 
-async def test_text_is_closed_from_a_handler_of_its_turn():
+async def test_text_closed_by_handler_of_its_turn():
     async def body(turn):
         await turn.hooks.emit("custom:event", {})
         return "done"
@@ -61,7 +61,7 @@ async def test_text_is_closed_from_a_handler_of_its_turn():
 
 
 @pytest.mark.parametrize("is_waiting", [True, False])
-async def test_text_that_another_task_closes_ends(is_waiting):
+async def test_text_closed_by_other_task_ends(is_waiting):
     async def body(turn):
         for text in ("one", "two"):
             await turn.hooks.emit("content_block:delta", {"block_type": "text", "delta": text})
@@ -79,7 +79,7 @@ async def test_text_that_another_task_closes_ends(is_waiting):
     assert read == (["one", "two"] if is_waiting else ["one"])
 
 
-async def test_task_of_an_earlier_turn_may_close_during_a_later_one():
+async def test_earlier_turn_task_may_close_later():
     first_over = anyio.Event()
 
     async def body(turn):
@@ -104,7 +104,7 @@ async def test_task_of_an_earlier_turn_may_close_during_a_later_one():
 
 
 @pytest.mark.parametrize("when", ["before it is left", "after it was left"])
-async def test_interrupt_in_an_abandoned_text_ends_the_session(when):
+async def test_interrupt_in_abandoned_text_ends_session(when):
     reached = anyio.Event()
 
     async def body(turn):
@@ -132,7 +132,7 @@ async def test_interrupt_in_an_abandoned_text_ends_the_session(when):
     assert session.statistics().state == "closed"
 
 
-async def test_interrupt_in_a_stream_counts_more_than_an_error_of_its_block():
+async def test_interrupt_in_stream_precedes_block_error():
     async def body(turn):
         raise KeyboardInterrupt
 
@@ -148,7 +148,7 @@ async def test_interrupt_in_a_stream_counts_more_than_an_error_of_its_block():
 
 @pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])
 @on_asyncio
-async def test_native_cancel_is_not_lost_beside_a_scope(order):
+async def test_native_cancel_beside_scope_is_kept(order):
     """An error of the block leaves a stream before the cancellation of a scope, but not a native one."""
 
     async def body(turn):
@@ -181,7 +181,7 @@ async def test_native_cancel_is_not_lost_beside_a_scope(order):
     assert task.cancelled()
 
 
-async def test_shielded_emitter_does_not_wait_for_a_reader_that_left():
+async def test_shielded_emitter_ignores_departed_reader():
     emitting = anyio.Event()
 
     async def body(turn):
@@ -200,7 +200,7 @@ async def test_shielded_emitter_does_not_wait_for_a_reader_that_left():
         assert not session.statistics().turn_running
 
 
-async def test_hosted_manager_that_was_left_is_forgotten():
+async def test_left_hosted_manager_is_forgotten():
     @asynccontextmanager
     async def manager():
         yield
@@ -213,7 +213,7 @@ async def test_hosted_manager_that_was_left_is_forgotten():
         assert session.statistics().cleanups == before
 
 
-async def test_token_is_reset_from_another_thread_during_its_grace():
+async def test_token_reset_from_thread_during_grace():
     async def body(turn):
         turn.coordinator.cancellation.request_graceful(60)
         await anyio.lowlevel.checkpoint()
@@ -225,7 +225,7 @@ async def test_token_is_reset_from_another_thread_during_its_grace():
             assert await session.execute("go") == "done"
 
 
-def test_session_of_a_dead_loop_is_closed_on_another():
+def test_session_of_dead_loop_closes_elsewhere():
     begun = threading.Event()
 
     async def hang() -> None:
@@ -244,7 +244,7 @@ def test_session_of_a_dead_loop_is_closed_on_another():
     assert (begun.is_set(), session.statistics().state) == (True, "closed")
 
 
-async def test_shielded_child_that_cannot_start_raises():
+async def test_unstartable_shielded_child_raises():
     async def work() -> None:
         """Not reached."""
 
@@ -276,7 +276,7 @@ class LateSystem:
 
 
 @pytest.mark.virtual_time
-async def test_late_refusal_counts_more_than_the_default():
+async def test_late_refusal_precedes_default():
     question = HookResult(
         action="ask_user", approval_prompt="rm?", approval_timeout=1, approval_default="allow"
     )
@@ -300,7 +300,7 @@ async def test_failed_approval_shows_no_secret():
     assert "abcdefghijklmnop" not in (result.reason or "")
 
 
-async def test_shielded_emitter_does_not_wait_for_an_abandoned_text():
+async def test_shielded_emitter_ignores_abandoned_text():
     emitting = anyio.Event()
 
     async def body(turn):

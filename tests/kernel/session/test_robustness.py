@@ -30,7 +30,7 @@ class UnshowablePanic(BaseException):
         raise RuntimeError("no text")
 
 
-async def test_a_request_to_stop_that_comes_while_the_session_closes_disturbs_nothing():
+async def test_stop_request_during_closing_is_harmless():
     session = agent()
     ran: list[str] = []
 
@@ -51,7 +51,7 @@ async def test_a_request_to_stop_that_comes_while_the_session_closes_disturbs_no
 
 
 @pytest.mark.parametrize("error", [Unshowable(), UnshowablePanic()], ids=["error", "panic"])
-async def test_an_error_whose_text_fails_stops_neither_closing_nor_dispatch_nor_neighbours(error):
+async def test_unprintable_error_stops_nothing(error):
     ran: list[str] = []
 
     def fail(*_: Any) -> None:
@@ -76,7 +76,7 @@ async def test_an_error_whose_text_fails_stops_neither_closing_nor_dispatch_nor_
     assert "its text cannot be shown: RuntimeError" in str(failure)
 
 
-async def test_a_structured_module_cannot_close_its_own_session_and_hangs_nothing():
+async def test_structured_module_cannot_close_own_session():
     refused: list[BaseException] = []
 
     @asynccontextmanager
@@ -94,7 +94,7 @@ async def test_a_structured_module_cannot_close_its_own_session_and_hangs_nothin
     assert session.cleanup_failures == []
 
 
-async def test_cleanups_that_register_cleanups_end_with_the_time_for_closing():
+async def test_cleanups_registering_cleanups_are_bounded():
     session = agent(session={"deadlines": {"teardown": 2, "cleanup": 1}})
 
     async def again() -> None:
@@ -109,7 +109,7 @@ async def test_cleanups_that_register_cleanups_end_with_the_time_for_closing():
     assert session.statistics().state == "closed"
 
 
-async def test_leaving_the_block_waits_for_another_task_that_is_closing_the_session():
+async def test_block_waits_for_closing_in_other_task():
     session = agent()
     released, closed = anyio.Event(), []
 
@@ -135,7 +135,7 @@ async def _cancel_then_release(scope: anyio.CancelScope, released: anyio.Event) 
     released.set()
 
 
-async def test_an_observer_of_closing_that_refuses_its_cancellation_is_only_reported():
+async def test_uncancellable_closing_observer_is_reported():
     session = agent(session={"deadlines": {"teardown": 1, "cleanup": 1}})
     events = heard(session, "module:unresponsive")
 
@@ -175,7 +175,7 @@ print_line("over")
 """
 
 
-def test_the_end_of_the_loop_does_not_wait_for_ever_for_a_session_that_no_one_closes():
+def test_loop_end_bounds_unclosed_session():
     ended = run_child(FORGOTTEN, "asyncio")
     assert ended.lines == ["work ended", "over"], ended.errors
 
@@ -206,6 +206,6 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_ctrl_c_out_of_a_cancel_callback_ends_the_session_in_order(backend):
+def test_ctrl_c_in_cancel_callback_closes_session(backend):
     ended = run_child(INTERRUPTING_CALLBACK, backend)
     assert ended.lines == ["closed>", "interrupted"], ended.errors

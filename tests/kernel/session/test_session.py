@@ -48,7 +48,7 @@ def closing_hook(log, name="closed", seconds=0.0):
 # ── making one ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_repr_and_statistics_show_the_state_over_a_whole_session():
+async def test_repr_and_statistics_over_session_life():
     seen: list[object] = []
 
     async def body(turn):
@@ -79,7 +79,7 @@ async def test_repr_and_statistics_show_the_state_over_a_whole_session():
 # ── opening ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_session_reopened_by_hand_still_reports_why_it_has_no_background_work():
+async def test_reopened_session_still_explains_missing_background():
     session = agent()
     for _ in range(2):
         await session.initialize()
@@ -92,7 +92,7 @@ async def test_session_reopened_by_hand_still_reports_why_it_has_no_background_w
         session.coordinator.start_soon(anyio.sleep, 1)
 
 
-async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(log):
+async def test_failed_opening_can_be_retried(log):
     broken = [True]
 
     async def mount(coordinator, config):
@@ -119,7 +119,7 @@ async def test_failed_opening_leaves_a_closed_session_that_can_be_tried_again(lo
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-async def test_session_end_reports_how_the_last_turn_ended(status):
+async def test_session_end_reports_last_turn_status(status):
     async def body(turn):
         if status == "failed":
             raise ValueError("broke")
@@ -135,7 +135,7 @@ async def test_session_end_reports_how_the_last_turn_ended(status):
     assert events[0][1]["status"] == status
 
 
-async def test_closing_while_it_opens_waits_and_then_closes(log):
+async def test_closing_waits_for_opening(log):
     async def mount(coordinator, config):
         await anyio.sleep(2)
         return lambda: log.append("cleaned up")
@@ -150,7 +150,7 @@ async def test_closing_while_it_opens_waits_and_then_closes(log):
 
 
 @pytest.mark.parametrize("event", ["session:end", "cleanup:failed"])
-async def test_interrupt_during_session_end_is_raised_after_cleanup(event, log):
+async def test_interrupt_in_session_end_follows_cleanup(event, log):
     error = KeyboardInterrupt()
 
     def fail():
@@ -170,7 +170,7 @@ async def test_interrupt_during_session_end_is_raised_after_cleanup(event, log):
     assert len(session.cleanup_failures) == 1
 
 
-async def test_task_that_a_turn_left_behind_may_close_the_session_later():
+async def test_leftover_turn_task_may_close_session():
     async def body(turn):
         group.start_soon(close_later, turn.coordinator.session)
         return "done"
@@ -186,9 +186,7 @@ async def test_task_that_a_turn_left_behind_may_close_the_session_later():
     assert session.statistics().state == "closed"
 
 
-async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_at_most(
-    log, caplog
-):
+async def test_endless_turn_takes_half_of_closing(log, caplog):
     session = agent(unwinding(log, seconds=70), hooks={"hooks-a": closing_hook(log)})
     await session.initialize()
 
@@ -209,7 +207,7 @@ async def test_turn_that_does_not_end_is_reported_and_takes_half_of_the_closing_
 
 
 @pytest.mark.parametrize("error", [OSError("stuck"), SystemExit("stuck")], ids=repr)
-async def test_loader_that_fails_to_clean_up_is_logged(caplog, error):
+async def test_failing_loader_cleanup_is_logged(caplog, error):
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
             return lambda coordinator: Loop(repeat_prompt) if module_id == "loop-a" else Memory()
@@ -228,7 +226,7 @@ async def test_loader_that_fails_to_clean_up_is_logged(caplog, error):
 # ── children ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_child_has_its_parents_plan_under_the_overlay_and_nothing_shared():
+async def test_child_plan_is_overlaid_copy():
     parent = agent(
         tools={"tool-echo": mounting(Echo())},
         session={"metadata": {"a": 1, "b": 2}},
@@ -251,7 +249,7 @@ async def test_child_has_its_parents_plan_under_the_overlay_and_nothing_shared()
 @pytest.mark.parametrize(
     "overlay", [5, "x", [], [("session", {})], {"session": {"context": None}}, {"tools": 5}]
 )
-def test_overlay_that_makes_no_plan_is_refused(overlay):
+def test_invalid_overlay_is_refused(overlay):
     with pytest.raises(PlanError):
         agent().fork(overlay)
 
@@ -278,14 +276,14 @@ async def test_child_inherits_deadlines_systems_loader_and_resolver():
             assert list(child.coordinator.get("tools")) == ["echo"]
 
 
-async def test_child_without_deadlines_in_its_plan_has_those_of_its_parent():
+async def test_child_deadlines_default_to_parents():
     overlay = {"session": {"deadlines": None}}
     async with agent(session={"deadlines": {"hook": 7}}) as parent, parent.fork(overlay) as child:
         assert child.coordinator.deadlines == parent.coordinator.deadlines
         assert child.coordinator.deadlines.hook == 7
 
 
-async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
+async def test_child_shares_foreign_loader():
     loader: Any = object()
     parent = AmplifierSession(
         {"session": {"orchestrator": "loop-a", "context": "context-a"}}, loader
@@ -294,7 +292,7 @@ async def test_child_of_a_session_with_a_foreign_loader_uses_the_same_one():
 
 
 @pytest.mark.parametrize("immediate", [True, False])
-async def test_stop_of_the_parent_reaches_an_open_child_and_not_the_other_way(immediate):
+async def test_parent_stop_reaches_open_child_only(immediate):
     parent = agent()
     async with parent:
         unopened, first, second = parent.fork(), parent.fork(), parent.fork()

@@ -473,7 +473,7 @@ def _silence() -> Iterator[None]:
         *[("open",), ("emit", "world:one"), ("collect",), ("close",), ("collect",)] * 2,
     ]
 )
-async def test_a_session_driven_by_hand_does_what_its_model_does(program: list[Operation]) -> None:
+async def test_manual_session_matches_model(program: list[Operation]) -> None:
     await Interpreter().run(program, None)
 
 
@@ -482,7 +482,7 @@ async def test_a_session_driven_by_hand_does_what_its_model_does(program: list[O
 @example(program=[], block=[("execute", "immediate at once")])
 @example(program=[], block=[("cancel", "graceful"), ("cancel", "immediate")])
 @example(program=[], block=[("cancel", "graceful"), ("execute", "answer")])
-async def test_a_session_in_a_block_does_what_its_model_does(
+async def test_block_session_matches_model(
     program: list[Operation], block: list[Operation]
 ) -> None:
     await Interpreter().run(program, block)

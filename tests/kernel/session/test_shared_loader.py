@@ -62,9 +62,7 @@ class Resolver:
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("resolved", [False, True])
-async def test_first_session_to_close_leaves_the_entry_to_the_other_and_the_last_one_removes_it(
-    checkout, loader, first, resolved
-):
+async def test_last_session_removes_path_entry(checkout, loader, first, resolved):
     entry = checkout("tool-x")
     sessions = [session_with(loader, "tool-x") for _ in range(2)]
     for session in sessions:
@@ -83,9 +81,7 @@ async def test_first_session_to_close_leaves_the_entry_to_the_other_and_the_last
     assert "0 sys.path entries held" in repr(loader)
 
 
-async def test_module_imports_what_is_beside_it_after_another_session_has_closed(
-    checkout, loader, tmp_path
-):
+async def test_module_imports_neighbours_after_other_closes(checkout, loader, tmp_path):
     body = "async def mount(coordinator, config):\n    coordinator.register_capability('late', lambda: __import__('lazy_y'))\n"
     entry = checkout("tool-y", body)
     (tmp_path / "amplifier-module-tool-y" / "lazy_y.py").write_text("")
@@ -97,7 +93,7 @@ async def test_module_imports_what_is_beside_it_after_another_session_has_closed
 
 
 @pytest.mark.parametrize("how", ["fails", "cancelled", "plan changed"])
-async def test_opening_that_does_not_succeed_gives_up_its_own_entries_only(checkout, loader, how):
+async def test_failed_opening_releases_own_entries(checkout, loader, how):
     entries = {
         "tool-a": checkout("tool-a"),
         "tool-b": checkout("tool-b"),
@@ -126,7 +122,7 @@ async def test_opening_that_does_not_succeed_gives_up_its_own_entries_only(check
         assert [name for name, entry in entries.items() if entry in sys.path] == ["tool-a"]
 
 
-async def test_child_holds_for_itself(checkout, loader):
+async def test_child_holds_own_entries(checkout, loader):
     entry = checkout("tool-x")
     parent = session_with(loader, "tool-x")
     await parent.initialize()
@@ -141,7 +137,7 @@ async def test_child_holds_for_itself(checkout, loader):
     assert entry not in sys.path
 
 
-async def test_what_a_module_loads_by_hand_is_given_up_by_the_last_session(checkout, loader):
+async def test_last_session_releases_manual_loads(checkout, loader):
     entry = checkout("tool-x")
 
     async def mount(coordinator, config):
@@ -158,9 +154,7 @@ async def test_what_a_module_loads_by_hand_is_given_up_by_the_last_session(check
     assert entry not in sys.path
 
 
-async def test_cleaning_up_the_loader_by_hand_gives_up_everything_at_once_and_sessions_close_all_the_same(
-    checkout, loader
-):
+async def test_manual_loader_cleanup_releases_everything(checkout, loader):
     held, by_hand = checkout("tool-x"), checkout("tool-y")
     await loader.load("tool-y")
     async with session_with(loader, "tool-x"):
@@ -173,9 +167,7 @@ async def test_cleaning_up_the_loader_by_hand_gives_up_everything_at_once_and_se
 
 
 @pytest.mark.filterwarnings("ignore:session .* was dropped while it was open:ResourceWarning")
-async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loader(
-    checkout, loader
-):
+async def test_dropped_session_is_not_kept_by_loader(checkout, loader):
     checkout("tool-x")
 
     async def open_and_drop():
@@ -189,7 +181,7 @@ async def test_session_dropped_without_being_closed_is_not_kept_alive_by_the_loa
     assert gone() is None
 
 
-async def test_loader_of_an_application_is_cleaned_up_by_each_session_if_it_can_be():
+async def test_application_loader_is_cleaned_per_session():
     class Loader:
         def load(self, module_id, config=None, source_hint=None):
             return lambda coordinator: (

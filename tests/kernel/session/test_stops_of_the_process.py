@@ -68,7 +68,7 @@ def test_single_ctrl_c_closes_everything(backend, turn, lines):
 @pytest.mark.parametrize(
     "during", [INTERRUPT, LATER], ids=["in a cleanup", "while a cleanup waits"]
 )
-def test_second_ctrl_c_on_asyncio_names_the_cleanup(during):
+def test_second_ctrl_c_on_asyncio_names_cleanup(during):
     """The second Ctrl-C is raised in the running code, or in the loop, which then cancels every task."""
     turn = f"{INTERRUPT}; await anyio.sleep(5)"
     ended = run_child(SLOW_CLOSING.format(during=during, turn=turn), "asyncio")
@@ -77,7 +77,7 @@ def test_second_ctrl_c_on_asyncio_names_the_cleanup(during):
     assert "cleanup of hooks-slow failed" in ended.errors
 
 
-def test_second_ctrl_c_on_trio_waits_for_the_closing():
+def test_second_ctrl_c_on_trio_waits():
     turn = f"{INTERRUPT}; await anyio.sleep(5)"
     ended = run_child(SLOW_CLOSING.format(during=LATER, turn=turn), "trio")
     closing = [
@@ -117,7 +117,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_third_ctrl_c_on_asyncio_leaves_named_cleanups():
+def test_third_ctrl_c_on_asyncio_leaves_cleanups():
     ended = run_child(MANY_CLEANUPS, "asyncio")
     assert ended.lines == ["a begins", "b begins", "interrupted"], ended.errors
     assert "still to run: cleanup of hooks-b, cleanup of hooks-c" in ended.errors
@@ -169,9 +169,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(("backend", "more"), [("asyncio", "0"), ("trio", "0"), ("trio", "3")])
-def test_ctrl_c_while_a_module_enters_that_then_hangs_in_leaving_does_not_wait_for_ever(
-    backend, more
-):
+def test_ctrl_c_during_hanging_module_is_bounded(backend, more):
     """On asyncio a second Ctrl-C is raised in whatever code is running, as in the test above; trio keeps it."""
     ended = run_child(LATE_ENTERING, backend, more)
     assert ended.lines == ["leaves", "gone", "closed> 1 failures", "interrupted"], ended.errors
@@ -224,7 +222,7 @@ print_line("over")
 
 
 @pytest.mark.parametrize("kind", ["opening", "turn", "closing"])
-def test_end_of_asyncio_run_closes_the_session(kind):
+def test_asyncio_run_end_closes_session(kind):
     """It cancels every task: a cleanup that is running is named, and those after it run."""
     ended = run_child(LOOP_END.replace(", deadlines=1", ""), "asyncio", kind)
     expected = {
@@ -272,7 +270,7 @@ asyncio.run(beside())
 
 
 @pytest.mark.parametrize("how", ["nested", "guest"])
-def test_trio_inside_an_asyncio_program_works(how):
+def test_trio_inside_asyncio_program(how):
     ended = run_child(GUEST, "asyncio", how)
     assert ended.lines == ["hello from trio", "left", "hello from asyncio"], ended.errors
 
@@ -298,7 +296,7 @@ run_natively(main)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_exit_in_a_handler_of_a_child_task_ends_neither_the_loop_nor_its_neighbours(backend):
+def test_exit_in_child_task_handler_is_contained(backend):
     ended = run_child(EXIT_IN_HOOK, backend)
     assert ended.lines == ["alive", "neighbour"], ended.errors
     assert ended.code == 0

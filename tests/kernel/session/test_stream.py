@@ -66,7 +66,7 @@ async def drain(stream):
 # ── events and result ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_events_come_typed_in_order_and_then_the_result():
+async def test_typed_events_in_order_then_result():
     body = emitting(
         ("content_block:delta", {"block_type": "text", "delta": "Hel"}),
         ("content_block:delta", {"block_type": "tool_call", "delta": "{"}),
@@ -120,14 +120,14 @@ async def test_events_come_typed_in_order_and_then_the_result():
         ("tool:error", {}),
     ],
 )
-async def test_payload_of_any_shape_makes_an_event(name, data):
+async def test_payload_of_any_shape_makes_event(name, data):
     async with agent(emitting((name, data))) as session, session.stream("hi") as events:
         seen = await drain(events)
     assert seen[-1].name == name
     assert events.result == "answer to hi"
 
 
-async def test_stream_sees_payloads_as_they_finally_are():
+async def test_stream_sees_final_payloads():
     async with agent(emitting(("custom:event", {"k": 1}))) as session:
         session.coordinator.hooks.register(
             "custom:event",
@@ -139,7 +139,8 @@ async def test_stream_sees_payloads_as_they_finally_are():
     assert seen[-1].data["k"] == 2
 
 
-async def test_denied_event_is_not_in_the_stream_and_listener_is_gone_after_the_turn():
+async def test_denied_event_is_not_streamed():
+    """The listener is gone after the turn."""
     async with agent(emitting(("custom:event", {}))) as session:
         hooks = session.coordinator.hooks
         hooks.register("custom:event", lambda event, data: {"action": "deny"})
@@ -155,7 +156,7 @@ async def test_denied_event_is_not_in_the_stream_and_listener_is_gone_after_the_
 @pytest.mark.parametrize(
     "error", [ValueError("broke"), ExceptionGroup("g", [OSError()]), KeyboardInterrupt()], ids=repr
 )
-async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object(error, log):
+async def test_turn_error_is_raised_unchanged(error, log):
     async def body(turn):
         await turn.hooks.emit("custom:event", {})
         raise error
@@ -176,7 +177,7 @@ async def test_error_of_the_turn_is_raised_from_the_iteration_as_the_very_object
     assert log == ["session:start", "custom:event", *ended]
 
 
-async def test_unread_error_is_raised_when_the_block_is_left():
+async def test_unread_error_is_raised_at_exit():
     async def body(turn):
         raise ValueError("broke")
 
@@ -186,7 +187,7 @@ async def test_unread_error_is_raised_when_the_block_is_left():
                 await anyio.sleep(1)
 
 
-async def test_own_error_of_the_block_is_not_replaced_or_wrapped(log):
+async def test_block_error_is_not_replaced(log):
     async with agent(unwinding(log, 0)) as session:
 
         async def leave():
@@ -199,7 +200,7 @@ async def test_own_error_of_the_block_is_not_replaced_or_wrapped(log):
         assert log == ["unwound"]
 
 
-async def test_cancellation_made_up_by_the_orchestrator_does_not_look_like_a_good_end():
+async def test_invented_cancellation_is_not_success():
     async def body(turn):
         raise asyncio.CancelledError
 
@@ -212,7 +213,7 @@ async def test_cancellation_made_up_by_the_orchestrator_does_not_look_like_a_goo
 @pytest.mark.parametrize(
     ("prompt", "options"), [(None, {}), ("hi", {"timeout": 0}), ("hi", {"timeout": "x"})]
 )
-async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, options):
+async def test_wrong_arguments_leave_session_ready(prompt, options):
     async with agent() as session:
         with pytest.raises((TypeError, ValueError)):
             async with session.stream(prompt, **options) as events:
@@ -224,7 +225,7 @@ async def test_wrong_arguments_are_raised_and_leave_the_session_ready(prompt, op
 # ── the claim of the turn ────────────────────────────────────────────────────────────────────────
 
 
-async def test_entered_stream_holds_the_session():
+async def test_entered_stream_holds_session():
     release = anyio.Event()
 
     async def body(turn):
@@ -248,7 +249,7 @@ async def test_entered_stream_holds_the_session():
 
 
 @pytest.mark.parametrize("how", ["left", "error", "cancelled", "native"])
-async def test_stream_left_before_its_turn_has_begun_gives_the_session_back(how):
+async def test_unstarted_stream_releases_session(how):
     async def leave():
         async with session.stream("hi"):
             if how == "error":
@@ -269,7 +270,7 @@ async def test_stream_left_before_its_turn_has_begun_gives_the_session_back(how)
 
 
 @pytest.mark.parametrize("wait", [False, True])
-async def test_session_closed_right_after_a_stream_was_entered_cancels_its_turn(wait, log):
+async def test_closing_cancels_just_entered_stream(wait, log):
     async def body(turn):
         log.append("begun")
         await anyio.sleep_forever()
@@ -292,7 +293,7 @@ async def test_session_closed_right_after_a_stream_was_entered_cancels_its_turn(
 
 
 @pytest.mark.parametrize("how", ["break", "cancelled"])
-async def test_leaving_early_cancels_the_turn_and_waits_until_it_has_unwound(how, log):
+async def test_early_leave_waits_for_unwinding(how, log):
     async with agent(unwinding(log, 3)) as session:
         if how == "break":
             async with session.stream("hi") as events:
@@ -311,7 +312,7 @@ async def test_leaving_early_cancels_the_turn_and_waits_until_it_has_unwound(how
 # ── back-pressure ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_turn_waits_for_a_slow_reader_once_the_buffer_is_full(log):
+async def test_full_buffer_makes_turn_wait(log):
     async with agent(counting(log, MAX_BUFFERED * 2)) as session, session.stream("hi") as events:
         await anyio.sleep(1000)
         assert len(log) in range(MAX_BUFFERED - 2, MAX_BUFFERED + 1)
@@ -380,7 +381,7 @@ async def background(coordinator, config):
 
 
 @pytest.mark.parametrize("emit", [emit_here, emit_in_a_task, emit_in_a_task_of_before])
-async def test_consumer_that_emits_while_the_turn_waits_for_it_does_not_wait_for_itself(emit, log):
+async def test_emitting_consumer_does_not_deadlock(emit, log):
     turn = counting(log, MAX_BUFFERED * 2)
     async with (
         agent(turn, hooks={"hooks-a": background}) as session,
@@ -403,7 +404,7 @@ async def test_consumer_that_emits_while_the_turn_waits_for_it_does_not_wait_for
     assert sum(event.name == "consumer:event" for event in seen) == 3
 
 
-async def test_reading_events_of_its_own_does_not_let_the_turn_run_ahead(log):
+async def test_reading_own_events_keeps_turn_waiting(log):
     go = anyio.Event()
 
     async def body(turn):
@@ -426,7 +427,7 @@ async def test_reading_events_of_its_own_does_not_let_the_turn_run_ahead(log):
         assert len(log) == ahead + 1
 
 
-async def test_tasks_of_the_turn_wait_for_a_slow_reader_like_the_turn_itself(log):
+async def test_turn_tasks_wait_for_slow_reader(log):
     async def body(turn):
         async with anyio.create_task_group() as group:
             for _ in range(3):
@@ -445,7 +446,7 @@ async def test_tasks_of_the_turn_wait_for_a_slow_reader_like_the_turn_itself(log
 
 @pytest.mark.parametrize("error", [LookupError("mine"), None], ids=["by an error", "without one"])
 @pytest.mark.parametrize("how", ["scope", "native"])
-async def test_stop_and_error_of_the_block(how, error, log, anyio_backend_name):
+async def test_stop_and_block_error(how, error, log, anyio_backend_name):
     async with agent(unwinding(log, 5)) as session:
 
         async def leave():
@@ -476,7 +477,7 @@ async def test_stop_and_error_of_the_block(how, error, log, anyio_backend_name):
 # ── wrong use ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_stream_is_entered_once_and_read_inside_only():
+async def test_stream_is_entered_once():
     async with agent() as session:
         stream = session.stream("hi")
         with pytest.raises(SessionStateError, match="enter the stream first"):
@@ -497,7 +498,7 @@ async def test_stream_is_entered_once_and_read_inside_only():
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_stream_left_in_another_task_is_reported_in_words_and_its_turn_cancelled(log):
+async def test_stream_left_in_other_task_is_reported(log):
     entered, release = anyio.Event(), anyio.Event()
 
     async with agent(unwinding(log, 0)) as session:
@@ -532,7 +533,7 @@ async def test_a_stream_left_in_another_task_is_reported_in_words_and_its_turn_c
     "ignore:coroutine 'TurnStream._run' was never awaited:RuntimeWarning"
 )  # AnyIO wraps it
 @on_asyncio
-async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_turn_had():
+async def test_cancelled_stream_task_ends_with_error():
     async with agent(wait_for_ever) as session:
         async with session.stream("hi") as events:
             await loop_turns()
@@ -549,7 +550,7 @@ async def test_a_stream_whose_task_alone_is_cancelled_does_not_end_as_if_the_tur
 # ── the way of an event ──────────────────────────────────────────────────────────────────────────
 
 
-async def test_events_that_are_ready_are_read_without_waiting():
+async def test_ready_events_are_read_without_waiting():
     """A reader that is behind takes all of them in one go: no other task runs in between."""
     names = [f"custom:{number}" for number in range(20)]
     async with (
@@ -574,7 +575,7 @@ async def test_events_that_are_ready_are_read_without_waiting():
             group.cancel_scope.cancel()
 
 
-async def test_reader_whose_scope_is_cancelled_takes_nothing_more():
+async def test_cancelled_reader_takes_nothing_more():
     async with agent(emitting(("custom:event", {}))) as session, session.stream("hi") as events:
         await anyio.sleep(1)
         with anyio.CancelScope() as scope:
@@ -584,7 +585,7 @@ async def test_reader_whose_scope_is_cancelled_takes_nothing_more():
         assert [event.name for event in await drain(events)] == ["session:start", "custom:event"]
 
 
-async def test_events_are_listened_to_for_as_long_as_the_turn_runs(log):
+async def test_listener_lives_as_long_as_turn(log):
     async def body(turn):
         hooks = turn.hooks
         log.append(
@@ -603,7 +604,7 @@ async def test_events_are_listened_to_for_as_long_as_the_turn_runs(log):
         assert not hooks.has_handlers("custom:event")
 
 
-async def test_payload_in_the_stream_is_its_own_copy_with_the_identity_of_the_session():
+async def test_streamed_payload_is_identified_copy():
     mine = {"list": [1]}
 
     async def body(turn):
@@ -621,7 +622,7 @@ async def test_payload_in_the_stream_is_its_own_copy_with_the_identity_of_the_se
     assert (seen.data["session_id"], "timestamp" in seen.data) == (session.session_id, True)
 
 
-async def test_collected_events_are_in_the_stream():
+async def test_collected_events_are_streamed():
     async def body(turn):
         await turn.hooks.emit_and_collect("custom:event", {"k": 1})
         return "done"

@@ -37,7 +37,7 @@ async def slow_to_stop(turn: Turn) -> str:
 
 @pytest.mark.parametrize("where", ["consumer", "turn"])
 @pytest.mark.parametrize("second", ["stream", "text", "execute"])
-async def test_a_refused_turn_takes_nothing_from_the_stream_of_the_running_one(where, second):
+async def test_refused_turn_takes_nothing_from_stream(where, second):
     async def begin(prompt: str) -> None:
         if second == "stream":
             async with session.stream(prompt):
@@ -69,7 +69,7 @@ async def test_a_refused_turn_takes_nothing_from_the_stream_of_the_running_one(w
     assert (numbers, events.result) == ([0, 1, 2], "done")
 
 
-async def test_a_text_that_is_closed_while_it_waits_for_an_abandoned_one_ends():
+async def test_text_closed_while_waiting_ends():
     got: list[str] = []
     async with agent(slow_to_stop) as session:
         async for _ in session.stream_text("abandoned"):
@@ -88,7 +88,7 @@ async def test_a_text_that_is_closed_while_it_waits_for_an_abandoned_one_ends():
         assert await session.execute("quick") == "quick"
 
 
-async def test_of_two_texts_that_wait_for_an_abandoned_one_the_second_is_refused():
+async def test_second_waiting_text_is_refused():
     outcomes = []
     async with agent(slow_to_stop) as session:
         async for _ in session.stream_text("abandoned"):
@@ -115,7 +115,7 @@ async def test_of_two_texts_that_wait_for_an_abandoned_one_the_second_is_refused
 # ── a second reader ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_second_reader_of_a_text_that_begins_is_refused_and_the_first_reads_on():
+async def test_second_reader_of_beginning_text_is_refused():
     async def body(turn: Turn) -> str:
         await emit_piece(turn, "Hello")
         await anyio.sleep(1)
@@ -139,7 +139,7 @@ async def test_a_second_reader_of_a_text_that_begins_is_refused_and_the_first_re
 
 
 @pytest.mark.parametrize("other", ["asyncio", "trio"])
-async def test_a_text_is_not_closed_on_another_event_loop(other):
+async def test_text_is_not_closed_on_other_loop(other):
     async def body(turn: Turn) -> str:
         await emit_piece(turn, "Hel")
         await anyio.lowlevel.checkpoint()
@@ -164,7 +164,7 @@ async def test_a_text_is_not_closed_on_another_event_loop(other):
 # ── a slow reader ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_session_that_its_reader_closes_does_not_wait_for_a_shielded_emitter():
+async def test_reader_closing_session_ignores_shielded_emitter():
     async def body(turn: Turn) -> str:
         with anyio.CancelScope(shield=True):
             for _ in range(2 * MAX_BUFFERED):
@@ -180,7 +180,7 @@ async def test_a_session_that_its_reader_closes_does_not_wait_for_a_shielded_emi
     assert session.cleanup_failures == []
 
 
-async def test_a_slow_reader_loses_no_terminal_event_of_a_child(caplog):
+async def test_slow_reader_keeps_terminal_child_events(caplog):
     async def body(turn: Turn) -> str:
         if turn.prompt == "child":
             async with anyio.create_task_group() as group:

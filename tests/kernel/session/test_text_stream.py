@@ -43,7 +43,7 @@ async def read(stream) -> list[str]:
 # ── what is read ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_pieces_come_as_they_are_streamed_and_then_the_result():
+async def test_pieces_are_followed_by_result():
     async with agent(pieces("Hel", "", "lo", then="Hello")) as session:
         text = session.stream_text("hi")
         assert text.result is None
@@ -65,7 +65,7 @@ class Whole:
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming", "loop-events"])
-async def test_answers_that_are_not_streamed_are_one_piece_each_from_every_loop(loop):
+async def test_unstreamed_answers_are_single_pieces(loop):
     async def look() -> str:
         """Look."""
         return "seen"
@@ -81,7 +81,7 @@ async def test_answers_that_are_not_streamed_are_one_piece_each_from_every_loop(
         ]
 
 
-async def test_result_of_a_loop_without_events_is_one_piece():
+async def test_result_without_events_is_one_piece():
     plan = {
         "session": {
             "orchestrator": ScriptedOrchestrator(["the answer"]),
@@ -92,7 +92,7 @@ async def test_result_of_a_loop_without_events_is_one_piece():
         assert await read(session.stream_text("hi")) == ["the answer"]
 
 
-async def test_whole_blocks_of_published_loops_are_text_unless_they_came_in_pieces():
+async def test_published_whole_blocks_become_text_once():
     async def report(turn: Turn) -> str:
         for kind, index, text in [("delta", 0, "one"), ("end", 0, "one"), ("end", 1, " two")]:
             block = {"type": "text", "text": text}
@@ -104,7 +104,7 @@ async def test_whole_blocks_of_published_loops_are_text_unless_they_came_in_piec
         assert await read(session.stream_text("hi")) == ["one", " two"]
 
 
-def test_text_that_is_void_is_announced_once():
+def test_void_text_is_announced_once():
     text = TurnText()
     assert text.add(TextDelta(name="content_block:delta", data={}, text="one two")) == "one two"
     reset = AnswerReset(name="content_block:reset", data={}, text="one two")
@@ -114,7 +114,7 @@ def test_text_that_is_void_is_announced_once():
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_errors_of_the_turn_are_raised_from_the_iteration_and_the_session_goes_on():
+async def test_turn_errors_leave_session_usable():
     async def fail(turn: Turn):
         if turn.prompt == "fail":
             raise KeyError("no such thing")
@@ -130,7 +130,7 @@ async def test_errors_of_the_turn_are_raised_from_the_iteration_and_the_session_
         await read(session.stream_text("hi"))
 
 
-async def test_session_that_was_opened_by_hand_is_refused_with_advice():
+async def test_manually_opened_session_is_refused():
     session = agent(pieces("one"))
     await session.initialize()
     with pytest.raises(SessionStateError, match="open it with `async with`"):
@@ -142,7 +142,8 @@ async def test_session_that_was_opened_by_hand_is_refused_with_advice():
 # ── leaving ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_loop_that_is_broken_off_stops_the_turn_and_the_next_turn_waits_for_its_end():
+async def test_broken_off_loop_stops_turn():
+    """The next turn waits for its end."""
     log: list[str] = []
     async with agent(pieces("one", log=log)) as session:
         async for piece in session.stream_text("hi"):
@@ -159,7 +160,7 @@ async def test_loop_that_is_broken_off_stops_the_turn_and_the_next_turn_waits_fo
         assert (events.result, log) == ("answer", ["unwound"] * 2)
 
 
-async def test_turn_of_a_loop_that_is_broken_off_ends_by_itself():
+async def test_turn_of_broken_off_loop_ends():
     log: list[str] = []
     async with agent(pieces("one", log=log)) as session:
         async for _ in session.stream_text("hi"):
@@ -169,7 +170,7 @@ async def test_turn_of_a_loop_that_is_broken_off_ends_by_itself():
         assert (session.statistics().turn_running, log) == (False, ["unwound"])
 
 
-async def test_stream_that_is_kept_refuses_the_next_turn_with_advice_until_it_is_closed():
+async def test_kept_stream_refuses_next_turn():
     log: list[str] = []
     async with agent(pieces("one", "two", log=log)) as session:
         text = session.stream_text("hi")
@@ -185,7 +186,7 @@ async def test_stream_that_is_kept_refuses_the_next_turn_with_advice_until_it_is
         assert await session.execute("again") == "answer"
 
 
-async def test_block_is_left_when_the_turn_has_unwound():
+async def test_block_exit_follows_unwinding():
     log: list[str] = []
     async with agent(pieces("one", log=log)) as session:
         async with session.stream_text("hi") as text:
@@ -200,7 +201,7 @@ async def test_block_is_left_when_the_turn_has_unwound():
 @pytest.mark.parametrize(
     "reading", [True, False], ids=["while it waits for a piece", "in the body of the loop"]
 )
-async def test_cancelled_reader_stops_the_turn(reading):
+async def test_cancelled_reader_stops_turn(reading):
     log: list[str] = []
     async with agent(pieces("one", log=log)) as session:
         with anyio.move_on_after(3) as scope:
@@ -217,7 +218,7 @@ async def test_cancelled_reader_stops_the_turn(reading):
 
 
 @pytest.mark.parametrize("kind", ["text", "events"])
-async def test_a_second_reader_is_refused_and_the_first_reads_on(kind):
+async def test_second_reader_is_refused(kind):
     go = anyio.Event()
 
     async def body(turn: Turn):
@@ -246,7 +247,7 @@ async def test_a_second_reader_is_refused_and_the_first_reads_on(kind):
 
 @pytest.mark.parametrize("other", ["asyncio", "trio"])
 @pytest.mark.parametrize("has_begun", [False, True])
-async def test_a_text_read_on_another_event_loop_is_refused_in_words(other, has_begun):
+async def test_text_read_on_other_loop_is_refused(other, has_begun):
     async with agent(pieces("Hel", "lo", then="Hello")) as session:
         stream = session.stream_text("hi")
         if has_begun:

@@ -87,12 +87,12 @@ async def is_wrapped(*args, **kwargs):
     ],
     ids=lambda value: getattr(value, "__name__", None) if callable(value) else value,
 )
-async def test_only_keywords_the_orchestrator_accepts_are_passed(execute, answer):
+async def test_orchestrator_gets_accepted_keywords_only(execute, answer):
     async with executing(execute) as session:
         assert await session.execute("hi") == answer
 
 
-async def test_callable_object_without_a_signature_is_given_everything():
+async def test_callable_without_signature_gets_everything():
     class Odd:
         __signature__ = "not a signature"
 
@@ -109,7 +109,7 @@ async def test_callable_object_without_a_signature_is_given_everything():
 @pytest.mark.parametrize(
     ("is_resumed", "event"), [(False, "session:start"), (True, "session:resume")]
 )
-async def test_first_turn_is_announced_once_with_the_sessions_metadata(is_resumed, event):
+async def test_first_turn_announces_session_metadata_once(is_resumed, event):
     session = agent(session={"metadata": {"k": 1}}, is_resumed=is_resumed, session_id="s")
     events = heard(session)
     async with session:
@@ -122,7 +122,7 @@ async def test_first_turn_is_announced_once_with_the_sessions_metadata(is_resume
     )
 
 
-async def test_denial_of_the_start_is_ignored():
+async def test_denial_of_start_is_ignored():
     async with agent() as session:
         session.coordinator.hooks.register("session:start", lambda event, data: {"action": "deny"})
         assert await session.execute("hi") == "hi"
@@ -140,7 +140,7 @@ class Panic(BaseException):
     [SystemExit(3), Panic("unreachable"), BaseExceptionGroup("g", [SystemExit(3)])],
     ids=repr,
 )
-async def test_what_an_orchestrator_raises_without_being_an_error_is_its_named_failure(error):
+async def test_orchestrator_base_exception_is_named_failure(error):
     async def body(turn):
         await anyio.lowlevel.checkpoint()
         raise error
@@ -154,7 +154,7 @@ async def test_what_an_orchestrator_raises_without_being_an_error_is_its_named_f
         assert session.status.status == "failed"
 
 
-async def test_a_cancellation_that_an_orchestrator_makes_up_is_its_named_failure():
+async def test_invented_cancellation_is_named_failure():
     async def body(turn):
         raise await some_cancellation()
 
@@ -165,7 +165,7 @@ async def test_a_cancellation_that_an_orchestrator_makes_up_is_its_named_failure
 
 
 @pytest.mark.parametrize("how", ["raised", "raised in a group", "cancelled"])
-async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how):
+async def test_ctrl_c_ends_turn_as_cancelled(how):
     """A loop of asyncio cancels its main task at Ctrl-C; trio raises the exception inside of it, or of a tool beside others."""
     interrupt = (
         KeyboardInterrupt()
@@ -200,7 +200,7 @@ async def test_ctrl_c_ends_a_turn_as_cancelled_in_whichever_form_it_arrives(how)
 @pytest.mark.parametrize(
     ("plan", "given", "seconds"), [(None, 5, 5), (7, "left out", 7), (7, 3, 3), (7, 9, 9)], ids=repr
 )
-async def test_turn_ends_at_the_timeout_given_or_else_at_the_plans(plan, given, seconds):
+async def test_turn_timeout_precedes_plan_deadline(plan, given, seconds):
     session = agent(wait_for_ever, session={"deadlines": {"turn": plan}})
     events = heard(session, "cancel:requested", "cancel:completed")
     options = {} if given == "left out" else {"timeout": given}
@@ -214,7 +214,7 @@ async def test_turn_ends_at_the_timeout_given_or_else_at_the_plans(plan, given, 
         assert not session.coordinator.cancellation.is_cancelled
 
 
-async def test_timeout_of_none_lifts_the_plans_deadline():
+async def test_timeout_of_none_lifts_plan_deadline():
     async def body(turn):
         await anyio.sleep(50)
         return "late but fine"
@@ -233,7 +233,7 @@ async def block():
 
 
 @pytest.mark.parametrize("overrun", [sleep_under_a_shield, block])
-async def test_turn_that_overruns_its_timeout_unnoticed_is_late_all_the_same(overrun):
+async def test_unnoticed_overrun_is_late(overrun):
     async def body(turn):
         await overrun()
         return "too late"
@@ -247,7 +247,7 @@ async def test_turn_that_overruns_its_timeout_unnoticed_is_late_all_the_same(ove
     assert len(events) == 1
 
 
-async def test_timeout_raised_by_the_orchestrator_itself_is_not_the_kernels():
+async def test_orchestrator_timeout_is_not_kernels():
     async def body(turn):
         with anyio.fail_after(1):
             await anyio.sleep_forever()
@@ -262,7 +262,7 @@ async def test_timeout_raised_by_the_orchestrator_itself_is_not_the_kernels():
 # ── how it ends: an immediate stop ───────────────────────────────────────────────────────────────
 
 
-async def test_error_out_of_the_unwinding_leaves_as_itself_and_is_in_the_story():
+async def test_unwinding_error_propagates_and_is_recorded():
     async def body(turn):
         turn.coordinator.request_cancel(immediate=True)
         try:
@@ -279,7 +279,7 @@ async def test_error_out_of_the_unwinding_leaves_as_itself_and_is_in_the_story()
     assert "OSError: could not unwind" in events[0][1]["error"]
 
 
-async def test_token_must_be_reset_before_the_next_turn(log):
+async def test_token_reset_is_required_before_turn(log):
     async def body(turn):
         log.append("ran")
         return "done"
@@ -300,7 +300,7 @@ async def test_token_must_be_reset_before_the_next_turn(log):
 
 
 @pytest.mark.parametrize("opened", ["async with", "by hand"])
-async def test_grace_turns_a_stop_immediate_when_it_runs_out(opened):
+async def test_expired_grace_makes_stop_immediate(opened):
     session = agent(wait_for_ever)
     events = heard(session, "cancel:requested", "cancel:completed")
 
@@ -323,7 +323,7 @@ async def test_grace_turns_a_stop_immediate_when_it_runs_out(opened):
     assert [data.get("state") for _, data in events] == ["graceful", "immediate", None]
 
 
-async def test_grace_of_a_turn_that_ended_in_time_does_not_reach_the_next():
+async def test_grace_of_ended_turn_is_dropped():
     async def body(turn):
         await anyio.sleep(3)
         return "done"
@@ -338,7 +338,7 @@ async def test_grace_of_a_turn_that_ended_in_time_does_not_reach_the_next():
 
 
 @pytest.mark.parametrize("opened", ["async with", "by hand"])
-async def test_request_right_before_the_closing_is_announced_before_the_end(opened):
+async def test_request_before_closing_is_announced(opened):
     session = agent()
     events = heard(session)
     if opened == "async with":
@@ -351,7 +351,7 @@ async def test_request_right_before_the_closing_is_announced_before_the_end(open
     assert names(events) == ["cancel:requested", "session:end"]
 
 
-async def test_callbacks_run_once_per_change_of_state(log):
+async def test_callbacks_run_once_per_state_change(log):
     session = agent(wait_for_ever)
     token = session.coordinator.cancellation
     token.on_cancel(lambda: log.append(token.state))
@@ -364,7 +364,7 @@ async def test_callbacks_run_once_per_change_of_state(log):
     assert log == ["graceful", "immediate"]
 
 
-async def test_handler_that_resets_the_token_at_the_end_does_not_hide_the_stop():
+async def test_token_reset_does_not_hide_stop():
     session = agent(wait_for_ever)
     token = session.coordinator.cancellation
     session.coordinator.hooks.register("cancel:completed", lambda event, data: token.reset())
@@ -376,7 +376,7 @@ async def test_handler_that_resets_the_token_at_the_end_does_not_hide_the_stop()
                     await session.execute("hi")
 
 
-async def test_grace_ends_with_its_turn():
+async def test_grace_ends_with_turn():
     async def body(turn):
         turn.coordinator.cancellation.request_graceful(5)
         await anyio.sleep(1)

@@ -14,7 +14,7 @@ from tests._support.worlds import World, swept
 
 
 @swept(points=12)
-async def test_terminal_events_reach_slow_handlers_while_everything_unwinds(world: World) -> None:
+async def test_terminal_events_reach_slow_handlers(world: World) -> None:
     delivered: list[str] = []
 
     async def note(event: str, data: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ async def test_terminal_events_reach_slow_handlers_while_everything_unwinds(worl
 
 
 @swept(points=14)
-async def test_a_handler_that_overruns_is_cut_off_and_the_next_one_is_called(world: World) -> None:
+async def test_overrunning_handler_lets_next_run(world: World) -> None:
     async def register(coordinator: Any) -> None:
         coordinator.hooks.register(
             "world:event", lambda event, data: hold(world, "handler"), timeout=5
@@ -59,7 +59,7 @@ async def test_a_handler_that_overruns_is_cut_off_and_the_next_one_is_called(wor
 
 
 @swept(points=12)
-async def test_all_handlers_asked_at_once_end_together(world: World) -> None:
+async def test_collected_handlers_end_together(world: World) -> None:
     async def answer(event: str, data: dict[str, Any]) -> dict[str, Any]:
         await a_moment()
         return {"action": "continue", "data": {"answered": True}}
@@ -89,7 +89,7 @@ async def test_slow_and_hanging_contributors(world: World) -> None:
 
 
 @swept(points=18)
-async def test_a_context_manager_hosted_by_the_application(world: World) -> None:
+async def test_application_hosted_context_manager(world: World) -> None:
     @asynccontextmanager
     async def connection() -> AsyncIterator[None]:
         world.ledger.open("connection")

@@ -12,7 +12,7 @@ from tests._support.worlds import World, swept
 
 
 @swept(points=40)
-async def test_a_child_opened_and_run_inside_a_tool_of_its_parent(world: World) -> None:
+async def test_child_run_inside_parent_tool(world: World) -> None:
     parent: AmplifierSession
 
     async def spawn() -> None:
@@ -49,7 +49,7 @@ async def test_two_siblings_side_by_side(world: World) -> None:
 
 
 @swept(points=25)
-async def test_stopping_the_parent_stops_the_child(world: World) -> None:
+async def test_parent_stop_ends_child(world: World) -> None:
     parent = at_work(world, "a", attentive=False, a=anyio.sleep_forever)
     child = world.adopt(parent.fork(session_id="child"))
 
@@ -65,7 +65,7 @@ async def test_stopping_the_parent_stops_the_child(world: World) -> None:
 
 
 @swept(points=10)
-async def test_a_child_that_fails_to_open_is_forgotten_by_its_parent(world: World) -> None:
+async def test_unopened_child_is_forgotten_by_parent(world: World) -> None:
     parent = world.agent()
     async with world.opened(parent):
         child = world.adopt(

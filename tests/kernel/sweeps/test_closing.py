@@ -23,7 +23,7 @@ from tests._support.worlds import World, sweep, swept
 
 
 @swept(points=24)
-async def test_a_cleanup_that_raises_stops_no_other(world: World) -> None:
+async def test_raising_cleanup_stops_no_other(world: World) -> None:
     async def fail() -> None:
         await a_moment()
         raise ValueError("no")
@@ -44,7 +44,7 @@ async def test_a_cleanup_that_raises_stops_no_other(world: World) -> None:
 
 
 @swept(points=20)
-async def test_a_cleanup_that_hangs_is_cut_off_and_the_next_ones_run(world: World) -> None:
+async def test_hanging_cleanup_lets_others_run(world: World) -> None:
     session = world.agent(
         tools={
             "tool-a": tool(world, "a"),
@@ -64,7 +64,7 @@ async def wait_and_crash() -> None:
 
 
 @swept(points=25)
-async def test_background_work_ends_with_the_session(world: World) -> None:
+async def test_background_work_ends_with_session(world: World) -> None:
     async def work(name: str) -> None:
         world.ledger.open(name)
         try:
@@ -89,7 +89,7 @@ async def test_background_work_ends_with_the_session(world: World) -> None:
 
 
 @swept(points=20)
-async def test_a_fatal_crash_in_the_background_ends_the_session(world: World) -> None:
+async def test_fatal_background_crash_ends_session(world: World) -> None:
     async def start(coordinator: Any) -> None:
         coordinator.start_soon(wait_long_and_crash, fatal=True)
 
@@ -107,7 +107,7 @@ async def test_a_fatal_crash_in_the_background_ends_the_session(world: World) ->
 
 
 @swept(points=20)
-async def test_a_fatal_crash_during_a_turn_ends_the_turn_first(world: World) -> None:
+async def test_fatal_crash_ends_turn_first(world: World) -> None:
     async def crash() -> None:
         raise ValueError("fatal")
 
@@ -133,7 +133,7 @@ async def test_a_fatal_crash_during_a_turn_ends_the_turn_first(world: World) -> 
 
 
 @swept(points=14)
-async def test_an_error_in_the_application_closes_the_session_and_keeps_its_type(
+async def test_application_error_keeps_type(
     world: World,
 ) -> None:
     async def fail() -> None:
@@ -147,7 +147,7 @@ async def test_an_error_in_the_application_closes_the_session_and_keeps_its_type
 
 
 @swept(points=26)
-async def test_closing_under_a_turn_of_another_task_ends_the_turn_first(world: World) -> None:
+async def test_closing_ends_turn_of_other_task(world: World) -> None:
     session = at_work(world, "a", a=anyio.sleep_forever)
 
     async def turn() -> None:
@@ -160,7 +160,7 @@ async def test_closing_under_a_turn_of_another_task_ends_the_turn_first(world: W
         await anyio.sleep(5)
 
 
-def test_closing_a_session_whose_turn_has_only_just_been_started() -> None:
+def test_closing_with_just_started_turn() -> None:
     async def scenario(world: World) -> None:
         session = world.agent()
 
@@ -180,7 +180,7 @@ def test_closing_a_session_whose_turn_has_only_just_been_started() -> None:
 
 
 @swept(points=12)
-async def test_two_tasks_that_close_one_session_close_it_once(world: World) -> None:
+async def test_concurrent_closing_happens_once(world: World) -> None:
     session = world.agent(tools={"tool-a": tool(world, "a")})
     async with world.opened(session), anyio.create_task_group() as group:
         group.start_soon(session.cleanup)

@@ -138,7 +138,7 @@ WORLDS = [parallel_tools, background_work, slow_cleanups, by_hand, a_child]
 
 
 @pytest.mark.parametrize("scenario", WORLDS, ids=lambda scenario: scenario.__name__)
-def test_the_end_of_the_loop_leaves_every_cleanup_run(
+def test_loop_end_runs_every_cleanup(
     scenario: Callable[[World], Awaitable[None]],
 ) -> None:
     sweep(scenario, points=8, modes=LOOP_END_MODES)
@@ -150,7 +150,7 @@ def test_the_end_of_the_loop_leaves_every_cleanup_run(
 @pytest.mark.parametrize(
     "scenario", [parallel_tools, structured_modules], ids=lambda scenario: scenario.__name__
 )
-def test_tasks_that_start_at_once_change_nothing(
+def test_eager_tasks_change_nothing(
     scenario: Callable[[World], Awaitable[None]],
 ) -> None:
     modes = STOPS if scenario is structured_modules else ON_ASYNCIO

@@ -25,7 +25,7 @@ from tests.loading._forge import forget_imports, root
 
 
 @swept(points=20)
-async def test_structured_modules_leave_their_task_groups_in_their_own_tasks(world: World) -> None:
+async def test_structured_modules_leave_in_own_tasks(world: World) -> None:
     session = world.agent(
         tools={"tool-a": hosted(world, "a"), "tool-b": hosted(world, "b")},
         hooks={"hooks-a": hosted(world, "hooks")},
@@ -35,7 +35,7 @@ async def test_structured_modules_leave_their_task_groups_in_their_own_tasks(wor
 
 
 @swept(points=10)
-async def test_a_structured_module_that_has_just_entered_is_left_like_any_other(
+async def test_just_entered_structured_module_is_left(
     world: World,
 ) -> None:
     """The cancellation of the opening comes too late for it: what it opened is closed as in any other session."""
@@ -51,7 +51,7 @@ async def test_a_structured_module_that_has_just_entered_is_left_like_any_other(
         await world.execute(session)
 
 
-def test_both_forms_of_module_are_closed_in_one_order() -> None:
+def test_module_forms_close_in_one_order() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             providers={"provider-a": hosted(world, "one"), "provider-b": seed(world, "two")},
@@ -74,7 +74,7 @@ def test_both_forms_of_module_are_closed_in_one_order() -> None:
 
 
 @swept(points=20)
-async def test_a_mount_that_fails_takes_back_what_it_had_registered(world: World) -> None:
+async def test_failed_mount_removes_registrations(world: World) -> None:
     session = world.agent(
         tools={
             "tool-bad": failing(world, "bad", ValueError("no")),
@@ -89,7 +89,7 @@ async def test_a_mount_that_fails_takes_back_what_it_had_registered(world: World
 
 
 @swept(points=14)
-async def test_a_structured_mount_that_fails_is_gone_before_the_next_one(world: World) -> None:
+async def test_failed_structured_mount_is_gone_first(world: World) -> None:
     async def fail() -> None:
         await a_moment()
         raise ValueError("no")
@@ -111,7 +111,7 @@ async def unwind_slowly(coordinator: Any) -> None:
 
 
 @swept(points=14)
-async def test_a_mount_slower_than_its_deadline_is_cut_off_and_undone(world: World) -> None:
+async def test_slow_mount_is_undone_at_deadline(world: World) -> None:
     async def entering() -> None:
         await unwind_slowly(None)
 
@@ -129,7 +129,7 @@ async def test_a_mount_slower_than_its_deadline_is_cut_off_and_undone(world: Wor
 
 # A native cancel goes through the module's own shield, and the module is the one to blame.
 @swept(points=8, modes=("trio", "asyncio-scope"))
-async def test_a_mount_that_comes_back_after_its_deadline_is_still_closed(world: World) -> None:
+async def test_late_mount_is_still_closed(world: World) -> None:
     """A module may shield the acquiring of what it opens; what it gives back late must not be lost."""
 
     async def mount(coordinator: Any, config: dict[str, Any]) -> Any:
@@ -150,7 +150,7 @@ async def test_a_mount_that_comes_back_after_its_deadline_is_still_closed(world:
 
 
 @swept(points=14)
-async def test_a_strict_session_with_several_failures_does_not_open(world: World) -> None:
+async def test_strict_session_with_failures_stays_closed(world: World) -> None:
     async def refuse() -> None:
         await a_moment()
         raise ValueError("two")
@@ -170,7 +170,8 @@ async def test_a_strict_session_with_several_failures_does_not_open(world: World
 
 
 @swept(points=6)
-async def test_a_context_that_fails_is_fatal_and_the_orchestrator_is_closed(world: World) -> None:
+async def test_failing_context_is_fatal(world: World) -> None:
+    """The orchestrator is closed."""
     session = world.agent(context=failing(world, "context", ValueError("no")))
     with pytest.raises(ModuleLoadError):
         async with world.opened(session):
@@ -178,7 +179,7 @@ async def test_a_context_that_fails_is_fatal_and_the_orchestrator_is_closed(worl
 
 
 @swept(points=25)
-async def test_on_session_ready_may_fail_and_may_hang(world: World) -> None:
+async def test_ready_callback_failing_or_hanging(world: World) -> None:
     async def fail(coordinator: Any) -> None:
         await a_moment()
         raise ValueError("not ready")
@@ -197,7 +198,7 @@ async def test_on_session_ready_may_fail_and_may_hang(world: World) -> None:
 
 
 @swept(points=10)
-async def test_a_session_opened_by_hand_is_closed_by_its_finally(world: World) -> None:
+async def test_manual_session_closes_in_finally(world: World) -> None:
     session = world.agent(tools={"tool-a": tool(world, "a")})
     await session.initialize()
     world.has_opened(session)
@@ -208,7 +209,7 @@ async def test_a_session_opened_by_hand_is_closed_by_its_finally(world: World) -
 
 
 @swept(points=10)
-async def test_two_tasks_that_open_one_session_by_hand_open_it_once(world: World) -> None:
+async def test_concurrent_manual_opening_happens_once(world: World) -> None:
     session = world.agent(tools={"tool-a": tool(world, "a")})
     try:
         async with anyio.create_task_group() as group:
@@ -229,7 +230,7 @@ def disk_module(tmp_path: Path) -> Iterator[Path]:
     forget_imports(tmp_path)
 
 
-def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
+def test_loader_paths_are_released(disk_module: Path) -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             tools={"tool-disk": None, "tool-good": tool(world, "good")}, search_paths=[disk_module]
@@ -240,7 +241,7 @@ def test_the_loaders_paths_are_given_back(disk_module: Path) -> None:
     sweep(scenario, points=8)
 
 
-def test_a_resumed_session_emits_resume_once() -> None:
+def test_resumed_session_emits_resume_once() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(hooks={"hooks-all": hooks_on_everything(world)}, is_resumed=True)
         async with world.opened(session):

@@ -14,7 +14,7 @@ from tests._support.worlds import World, swept
 
 
 @swept(points=30)
-async def test_a_graceful_stop_lets_tools_finish(world: World) -> None:
+async def test_graceful_stop_lets_tools_finish(world: World) -> None:
     session: AmplifierSession
 
     async def stop() -> None:
@@ -27,7 +27,7 @@ async def test_a_graceful_stop_lets_tools_finish(world: World) -> None:
 
 
 @swept(points=22)
-async def test_a_graceful_stop_turns_immediate_when_its_grace_is_over(world: World) -> None:
+async def test_graceful_stop_becomes_immediate_after_grace(world: World) -> None:
     session: AmplifierSession
 
     async def stop() -> None:
@@ -41,7 +41,7 @@ async def test_a_graceful_stop_turns_immediate_when_its_grace_is_over(world: Wor
 
 
 @swept(points=26)
-async def test_an_immediate_stop_from_inside_a_tool(world: World) -> None:
+async def test_immediate_stop_inside_tool(world: World) -> None:
     session: AmplifierSession
 
     async def stop() -> None:
@@ -57,7 +57,7 @@ async def test_an_immediate_stop_from_inside_a_tool(world: World) -> None:
 
 
 @swept(points=24)
-async def test_an_immediate_stop_from_another_task_with_slow_callbacks(world: World) -> None:
+async def test_immediate_stop_with_slow_callbacks(world: World) -> None:
     session = at_work(world, "a", a=anyio.sleep_forever)
     called: list[str] = []
 
@@ -82,7 +82,7 @@ async def test_an_immediate_stop_from_another_task_with_slow_callbacks(world: Wo
 
 
 @swept(points=18)
-async def test_a_turn_that_ends_while_its_request_is_still_being_announced(world: World) -> None:
+async def test_turn_ending_during_request_announcement(world: World) -> None:
     session: AmplifierSession
 
     async def stop() -> None:
@@ -132,7 +132,7 @@ def careless(world: World) -> AmplifierSession:
 
 
 @swept(points=10)
-async def test_a_turn_that_was_asked_to_stop_unwinds_in_peace(world: World) -> None:
+async def test_stopped_turn_unwinds_undisturbed(world: World) -> None:
     """A second cancellation is the kernel's business, also when the first one was a request."""
 
     session = careless(world)
@@ -149,7 +149,7 @@ async def test_a_turn_that_was_asked_to_stop_unwinds_in_peace(world: World) -> N
 
 
 @swept(points=10)
-async def test_a_turn_that_has_run_out_of_time_unwinds_in_peace(world: World) -> None:
+async def test_timed_out_turn_unwinds_undisturbed(world: World) -> None:
     """A second cancellation is the kernel's business, also when the first one was a deadline."""
 
     session = careless(world)
@@ -160,7 +160,7 @@ async def test_a_turn_that_has_run_out_of_time_unwinds_in_peace(world: World) ->
 
 
 @swept(points=8)
-async def test_a_request_without_a_turn_is_announced_all_the_same(world: World) -> None:
+async def test_request_without_turn_is_announced(world: World) -> None:
     session = world.agent()
     async with world.opened(session):
         await a_moment()
@@ -170,7 +170,7 @@ async def test_a_request_without_a_turn_is_announced_all_the_same(world: World) 
 
 
 @swept(points=12)
-async def test_an_immediate_stop_of_a_session_opened_by_hand(world: World) -> None:
+async def test_immediate_stop_of_manual_session(world: World) -> None:
     session: AmplifierSession
 
     async def stop() -> None:

@@ -24,14 +24,14 @@ from tests._support.worlds import World, sweep, swept
 
 
 @swept(points=40)
-async def test_three_tools_side_by_side_with_hooks_on_every_event(world: World) -> None:
+async def test_three_tools_with_hooks_on_everything(world: World) -> None:
     session = at_work(world, "a", "b", "c")
     async with world.opened(session):
         assert await world.execute(session) == "done"
 
 
 @swept(points=32)
-async def test_a_tool_that_fails_beside_others(world: World) -> None:
+async def test_failing_tool_beside_others(world: World) -> None:
     async def fail() -> None:
         await a_moment()
         raise OSError("disk")
@@ -41,7 +41,7 @@ async def test_a_tool_that_fails_beside_others(world: World) -> None:
         await world.execute(session)
 
 
-def test_approvals_by_a_slow_user() -> None:
+def test_approvals_by_slow_user() -> None:
     async def scenario(world: World) -> None:
         ask = hook(
             world, "tool:pre", lambda: HookResult(action="ask_user", approval_prompt="May I?")
@@ -65,7 +65,7 @@ def test_approvals_by_a_slow_user() -> None:
 
 
 @swept(points=18)
-async def test_an_unanswered_approval_is_decided_by_its_deadline(world: World) -> None:
+async def test_unanswered_approval_ends_at_deadline(world: World) -> None:
     class Nobody:
         async def request_approval(
             self, prompt: str, options: list[str], timeout: float, default: str
@@ -90,7 +90,7 @@ async def test_an_unanswered_approval_is_decided_by_its_deadline(world: World) -
 
 
 @swept(points=22)
-async def test_hooks_that_inject_into_the_context(world: World) -> None:
+async def test_hooks_injecting_into_context(world: World) -> None:
     inject = hook(
         world, "tool:post", lambda: HookResult(action="inject_context", context_injection="look")
     )
@@ -106,7 +106,7 @@ async def test_hooks_that_inject_into_the_context(world: World) -> None:
 
 
 @swept(points=14)
-async def test_a_gate_that_overruns_denies_and_the_turn_goes_on(world: World) -> None:
+async def test_overrunning_gate_denies(world: World) -> None:
     async def register(coordinator: Any, config: dict[str, Any]) -> None:
         async def hang(event: str, data: dict[str, Any]) -> None:
             await anyio.sleep_forever()
@@ -122,7 +122,7 @@ async def test_a_gate_that_overruns_denies_and_the_turn_goes_on(world: World) ->
 
 
 @swept(points=24)
-async def test_a_turn_that_raises_keeps_its_error(world: World) -> None:
+async def test_raising_turn_keeps_error(world: World) -> None:
     async def fail() -> None:
         await a_moment()
         raise LLMError("the model is gone")
@@ -138,7 +138,7 @@ async def test_a_turn_that_raises_keeps_its_error(world: World) -> None:
 
 
 @swept(points=30)
-async def test_a_turn_with_a_timeout_of_its_own(world: World) -> None:
+async def test_turn_with_own_timeout(world: World) -> None:
     session = at_work(world, "a", "b", b=anyio.sleep_forever)
     async with world.opened(session):
         with pytest.raises(ExecutionTimeout):
@@ -146,7 +146,7 @@ async def test_a_turn_with_a_timeout_of_its_own(world: World) -> None:
 
 
 @swept(points=10)
-async def test_a_turn_that_swallows_its_timeout_and_answers(world: World) -> None:
+async def test_turn_swallowing_its_timeout(world: World) -> None:
     async def hold_on() -> None:
         with anyio.CancelScope(shield=True):
             await anyio.sleep(10)
@@ -158,7 +158,7 @@ async def test_a_turn_that_swallows_its_timeout_and_answers(world: World) -> Non
 
 
 @swept(points=18)
-async def test_a_second_turn_is_refused_while_the_first_one_runs(world: World) -> None:
+async def test_second_turn_is_refused(world: World) -> None:
     session = at_work(world, "a", attentive=False)
     async with world.opened(session), anyio.create_task_group() as group:
         group.start_soon(world.execute, session)
@@ -169,7 +169,7 @@ async def test_a_second_turn_is_refused_while_the_first_one_runs(world: World) -
 
 
 @swept(points=18)
-async def test_a_stream_that_is_left_early_ends_its_turn(world: World) -> None:
+async def test_abandoned_stream_ends_turn(world: World) -> None:
     session = at_work(world, "a", attentive=False, a=anyio.sleep_forever)
     async with world.opened(session), session.stream("go") as events:
         async for event in events:
@@ -178,7 +178,7 @@ async def test_a_stream_that_is_left_early_ends_its_turn(world: World) -> None:
 
 
 @swept(points=10)
-async def test_a_stream_that_is_read_to_its_end(world: World) -> None:
+async def test_exhausted_stream(world: World) -> None:
     session = at_work(world, "a", "b", attentive=False)
     async with world.opened(session), session.stream("go") as events:
         names = [event.name async for event in events]
@@ -186,14 +186,14 @@ async def test_a_stream_that_is_read_to_its_end(world: World) -> None:
 
 
 @swept(points=10)
-async def test_a_text_that_is_read_to_its_end(world: World) -> None:
+async def test_exhausted_text(world: World) -> None:
     session = at_work(world, "a", attentive=False)
     async with world.opened(session), session.stream_text("go") as pieces:
         assert "".join([piece async for piece in pieces]) == "done"
 
 
 @swept(points=10)
-async def test_a_turn_that_waits_for_its_slow_reader(world: World) -> None:
+async def test_turn_waiting_for_slow_reader(world: World) -> None:
     async def emit() -> None:
         for number in range(MAX_BUFFERED + 2):
             await session.coordinator.hooks.emit("custom:event", {"number": number})

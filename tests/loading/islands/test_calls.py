@@ -36,7 +36,7 @@ class Broken(Exception):
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_error_keeps_its_type_cause_and_traceback():
+async def test_error_keeps_type_cause_and_traceback():
     async def deep() -> None:
         await asyncio.sleep(0)
         try:
@@ -53,7 +53,7 @@ async def test_an_error_keeps_its_type_cause_and_traceback():
     assert "deep" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
 
-async def test_an_error_of_trio_reaches_the_island_with_type_cause_and_traceback():
+async def test_trio_error_reaches_island_intact():
     seen: list[Any] = []
 
     async def fails(number: int) -> None:
@@ -71,7 +71,7 @@ async def test_an_error_of_trio_reaches_the_island_with_type_cause_and_traceback
     assert seen == [((7,), KeyError, True)]
 
 
-async def test_a_cancellation_that_was_not_requested_is_a_failure_of_the_module(
+async def test_unrequested_cancellation_is_module_failure(
     anyio_backend_name: str,
 ):
     async def work(given: Any) -> None:
@@ -93,7 +93,7 @@ async def test_a_cancellation_that_was_not_requested_is_a_failure_of_the_module(
     assert "CancelledError although nothing was cancelled" in errors[0]
 
 
-async def test_sys_exit_in_a_loop_is_contained_and_the_next_turn_runs():
+async def test_sys_exit_in_loop_is_contained():
     class Loop:
         turns = 0
 
@@ -113,7 +113,7 @@ async def test_sys_exit_in_a_loop_is_contained_and_the_next_turn_runs():
         assert await session.execute("two") == "second"
 
 
-async def test_keyboard_interrupt_leaves_as_itself_and_the_session_closes():
+async def test_keyboard_interrupt_propagates_and_closes_session():
     async def work(given: Any) -> None:
         await asyncio.sleep(0)
         raise KeyboardInterrupt
@@ -129,7 +129,7 @@ async def test_keyboard_interrupt_leaves_as_itself_and_the_session_closes():
 # ── cancellation ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_cancelled_call_is_cancelled_on_the_island_and_its_end_is_waited_for():
+async def test_cancelled_call_ends_on_island_first():
     steps: list[str] = []
     began = anyio.Event()
 
@@ -152,7 +152,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_island_and_its_end_is_waited
     assert steps == ["cancelled", "unwound"]
 
 
-async def test_an_immediate_stop_reaches_the_tool_through_a_loop_of_the_island():
+async def test_immediate_stop_reaches_tool_on_island():
     steps: list[str] = []
     began = anyio.Event()
 
@@ -201,7 +201,7 @@ async def test_an_immediate_stop_reaches_the_tool_through_a_loop_of_the_island()
 
 
 @pytest.mark.parametrize("way", ["timeout", "wait_for", "task", "scope"])
-async def test_code_on_the_island_cancels_a_call_of_trio_and_waits_for_its_end(way: str):
+async def test_island_cancels_trio_call_and_waits(way: str):
     steps: list[str] = []
 
     async def wait() -> None:
@@ -241,7 +241,7 @@ async def test_code_on_the_island_cancels_a_call_of_trio_and_waits_for_its_end(w
 
 
 @pytest.mark.parametrize("depth", [1, 2, 5, 20])
-async def test_nested_calls_end_when_the_outermost_is_cancelled(depth: int):
+async def test_nested_calls_end_with_outermost(depth: int):
     began = anyio.Event()
     unwound: list[int] = []
 
@@ -275,7 +275,7 @@ async def test_nested_calls_end_when_the_outermost_is_cancelled(depth: int):
 
 
 @pytest.mark.virtual_time
-async def test_a_handler_of_the_island_that_overruns_is_cut_off(caplog: pytest.LogCaptureFixture):
+async def test_overrunning_handler_is_interrupted(caplog: pytest.LogCaptureFixture):
     steps: list[str] = []
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -294,7 +294,7 @@ async def test_a_handler_of_the_island_that_overruns_is_cut_off(caplog: pytest.L
 
 
 @pytest.mark.virtual_time
-async def test_an_island_that_waits_for_the_other_side_does_not_hold_virtual_time():
+async def test_waiting_island_keeps_virtual_time_moving():
     async def work(given: Any, coordinator: Any) -> None:
         await coordinator.get_capability("an_hour")()
 
@@ -331,7 +331,7 @@ def numbers_module(made: list[int], closed: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("way", ["stream", "returned"])
-async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_left(way: str):
+async def test_stream_is_read_on_demand_and_closed(way: str):
     made: list[int] = []
     closed: list[str] = []
     async with agent(tool=numbers_module(made, closed)) as session:
@@ -344,7 +344,7 @@ async def test_a_stream_is_asked_for_one_item_at_a_time_and_closed_when_it_is_le
         assert closed == ["closed"]
 
 
-async def test_an_error_in_a_stream_is_raised_where_it_is_read():
+async def test_stream_error_is_raised_at_reader():
     async def mount(coordinator: Any, config: Any) -> None:
         async def stream() -> AsyncIterator[int]:
             await asyncio.sleep(0)
@@ -360,7 +360,7 @@ async def test_an_error_in_a_stream_is_raised_where_it_is_read():
             await anext(stream)
 
 
-async def test_a_stream_of_trio_is_read_on_the_island():
+async def test_trio_stream_is_read_on_island():
     closed: list[str] = []
 
     async def stream() -> AsyncIterator[int]:
@@ -380,7 +380,7 @@ async def test_a_stream_of_trio_is_read_on_the_island():
     assert closed == ["closed"]
 
 
-async def test_an_error_in_the_block_of_a_context_manager_reaches_its_exit_on_the_other_side():
+async def test_block_error_reaches_exit_on_other_side():
     seen: list[Any] = []
 
     class Manager:
@@ -427,7 +427,7 @@ async def test_context_variables_travel_both_ways():
     assert VARIABLE.get() == "left behind"
 
 
-async def test_a_context_variable_that_a_sync_call_changes_on_trio_is_changed_on_the_island():
+async def test_sync_call_changes_context_variable():
     def inner() -> str:
         before = VARIABLE.get()
         VARIABLE.set("set by the sync call")
@@ -442,7 +442,7 @@ async def test_a_context_variable_that_a_sync_call_changes_on_trio_is_changed_on
     assert VARIABLE.get() == "set by the sync call"
 
 
-async def test_the_running_call_is_known_on_the_island():
+async def test_running_call_is_known_on_island():
     calls: list[Any] = []
 
     async def work(given: Any) -> ToolResult:
@@ -454,7 +454,7 @@ async def test_the_running_call_is_known_on_the_island():
     assert [(call.session_id, call.tool_name) for call in calls] == [(session.session_id, "work")]
 
 
-async def test_the_coordinator_may_be_used_from_a_worker_thread_of_the_module():
+async def test_coordinator_in_worker_thread_of_module():
     heard: list[Any] = []
 
     async def work(given: Any, coordinator: Any) -> list[str]:
@@ -475,7 +475,7 @@ async def test_the_coordinator_may_be_used_from_a_worker_thread_of_the_module():
     assert heard == ["own:event"]
 
 
-async def test_a_background_task_of_the_module_uses_the_session_between_its_calls():
+async def test_background_task_uses_session_between_calls():
     heard: list[int] = []
     done = anyio.Event()
 
@@ -503,7 +503,7 @@ async def test_a_background_task_of_the_module_uses_the_session_between_its_call
     assert heard == [0, 1, 2]
 
 
-async def test_a_module_that_keeps_a_tool_beyond_the_session_gets_a_clear_error(
+async def test_tool_kept_beyond_session_fails_clearly(
     anyio_backend_name: str,
 ):
     async def work(given: Any) -> str:
@@ -518,7 +518,7 @@ async def test_a_module_that_keeps_a_tool_beyond_the_session_gets_a_clear_error(
         await tool.execute({})
 
 
-async def test_terminal_events_that_follow_each_other_are_all_delivered_while_a_loop_unwinds():
+async def test_terminal_events_arrive_while_loop_unwinds():
     heard: list[str] = []
     began = anyio.Event()
 

@@ -27,7 +27,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 
 
-async def test_thread_loop_tasks_and_descriptors_are_gone_after_closing():
+async def test_closing_leaves_no_thread_or_descriptor():
     loops: list[Any] = []
     before = descriptors()
 
@@ -55,7 +55,7 @@ def _running_loop() -> Any:
 
 
 @pytest.mark.parametrize("strict", [True, False])
-async def test_a_failed_mount_leaves_no_thread(strict: bool):
+async def test_failed_mount_leaves_no_thread(strict: bool):
     async def mount(coordinator: Any, config: Any) -> None:
         task = asyncio.create_task(asyncio.sleep(3600))
         coordinator.register_cleanup(task.cancel)
@@ -73,7 +73,7 @@ async def test_a_failed_mount_leaves_no_thread(strict: bool):
     assert islands() == []
 
 
-async def test_a_session_driven_by_hand_ends_its_island(anyio_backend_name: str):
+async def test_manual_session_ends_its_island(anyio_backend_name: str):
     async def work(given: Any) -> ToolResult:
         await asyncio.sleep(0)
         return ToolResult(success=True, output="worked")
@@ -87,7 +87,7 @@ async def test_a_session_driven_by_hand_ends_its_island(anyio_backend_name: str)
 
 
 @pytest.mark.parametrize("sort", ["swallows once", "swallows always", "swallows everything"])
-async def test_a_task_that_ignores_its_cancellation_does_not_keep_the_session_open(
+async def test_stubborn_task_does_not_block_closing(
     sort: str, anyio_backend_name: str, caplog: pytest.LogCaptureFixture
 ):
     if anyio_backend_name == "asyncio":
@@ -123,7 +123,7 @@ async def test_a_task_that_ignores_its_cancellation_does_not_keep_the_session_op
     assert ("asyncio island" in caplog.text) == (sort != "swallows once")
 
 
-async def test_a_hanging_mount_is_cut_off_at_its_deadline():
+async def test_hanging_mount_ends_at_deadline():
     unwound: list[str] = []
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -138,7 +138,7 @@ async def test_a_hanging_mount_is_cut_off_at_its_deadline():
     assert islands() == []
 
 
-async def test_a_hanging_cleanup_is_cut_off_reported_and_the_rest_runs(
+async def test_hanging_cleanup_is_reported_and_others_run(
     caplog: pytest.LogCaptureFixture,
 ):
     closed: list[str] = []
@@ -158,7 +158,7 @@ async def test_a_hanging_cleanup_is_cut_off_reported_and_the_rest_runs(
     assert islands() == []
 
 
-async def test_a_background_task_that_exits_does_not_end_the_island(anyio_backend_name: str):
+async def test_exiting_background_task_keeps_island_alive(anyio_backend_name: str):
     if anyio_backend_name == "asyncio":
         return  # it would end the application's own loop
     raised = anyio.Event()
@@ -180,7 +180,7 @@ async def test_a_background_task_that_exits_does_not_end_the_island(anyio_backen
         assert await tool.execute({}) == "still here"
 
 
-async def test_a_closed_session_is_collected_with_its_modules():
+async def test_closed_session_is_collected_with_modules():
     references: list[Any] = []
 
     async def open_and_close() -> None:
@@ -210,7 +210,7 @@ async def test_a_closed_session_is_collected_with_its_modules():
     assert [reference() for reference in references] == [None, None]
 
 
-async def test_a_loop_that_the_module_stops_goes_on(anyio_backend_name: str):
+async def test_stopped_loop_continues(anyio_backend_name: str):
     if anyio_backend_name == "asyncio":
         return  # it would end the application's own loop
 

@@ -59,7 +59,7 @@ async def test_modules_of_all_kinds_work_together(which: tuple[bool, bool]):
     assert ["own:event"] in contributed
 
 
-async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wrapped(
+async def test_own_objects_unwrapped_and_others_wrapped(
     anyio_backend_name: str,
 ):
     seen: dict[str, Any] = {}
@@ -94,7 +94,7 @@ async def test_a_module_finds_its_own_objects_as_they_are_and_those_of_others_wr
     }
 
 
-async def test_what_is_read_from_and_written_to_the_mount_points_runs_on_its_own_side(
+async def test_mount_point_objects_run_on_own_side(
     anyio_backend_name: str,
 ):
     class Where:
@@ -133,7 +133,7 @@ async def test_what_is_read_from_and_written_to_the_mount_points_runs_on_its_own
     ]
 
 
-async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_once(
+async def test_returned_instance_and_cleanup(
     anyio_backend_name: str,
 ):
     calls: list[bool] = []
@@ -154,7 +154,7 @@ async def test_a_returned_instance_is_mounted_and_a_returned_cleanup_is_called_o
     assert calls == [anyio_backend_name == "trio"]
 
 
-async def test_a_structured_mount_keeps_its_timeout_and_task_group_in_one_task():
+async def test_structured_mount_keeps_timeout_and_task_group():
     steps: list[str] = []
 
     @asynccontextmanager
@@ -174,7 +174,7 @@ async def test_a_structured_mount_keeps_its_timeout_and_task_group_in_one_task()
     assert steps == ["entered", "left"]
 
 
-async def test_on_session_ready_of_such_a_module_runs_beside_its_mount(anyio_backend_name: str):
+async def test_ready_callback_runs_on_loop_of_mount(anyio_backend_name: str):
     seen: list[Any] = []
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -191,7 +191,7 @@ async def test_on_session_ready_of_such_a_module_runs_beside_its_mount(anyio_bac
     assert seen[2] == ["mock"]
 
 
-async def test_a_capability_of_the_island_can_be_called_from_trio_and_one_of_trio_from_the_island():
+async def test_capabilities_are_callable_both_ways():
     async def mount(coordinator: Any, config: Any) -> None:
         async def double(number: int) -> int:
             await asyncio.sleep(0)
@@ -214,7 +214,7 @@ async def test_a_capability_of_the_island_can_be_called_from_trio_and_one_of_tri
         assert get("data") == {"answer": 42}
 
 
-async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_own_side(
+async def test_callable_objects_run_on_own_side(
     anyio_backend_name: str,
 ):
     on_island: list[bool] = []
@@ -240,7 +240,7 @@ async def test_a_callable_object_and_functions_kept_as_attributes_run_on_their_o
     assert on_island == 3 * [anyio_backend_name == "trio"]
 
 
-async def test_an_object_that_comes_back_deep_inside_data_runs_on_its_own_side():
+async def test_object_inside_data_runs_on_own_side():
     async def native(given: Any) -> bool:
         await anyio.lowlevel.checkpoint()
         return is_on_island()
@@ -260,7 +260,7 @@ async def test_an_object_that_comes_back_deep_inside_data_runs_on_its_own_side()
     assert was_on_island is False
 
 
-async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
+async def test_module_runs_child_session(anyio_backend_name: str):
     async def work(given: Any, coordinator: Any) -> ToolResult:
         child = coordinator.session.fork({"tools": []})
         async with child:
@@ -279,7 +279,7 @@ async def test_a_module_opens_and_runs_a_child_session(anyio_backend_name: str):
     assert results == ["done"]
 
 
-async def test_an_event_stream_of_the_session_is_read_on_the_island():
+async def test_event_stream_is_read_on_island():
     async def work(given: Any, coordinator: Any) -> ToolResult:
         child = coordinator.session.fork({"tools": []})
         async with child, child.stream("as a child") as events:
@@ -288,7 +288,7 @@ async def test_an_event_stream_of_the_session_is_read_on_the_island():
     assert (await result_of(work)).output
 
 
-async def test_approval_hooks_on_the_island_ask_the_application():
+async def test_approval_hooks_ask_application():
     approvals = MockApprovalSystem(["Allow"])
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -311,7 +311,7 @@ async def test_approval_hooks_on_the_island_ask_the_application():
 # ── one loop, when it is needed ──────────────────────────────────────────────────────────────────
 
 
-async def test_all_modules_of_a_session_share_one_loop_and_sessions_do_not(anyio_backend_name: str):
+async def test_modules_of_session_share_one_loop(anyio_backend_name: str):
     loops: list[Any] = []
 
     async def mount(coordinator: Any, config: Any) -> None:
@@ -343,13 +343,13 @@ trio.run(main)
 """
 
 
-def test_without_such_a_module_nothing_of_it_is_imported_or_started():
+def test_unused_island_is_not_imported():
     program = [sys.executable, "-c", WITHOUT]
     seen = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
     assert seen == "1 [] False\n"
 
 
-async def test_no_island_is_started_where_nothing_would_end_it(anyio_backend_name: str):
+async def test_unowned_island_is_not_started(anyio_backend_name: str):
     async def mount(coordinator: Any, config: Any) -> str:
         return "mounted"
 
@@ -369,7 +369,7 @@ async def test_no_island_is_started_where_nothing_would_end_it(anyio_backend_nam
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("way", ["hooks", "get", "mount_points"])
-async def test_handlers_belong_to_the_module_however_it_gets_the_hooks(
+async def test_handlers_belong_to_registering_module(
     way: str, fails: bool, anyio_backend_name: str
 ):
     heard: list[bool] = []

@@ -50,9 +50,7 @@ def on_trio(mount: Any) -> Any:
         ),
     ],
 )
-def test_a_turn_with_two_tools_and_hooks_on_every_event(
-    of_loop, of_context, of_tools, of_hooks
-) -> None:
+def test_turn_with_two_tools_and_all_hooks(of_loop, of_context, of_tools, of_hooks) -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             loop=of_loop(loop(world, ["a", "b"])),
@@ -67,7 +65,7 @@ def test_a_turn_with_two_tools_and_hooks_on_every_event(
 
 
 @pytest.mark.slow
-def test_opening_and_closing_with_seed_and_structured_modules() -> None:
+def test_opening_and_closing_of_mixed_modules() -> None:
     async def scenario(world: World) -> None:
         session = world.agent(
             loop=on_island(loop(world)),
@@ -87,7 +85,7 @@ def test_opening_and_closing_with_seed_and_structured_modules() -> None:
     sweep(scenario, points=12, modes=["trio"], has_threads=True)
 
 
-def test_a_stream_of_the_island_that_is_read_on_trio() -> None:
+def test_island_stream_read_on_trio() -> None:
     async def scenario(world: World) -> None:
         class Source:
             name = "source"
@@ -119,7 +117,7 @@ def test_a_stream_of_the_island_that_is_read_on_trio() -> None:
 
 
 @pytest.mark.slow
-def test_calls_that_go_back_and_forth() -> None:
+def test_calls_back_and_forth() -> None:
     async def scenario(world: World) -> None:
         async def nested(coordinator: Any, depth: int) -> int:
             await a_moment()

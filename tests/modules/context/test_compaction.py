@@ -77,7 +77,7 @@ async def talk(context: Any, turns: range, size: int = 1200) -> None:
 # ── the tiers ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_old_tool_outputs_are_shortened_first_and_say_where_they_are(opened):
+async def test_old_tool_outputs_are_shortened_first(opened):
     async with opened() as context:
         await talk(context, range(12), size=4000)
         view = await context.get_messages_for_request(12_000)
@@ -90,7 +90,7 @@ async def test_old_tool_outputs_are_shortened_first_and_say_where_they_are(opene
     assert [made.tier for made in context.compactions()] == ["results"]
 
 
-async def test_old_turns_are_left_out_with_a_summary_in_their_place(opened):
+async def test_old_turns_become_summary(opened):
     provider = MockProvider(["They looked at the first things.", "And at more."], defaults=WINDOW)
     recorder = EventRecorder()
     async with opened(recorder) as context:
@@ -129,7 +129,8 @@ async def test_old_turns_are_left_out_with_a_summary_in_their_place(opened):
     ],
     ids=["refused", "budget", "exit", "too long", "empty"],
 )
-async def test_without_a_summary_the_next_tier_does_and_says_why(opened, answer, failure):
+async def test_failed_summary_falls_back_to_next_tier(opened, answer, failure):
+    """The event gives the reason."""
     recorder = EventRecorder()
     async with opened(recorder) as context:
         await talk(context, range(25))
@@ -143,7 +144,7 @@ async def test_without_a_summary_the_next_tier_does_and_says_why(opened, answer,
     assert (told["tier"], told["failure"]) == ("left_out", failure)
 
 
-async def test_a_provider_that_does_not_answer_is_left_at_the_deadline(opened):
+async def test_silent_provider_ends_at_deadline(opened):
     recorder = EventRecorder()
     async with opened(recorder, summary_seconds=0.01) as context:
         await talk(context, range(25))
@@ -154,7 +155,7 @@ async def test_a_provider_that_does_not_answer_is_left_at_the_deadline(opened):
     assert recorder.get_events("context:compaction")[0][1]["failure"].startswith("DeadlineExceeded")
 
 
-async def test_no_one_is_asked_for_a_summary_if_that_is_configured(opened):
+async def test_summary_can_be_disabled(opened):
     provider = MockProvider([], defaults=WINDOW)
     async with opened(summary_seconds=None) as context:
         await talk(context, range(25))
@@ -162,7 +163,7 @@ async def test_no_one_is_asked_for_a_summary_if_that_is_configured(opened):
     assert provider.requests == []
 
 
-async def test_pinned_messages_the_plan_and_the_newest_request_stay_word_for_word(opened):
+async def test_pinned_plan_and_newest_request_stay(opened):
     pinned = {"role": "user", "content": "never touch main " * 20, "metadata": {"pinned": True}}
     async with opened() as context:
         await talk(context, range(3))
@@ -190,7 +191,7 @@ async def test_pinned_messages_the_plan_and_the_newest_request_stay_word_for_wor
     budgets=st.lists(st.integers(1, 3000), min_size=1, max_size=4),
     options=options(),
 )
-async def test_the_view_grows_at_its_end_until_a_compaction_is_told(transcript, budgets, options):
+async def test_view_only_grows_between_compactions(transcript, budgets, options):
     recorder = EventRecorder()
     context = SimpleContext(options, recorder)  # type: ignore[arg-type]
     before: list[dict[str, Any]] | None = None
@@ -226,9 +227,7 @@ _NONE = attrs.make_class("Nothing", {"start": attrs.field(default=0)})()
     options=options(),
     pins=st.sets(st.integers(0, 30)),
 )
-async def test_what_must_stay_stays_word_for_word_where_the_budget_allows_it(
-    transcript, budget, options, pins
-):
+async def test_protected_messages_stay_within_budget(transcript, budget, options, pins):
     messages = transcript.messages
     for at in pins & set(range(len(messages))) - set(transcript.orphans):
         messages[at]["metadata"] = {"pinned": True}
@@ -255,7 +254,8 @@ async def test_what_must_stay_stays_word_for_word_where_the_budget_allows_it(
 # ── a transaction ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_undone_compaction_gives_the_view_back_and_waits_until_nothing_else_helps(opened):
+async def test_undone_compaction_restores_view(opened):
+    """It is repeated only when nothing else helps."""
     recorder = EventRecorder()
     async with opened(recorder) as context:
         assert not await context.uncompact()
@@ -277,7 +277,7 @@ async def test_an_undone_compaction_gives_the_view_back_and_waits_until_nothing_
         assert context.statistics().compactions == 1
 
 
-async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fits_and_can_be_undone(
+async def test_requested_compaction_is_followed_and_undoable(
     opened,
 ):
     provider = MockProvider(
@@ -308,7 +308,7 @@ async def test_a_compaction_that_is_asked_for_is_followed_although_everything_fi
     assert provider.call_count == 1
 
 
-async def test_a_session_finds_the_provider_for_a_compaction_that_is_asked_for():
+async def test_session_finds_provider_for_requested_compaction():
     provider = MockProvider(["They looked."], defaults=WINDOW)
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
@@ -320,7 +320,7 @@ async def test_a_session_finds_the_provider_for_a_compaction_that_is_asked_for()
         assert (await context.compact())["summary"] == "They looked."
 
 
-async def test_the_summary_is_a_step_of_the_turn_that_wrappers_see():
+async def test_summary_is_step_seen_by_wrappers():
     steps: list[tuple[str, int, str]] = []
 
     async def note(step: Any, run: Any) -> Any:
@@ -341,7 +341,7 @@ async def test_the_summary_is_a_step_of_the_turn_that_wrappers_see():
         assert steps == [("model", 0, f"summary-1-{made.start - 1}"), ("model", 1, "model-1-1")]
 
 
-async def test_compactions_are_there_again_when_the_conversation_is_opened_again(tmp_path):
+async def test_compactions_survive_reopening(tmp_path):
     provider = MockProvider(["They looked."], defaults=WINDOW)
     async with persistent(tmp_path) as context:
         await talk(context, range(25))
@@ -366,7 +366,7 @@ async def test_compactions_are_deleted_with_their_session(tmp_path):
         assert context.compactions() == []
 
 
-async def test_cancelled_while_the_summary_is_written_everything_is_as_before(opened):
+async def test_cancelled_summary_changes_nothing(opened):
     async def never(request: Any) -> str:
         scope.cancel()
         await anyio.sleep_forever()
@@ -390,7 +390,7 @@ async def test_cancelled_while_the_summary_is_written_everything_is_as_before(op
         )
 
 
-async def test_requests_at_the_same_time_make_one_compaction(opened):
+async def test_concurrent_requests_make_one_compaction(opened):
     async def slow(request: Any) -> str:
         await anyio.wait_all_tasks_blocked()
         return "They looked."
@@ -412,7 +412,7 @@ async def test_requests_at_the_same_time_make_one_compaction(opened):
         assert (views[0][1].get("metadata") or {})["source"] == SOURCE
 
 
-async def test_a_conversation_replaced_while_the_summary_is_written_is_not_compacted_by_it(opened):
+async def test_replaced_conversation_discards_summary(opened):
     async def replacing(request: Any) -> str:
         await context.set_messages([prompt(99)])
         return "They looked."
@@ -434,7 +434,7 @@ async def test_a_conversation_replaced_while_the_summary_is_written_is_not_compa
     rate=st.floats(0.75, 2.5),
     sizes=st.lists(st.integers(10, 40_000), min_size=2, max_size=8),
 )
-def test_the_count_is_corrected_by_what_responses_report(fixed, rate, sizes):
+def test_count_is_corrected_by_reported_usage(fixed, rate, sizes):
     calibration = Calibration()
     assert calibration.estimated(10_000) == 10_000
     for size in [*sizes, sizes[-1]]:
@@ -468,7 +468,7 @@ class Counting:
         return 500 + sum(len(str(message.content)) for message in request.messages) // 8
 
 
-async def test_the_provider_counts_where_that_decides_and_only_then(opened):
+async def test_provider_counts_only_when_decisive(opened):
     provider = Counting()
     async with opened() as context:
         await talk(context, range(10))
@@ -490,7 +490,7 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
 
 
 @pytest.mark.parametrize("failure", [ContentFilterError("no"), SystemExit(1), TimeoutError()])
-async def test_where_the_provider_cannot_count_the_estimate_does(opened, failure):
+async def test_estimate_replaces_failed_count(opened, failure):
     provider = Counting()
     provider.failure = failure
     async with opened() as context:
@@ -501,7 +501,7 @@ async def test_where_the_provider_cannot_count_the_estimate_does(opened, failure
         assert provider.counts == 1, "it is not asked again"
 
 
-async def test_cancelled_while_the_provider_counts_everything_is_as_before(opened):
+async def test_cancelled_count_changes_nothing(opened):
     class Hanging(Counting):
         async def count_tokens(self, request: Any) -> int:
             scope.cancel()
@@ -517,7 +517,7 @@ async def test_cancelled_while_the_provider_counts_everything_is_as_before(opene
         assert context.compactions() == []
 
 
-async def test_a_count_that_cannot_be_right_changes_nothing():
+async def test_impossible_count_changes_nothing():
     calibration = Calibration()
     for size in (1000, 5000, 9000):
         calibration.expect(size)

@@ -55,7 +55,7 @@ class _Provider:
     [{"source": "hook"}, {"source": "steering"}, {"source": "answer_format"}, {"pinned": True}],
     ids=str,
 )
-async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(
+async def test_messages_of_turn_do_not_replace_request(
     about: dict[str, Any],
 ) -> None:
     steps = [message for number in range(60) for message in _worked(number)]
@@ -76,7 +76,7 @@ async def test_what_is_said_in_a_turn_does_not_take_the_place_of_its_request(
         assert spoken[-2:] == ["the newest request", "by the way"]
 
 
-async def test_what_a_hook_says_is_not_the_first_request() -> None:
+async def test_hook_message_is_not_first_request() -> None:
     turns = [
         message
         for number in range(60)
@@ -91,7 +91,7 @@ async def test_what_a_hook_says_is_not_the_first_request() -> None:
     assert "request 0" in [message["content"] for message in view]
 
 
-async def test_pinned_messages_beyond_the_budget_leave_the_newest_request_whole() -> None:
+async def test_oversized_pins_leave_newest_request_whole() -> None:
     pinned = [_said(f"pinned {number} " + "x" * 300, pinned=True) for number in range(30)]
     rules = {"role": "system", "content": "rules " * 60}
     newest = _said("the newest request " * 10)
@@ -128,7 +128,7 @@ def _broken(**fields: Any) -> ChatResponse:
     [_unreadable, lambda: _broken(metadata="text"), lambda: _broken(content=None)],
     ids=["unreadable error", "metadata", "content"],
 )
-async def test_an_answer_that_is_none_is_no_summary(answer: Callable[[], Any]) -> None:
+async def test_invalid_answer_is_not_summary(answer: Callable[[], Any]) -> None:
     context = await _filled(
         SimpleContext(), [_said(f"{number} " + "x" * 400) for number in range(40)]
     )
@@ -140,7 +140,7 @@ async def test_an_answer_that_is_none_is_no_summary(answer: Callable[[], Any]) -
 
 
 @pytest.mark.parametrize("value", [{(1, 2): 3}, 10**5000], ids=["keys", "digits"])
-async def test_what_json_cannot_hold_is_summarised_without_it(value: Any) -> None:
+async def test_summary_omits_unserialisable_values(value: Any) -> None:
     messages = [{**_said(f"{number} " + "x" * 900), "unknown": value} for number in range(40)]
     context = await _filled(SimpleContext(), messages)
 
@@ -153,7 +153,7 @@ async def test_what_json_cannot_hold_is_summarised_without_it(value: Any) -> Non
 
 
 @pytest.mark.parametrize("counted", [10**9, 10**400], ids=["many", "more than a float"])
-async def test_a_count_that_cannot_be_right_is_none(counted: int) -> None:
+async def test_impossible_count_is_ignored(counted: int) -> None:
     messages = [_said(f"{number} " + "x" * 200) for number in range(15)]
     context = await _filled(SimpleContext(ContextOptions(max_tokens=1000)), messages)
     other = await _filled(SimpleContext(ContextOptions(max_tokens=1000)), messages)
@@ -163,7 +163,7 @@ async def test_a_count_that_cannot_be_right_is_none(counted: int) -> None:
     assert view == await other.get_messages_for_request()
 
 
-def test_tools_with_numbers_beyond_64_bits_can_change() -> None:
+def test_tools_with_huge_numbers_can_change() -> None:
     schema = {"type": "object", "properties": {"size": {"type": "integer", "maximum": 2**64}}}
     tool = ToolSpec(name="a", description="", parameters=schema)
     prefix = RequestPrefix()
@@ -179,7 +179,7 @@ def test_tools_with_numbers_beyond_64_bits_can_change() -> None:
 
 
 @pytest.mark.parametrize("messages", [[], [_said("another")]], ids=["cleared", "replaced"])
-async def test_a_compaction_of_what_was_replaced_is_not_stored(
+async def test_compaction_of_replaced_messages_is_not_stored(
     tmp_path: Path, messages: list[dict[str, Any]]
 ) -> None:
     async with opened(tmp_path) as context:
@@ -211,7 +211,7 @@ async def test_records_of_other_messages_are_not_followed() -> None:
 # ── the next compaction ──
 
 
-async def test_what_no_longer_stays_brings_nothing_back() -> None:
+async def test_unprotected_message_brings_nothing_back() -> None:
     def planned(number: int, plan: str) -> list[dict[str, Any]]:
         call = {"id": f"plan-{number}", "name": "todo", "arguments": {}}
         result = {"role": "tool", "tool_call_id": f"plan-{number}", "content": plan}
@@ -229,7 +229,7 @@ async def test_what_no_longer_stays_brings_nothing_back() -> None:
     assert all(each.after_tokens < each.before_tokens for each in made)
 
 
-async def test_the_attachments_of_the_first_prompt_do_not_stay() -> None:
+async def test_first_prompt_attachments_do_not_stay() -> None:
     source = {"type": "base64", "media_type": "application/pdf", "data": "A" * 400_000}
     blocks = [{"type": "text", "text": "read this"}, {"type": "document", "source": source}]
     steps = [
@@ -250,7 +250,7 @@ async def test_the_attachments_of_the_first_prompt_do_not_stay() -> None:
 
 
 @pytest.mark.parametrize("share", [0.7, 0.79, 0.85])
-async def test_instructions_that_fill_the_window_leave_compactions_few(share: float) -> None:
+async def test_large_instructions_leave_compactions_rare(share: float) -> None:
     context = SimpleContext()
     rules = {"role": "system", "content": "s" * int(4 * 8000 * share)}
     await context.add_message(rules)

@@ -61,7 +61,7 @@ def stored(root: Path, session_id: str = "s") -> list[dict[str, Any]]:
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_memory_and_file_hold_what_a_plain_list_would(tmp_path_factory, program):
+async def test_memory_and_file_match_plain_list(tmp_path_factory, program):
     root = tmp_path_factory.mktemp("conversations")
     expected: list[Any] = []
     context = PersistentContext(
@@ -88,7 +88,7 @@ async def test_memory_and_file_hold_what_a_plain_list_would(tmp_path_factory, pr
     assert stored(root) == expected
 
 
-async def test_a_message_is_in_the_file_when_add_message_returns(tmp_path):
+async def test_message_is_in_file_after_add_message(tmp_path):
     async with opened(tmp_path) as context:
         assert isinstance(context, ContextManager)
         for number in range(5):
@@ -102,7 +102,7 @@ async def test_a_message_is_in_the_file_when_add_message_returns(tmp_path):
             assert json.loads(rows[-1][1])["content"].startswith(f"number {number}\n")
 
 
-async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path):
+async def test_disk_write_precedes_acknowledgement(tmp_path):
     async with opened(tmp_path) as context:
         database = context._stored._database
         assert database is not None
@@ -128,9 +128,7 @@ async def test_the_disk_has_it_before_it_is_acknowledged(tmp_path):
         ({"role": "user", "content": b"bytes"}, "content: expected a JSON value, got bytes"),
     ],
 )
-async def test_what_json_cannot_say_is_refused_with_its_path_and_nothing_is_stored(
-    tmp_path, message, problem
-):
+async def test_unserialisable_message_is_refused_with_path(tmp_path, message, problem):
     async with opened(tmp_path) as context:
         with pytest.raises(ModelError, match=problem):
             await context.add_message(message)
@@ -172,9 +170,10 @@ async def test_lone_surrogates_huge_numbers_and_tuples_survive(tmp_path):
 # ── replacing ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_after_a_resume_set_messages_is_ignored_because_the_file_is_the_fuller_record(
+async def test_resume_ignores_set_messages(
     tmp_path,
 ):
+    """The file is the fuller record."""
     full = [{"role": "system", "content": "be brief"}, USER]
     async with opened(tmp_path) as context:
         await context.set_messages(full)  # a fresh session takes what it is given
@@ -189,7 +188,7 @@ async def test_after_a_resume_set_messages_is_ignored_because_the_file_is_the_fu
     assert stored(tmp_path) == [USER]
 
 
-async def test_the_resume_policy_replace_obeys_set_messages_after_a_resume(tmp_path):
+async def test_resume_policy_replace_obeys_set_messages(tmp_path):
     async with opened(tmp_path) as context:
         await context.set_messages([{"role": "system", "content": "be brief"}, USER])
     async with opened(tmp_path, resume_policy="replace") as context:
@@ -198,7 +197,7 @@ async def test_the_resume_policy_replace_obeys_set_messages_after_a_resume(tmp_p
     assert stored(tmp_path) == [USER]
 
 
-async def test_an_empty_conversation_is_not_a_resumed_one(tmp_path):
+async def test_empty_conversation_is_not_resumed(tmp_path):
     async with opened(tmp_path):
         pass
     async with opened(tmp_path) as context:
@@ -238,9 +237,7 @@ def result(call: str, **more: Any) -> dict[str, Any]:
         ([], []),
     ],
 )
-async def test_calls_that_a_crash_left_without_a_result_get_one_that_is_recorded(
-    tmp_path, before, owed
-):
+async def test_crashed_calls_get_recorded_results(tmp_path, before, owed):
     async with opened(tmp_path) as context:
         for message in before:
             await context.add_message(message)
@@ -259,7 +256,7 @@ async def test_calls_that_a_crash_left_without_a_result_get_one_that_is_recorded
 # ── one writer ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_second_writer_is_refused_until_the_first_has_closed(tmp_path):
+async def test_second_writer_is_refused_until_close(tmp_path):
     async with opened(tmp_path) as first:
         await first.add_message(USER)
         refused = f"another session has this conversation open .process {os.getpid()} on "
@@ -274,7 +271,7 @@ async def test_a_second_writer_is_refused_until_the_first_has_closed(tmp_path):
         assert await second.get_messages() == [USER, USER]
 
 
-async def test_the_end_of_a_context_is_final_for_writing_and_harmless_for_reading(tmp_path):
+async def test_closed_context_is_readable_not_writable(tmp_path):
     async with opened(tmp_path) as context:
         await context.add_message(USER)
     await context.close()
@@ -286,7 +283,7 @@ async def test_the_end_of_a_context_is_final_for_writing_and_harmless_for_readin
     assert stored(tmp_path) == [USER]
 
 
-async def test_a_conversation_that_another_process_changed_or_removed_is_not_written_to(tmp_path):
+async def test_externally_changed_conversation_is_not_written(tmp_path):
     file = tmp_path / "store.db"
     async with opened(tmp_path) as context:
         await context.add_message(USER)
@@ -312,7 +309,7 @@ async def test_a_conversation_that_another_process_changed_or_removed_is_not_wri
 # ── where ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_files_and_folders_are_for_their_owner_alone(tmp_path):
+async def test_files_and_folders_are_private_to_owner(tmp_path):
     def modes() -> dict[str, int]:
         found = tmp_path.rglob("*")
         return {
@@ -360,7 +357,7 @@ async def test_files_and_folders_are_for_their_owner_alone(tmp_path):
         b"a",
     ],
 )
-def test_a_session_id_that_could_be_a_path_is_refused(session_id, tmp_path):
+def test_session_id_resembling_path_is_refused(session_id, tmp_path):
     with pytest.raises(PlanError, match="session_id: expected 1 to 200 of"):
         read_persistent_options(session_id, {"path": str(tmp_path)})
 
@@ -368,7 +365,7 @@ def test_a_session_id_that_could_be_a_path_is_refused(session_id, tmp_path):
 @pytest.mark.parametrize(
     "name", ["store.db", "store.db-wal", "store.db-shm", "store.db-journal", "s", "s/lock"]
 )
-async def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path, name):
+async def test_link_instead_of_file_is_not_followed(tmp_path, name):
     if name == "s/lock":
         (tmp_path / "s").mkdir()
     target = tmp_path / "target"
@@ -381,7 +378,7 @@ async def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["store.db", "store.db-wal", "store.db-shm"])
-async def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path, name):
+async def test_pipe_instead_of_file_does_not_hang(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(StoreDamagedError, match=f"{name}: it is not a regular file"):
         async with opened(tmp_path):
@@ -397,7 +394,7 @@ async def test_a_pipe_in_the_place_of_a_file_does_not_hang(tmp_path, name):
         ({}, "/a/home/.local/state/amplifier/sessions/s"),
     ],
 )
-def test_the_default_folder_is_the_users_own(monkeypatch, environment, expected):
+def test_default_folder_belongs_to_user(monkeypatch, environment, expected):
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/a/home")
     for name, value in environment.items():
@@ -406,7 +403,7 @@ def test_the_default_folder_is_the_users_own(monkeypatch, environment, expected)
     assert read_persistent_options("s", {"path": "~/x"}).folder == Path("/a/home/x/s")
 
 
-def test_errors_survive_a_process_boundary(tmp_path):
+def test_errors_survive_process_boundary(tmp_path):
     damaged = pickle.loads(pickle.dumps(StoreDamagedError(tmp_path, "broken")))
     assert (damaged.path, damaged.reason) == (tmp_path, "broken")
     assert pickle.loads(pickle.dumps(SessionLockedError(tmp_path))).path == tmp_path
@@ -421,7 +418,7 @@ def agent(turns: list[Any], root: Path, session_id: str = "s", **options: Any) -
     )
 
 
-async def test_a_resumed_session_remembers(tmp_path):
+async def test_resumed_session_remembers(tmp_path):
     async with agent([[("look", {"n": 1})], "done"], tmp_path) as first:
         assert await first.execute("hello") == "done"
     async with agent(["again"], tmp_path, is_resumed=True) as second:
@@ -438,7 +435,7 @@ async def test_a_resumed_session_remembers(tmp_path):
     assert stored(tmp_path) == messages
 
 
-async def test_a_process_that_was_forked_meanwhile_does_not_keep_the_conversation_locked(tmp_path):
+async def test_forked_process_does_not_hold_lock(tmp_path):
     async with opened(tmp_path):
         end_of_child, ours = os.pipe()
         child = os.fork()

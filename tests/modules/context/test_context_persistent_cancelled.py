@@ -88,7 +88,8 @@ def _target(link: Path) -> str:
 
 
 @pytest.mark.parametrize("mode", ALONE)
-def test_a_step_cancelled_anywhere_has_happened_on_disk_and_in_memory_or_in_neither(mode, tmp_path):
+def test_cancelled_step_is_atomic(mode, tmp_path):
+    """A step has happened on disk and in memory, or in neither."""
     worlds = iter(range(1_000_000))
     report = cancel_everywhere(
         lambda: World(tmp_path / str(next(worlds))), modes=[mode], clock="real"
@@ -97,7 +98,7 @@ def test_a_step_cancelled_anywhere_has_happened_on_disk_and_in_memory_or_in_neit
     assert min(report.points.values()) >= 12
 
 
-async def test_the_lock_is_free_after_writers_were_cancelled_while_they_waited_for_it(tmp_path):
+async def test_lock_is_free_after_cancelled_writers(tmp_path):
     context = PersistentContext(read_persistent_options("s", {"path": tmp_path}))
     await context.open()
     async with anyio.create_task_group() as group:
@@ -115,7 +116,7 @@ async def test_the_lock_is_free_after_writers_were_cancelled_while_they_waited_f
 
 
 @pytest.mark.parametrize("mode", [*ALONE, "asyncio-native-twice"])
-def test_a_session_cancelled_anywhere_can_be_resumed_with_a_valid_transcript(mode, tmp_path):
+def test_cancelled_session_resumes_with_valid_transcript(mode, tmp_path):
     worlds = iter(range(1_000_000))
 
     def make() -> Any:

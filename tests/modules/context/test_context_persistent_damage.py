@@ -67,9 +67,7 @@ def written_and_killed(folder: Path) -> tuple[Path, list[int]]:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_log_torn_at_any_place_keeps_what_was_acknowledged_before_it_or_is_reported(
-    tail, tmp_path
-):
+def test_torn_log_keeps_acknowledged_or_is_reported(tail, tmp_path):
     image, lengths = written_and_killed(tmp_path)
     whole = (image / "store.db-wal").read_bytes()
     assert len(whole) == lengths[-1]
@@ -104,7 +102,7 @@ def test_a_log_torn_at_any_place_keeps_what_was_acknowledged_before_it_or_is_rep
     assert (reported > 0) == (tail == "hole")
 
 
-def test_a_log_whose_first_bytes_are_wrong_is_reported(tmp_path):
+def test_log_with_wrong_header_is_reported(tmp_path):
     image, _ = written_and_killed(tmp_path)
     whole = (image / "store.db-wal").read_bytes()
     for at in range(32):
@@ -116,7 +114,7 @@ def test_a_log_whose_first_bytes_are_wrong_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("flip", [1, 0x20, 0xFF])
-def test_a_changed_byte_is_reported_or_changes_nothing_that_is_read(flip, tmp_path):
+def test_changed_byte_is_reported_or_harmless(flip, tmp_path):
     write(tmp_path / "whole")
     whole = (tmp_path / "whole" / "store.db").read_bytes()
     root = tmp_path / "root"
@@ -138,7 +136,7 @@ def test_a_changed_byte_is_reported_or_changes_nothing_that_is_read(flip, tmp_pa
 
 
 @pytest.mark.parametrize("kept", [0, 1, 50, 100, 4095, 4096, 8192, -4096])
-def test_a_file_that_was_cut_is_reported(kept, tmp_path):
+def test_truncated_file_is_reported(kept, tmp_path):
     write(tmp_path)
     file = tmp_path / "store.db"
     cut = file.read_bytes()[:kept]
@@ -184,7 +182,7 @@ def test_a_file_that_was_cut_is_reported(kept, tmp_path):
         ("PRAGMA application_id = 7", "it is not a store of sessions"),
     ],
 )
-def test_what_was_dropped_moved_edited_or_mixed_is_reported(change, reason, tmp_path):
+def test_altered_records_are_reported(change, reason, tmp_path):
     write(tmp_path)
     other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
     other.execute(change)
@@ -196,14 +194,14 @@ def test_what_was_dropped_moved_edited_or_mixed_is_reported(change, reason, tmp_
 
 
 @pytest.mark.parametrize("data", [b"", b"hello\n", b"\0" * 5000, RUBBISH])
-def test_a_file_that_is_no_store_is_refused_and_left_alone(data, tmp_path):
+def test_foreign_file_is_refused_and_kept(data, tmp_path):
     (tmp_path / "store.db").write_bytes(data)
     with pytest.raises(StoreDamagedError):
         stored(tmp_path)
     assert (tmp_path / "store.db").read_bytes() == data
 
 
-def test_a_damage_that_sqlite_reports_with_bytes_that_are_no_text_is_reported(tmp_path):
+def test_undecodable_sqlite_error_is_reported(tmp_path):
     """Python raises an error about the bytes instead of SQLite's."""
     write(tmp_path)
     file = tmp_path / "store.db"
@@ -214,7 +212,8 @@ def test_a_damage_that_sqlite_reports_with_bytes_that_are_no_text_is_reported(tm
         stored(tmp_path)
 
 
-def test_a_file_that_was_moved_away_begins_a_new_conversation_and_is_reported(tmp_path, caplog):
+def test_moved_file_is_reported(tmp_path, caplog):
+    """A new conversation begins in its place."""
     write(tmp_path)
     (tmp_path / "store.db").unlink()
     for _ in range(2):

@@ -82,7 +82,7 @@ anyio.run(main, backend=backend)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_memory_shows_what_the_file_holds_whichever_write_fails(backend, tmp_path):
+def test_memory_matches_file_after_failed_write(backend, tmp_path):
     """Files may not become longer than a limit, which is higher in every trial: the system refuses another write each time."""
     first = {"asyncio": 0, "trio": 2000}[backend]
     ended = run_child(
@@ -97,7 +97,7 @@ def test_memory_shows_what_the_file_holds_whichever_write_fails(backend, tmp_pat
     assert any(line not in ("not opened", "refused 0") for line in ended.lines), ended.lines
 
 
-async def test_a_full_disk_refuses_and_the_conversation_goes_on_when_there_is_room(tmp_path):
+async def test_full_disk_refuses_until_room(tmp_path):
     context = make(tmp_path)
     await context.open()
     await context.add_message(STEPS[0][1])

@@ -202,9 +202,7 @@ async def check_view(root: Path, messages: list[Any]) -> int:
         pytest.param("alternating", 300, id="alternating, many", marks=pytest.mark.long),
     ],
 )
-def test_a_killed_writer_has_stored_what_it_acknowledged_and_nothing_else(
-    writers, tmp_path, capsys, kind, kills
-):
+def test_killed_writer_stores_exactly_acknowledged(writers, tmp_path, capsys, kind, kills):
     before: list[Any] = []
     acknowledged_in_all = in_flight = compactions = 0
     for kill in range(kills):

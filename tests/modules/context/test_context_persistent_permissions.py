@@ -23,7 +23,7 @@ def use(folder: Path) -> Conversation:
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o750, 0o701])
-def test_a_folder_that_is_open_to_others_is_closed_with_a_warning(mode, tmp_path, caplog):
+def test_open_folder_is_closed_with_warning(mode, tmp_path, caplog):
     folder = tmp_path / "s"
     folder.mkdir()
     folder.chmod(mode)
@@ -34,9 +34,7 @@ def test_a_folder_that_is_open_to_others_is_closed_with_a_warning(mode, tmp_path
 
 
 @pytest.mark.parametrize(("mode", "after"), [(0o777, 0o755), (0o775, 0o755), (0o755, 0o755)])
-def test_the_folder_of_all_sessions_is_made_writable_for_its_owner_only(
-    mode, after, tmp_path, caplog
-):
+def test_sessions_folder_becomes_writable_by_owner_only(mode, after, tmp_path, caplog):
     root = tmp_path / "sessions"
     root.mkdir()
     root.chmod(mode)
@@ -46,7 +44,7 @@ def test_the_folder_of_all_sessions_is_made_writable_for_its_owner_only(
     assert (f"{root} was open to other users (mode {mode:04o})" in caplog.text) == (mode != after)
 
 
-def test_a_file_that_others_may_read_is_closed_with_a_warning(tmp_path, caplog):
+def test_readable_file_is_closed_with_warning(tmp_path, caplog):
     use(tmp_path / "s")
     (tmp_path / "store.db").chmod(0o644)
     with caplog.at_level("WARNING"):
@@ -55,13 +53,13 @@ def test_a_file_that_others_may_read_is_closed_with_a_warning(tmp_path, caplog):
     assert "store.db was open to other users (mode 0644)" in caplog.text
 
 
-def test_a_private_folder_causes_no_warning(tmp_path, caplog):
+def test_private_folder_causes_no_warning(tmp_path, caplog):
     use(tmp_path / "s")
     use(tmp_path / "s")
     assert caplog.text == ""
 
 
-def test_a_folder_that_any_user_may_replace_is_refused(tmp_path):
+def test_folder_replaceable_by_others_is_refused(tmp_path):
     tmp_path.chmod(0o777)
     with pytest.raises(
         UnsafeFolderError, match=rf"every user may rename .* \(mode 0777\); .*chmod o-w {tmp_path}"
@@ -69,14 +67,14 @@ def test_a_folder_that_any_user_may_replace_is_refused(tmp_path):
         Conversation(tmp_path / "sessions" / "s", "s").open()
 
 
-def test_a_folder_in_a_sticky_directory_is_accepted(tmp_path):
+def test_folder_in_sticky_directory_is_accepted(tmp_path):
     tmp_path.chmod(0o1777)
     use(tmp_path / "sessions" / "s")
 
 
 @as_root
 @pytest.mark.parametrize("name", ["s", "s/lock", "store.db"])
-def test_what_belongs_to_another_user_is_refused(name, tmp_path):
+def test_foreign_owner_is_refused(name, tmp_path):
     log = use(tmp_path / "s")
     os.chown(tmp_path / name, 12345, -1)
     before = _descriptors()
@@ -89,7 +87,7 @@ def test_what_belongs_to_another_user_is_refused(name, tmp_path):
     assert _descriptors() == before
 
 
-def test_the_error_can_be_sent_to_another_process(tmp_path):
+def test_error_can_be_pickled(tmp_path):
     error = UnsafeFolderError(tmp_path, "it is wrong", "chmod")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.fix) == (str(error), "chmod")

@@ -113,7 +113,7 @@ def spoil(value: Any) -> None:
         value[:] = ["spoiled"]
 
 
-async def test_a_message_without_a_role_is_refused_and_says_what_it_found():
+async def test_message_without_role_is_refused():
     context = SimpleContext()
     with pytest.raises(ValueError, match=r"needs a 'role'.*got the keys \['content'\]"):
         await context.add_message({"content": "hello"})
@@ -122,7 +122,7 @@ async def test_a_message_without_a_role_is_refused_and_says_what_it_found():
     assert await context.get_messages() == []
 
 
-async def test_a_message_that_contains_itself_is_refused():
+async def test_self_containing_message_is_refused():
     message: dict[str, Any] = {"role": "user"}
     message["content"] = [message]
     context = SimpleContext()
@@ -131,7 +131,7 @@ async def test_a_message_that_contains_itself_is_refused():
     assert await context.get_messages() == []
 
 
-async def test_values_that_json_cannot_say_are_kept_all_the_same():
+async def test_unserialisable_values_are_kept():
     strange: Any = {
         "role": "user",
         "content": "\ud800",
@@ -215,9 +215,8 @@ def size(view: list[dict[str, Any]]) -> float:
         ({}, 1500),
     ],
 )
-async def test_the_budget_is_the_given_one_else_the_providers_else_the_configured_one(
-    arguments, budget
-):
+async def test_budget_precedence(arguments, budget):
+    """The given budget wins, then the provider's, then the configured one."""
     context = SimpleContext(
         ContextOptions(max_tokens=1500, compaction_threshold=1.0, compaction_target=1.0)
     )
@@ -230,7 +229,7 @@ async def test_the_budget_is_the_given_one_else_the_providers_else_the_configure
 
 
 @pytest.mark.parametrize("kind", ["image", "audio"])
-async def test_a_picture_counts_as_a_picture_and_not_as_its_base64(kind):
+async def test_picture_size_ignores_base64(kind):
     picture = {"type": kind, "source": {"type": "base64", "data": "A" * 4_000_000}}
     nested = {
         "type": "tool_result",
@@ -262,7 +261,7 @@ class Hooks:
             await self._meanwhile(event)
 
 
-async def test_a_compaction_is_told_before_and_after_with_its_counts():
+async def test_compaction_events_have_counts():
     hooks = Hooks()
     context = SimpleContext(hooks=hooks)  # type: ignore[arg-type]
     for number in range(40):
@@ -297,7 +296,7 @@ async def test_a_compaction_is_told_before_and_after_with_its_counts():
     assert len(hooks.heard) == 3, "the view stays, and nothing is told again"
 
 
-async def test_handlers_of_a_compaction_may_use_the_context():
+async def test_compaction_handlers_may_use_context():
     async def meanwhile(event: str) -> None:
         if event == "context:pre_compact":
             await context.add_message({"role": "user", "content": "added meanwhile"})
@@ -311,7 +310,7 @@ async def test_handlers_of_a_compaction_may_use_the_context():
     assert view[-1]["content"] == "added meanwhile"
 
 
-async def test_a_conversation_cleared_by_a_handler_gives_an_empty_view():
+async def test_conversation_cleared_by_handler_is_empty():
     async def meanwhile(event: str) -> None:
         await context.clear()
 
@@ -338,7 +337,8 @@ def session(
     return AmplifierSession(plan, **options)
 
 
-async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_given():
+async def test_target_above_threshold_is_refused():
+    """Without a target, it follows the threshold."""
     with pytest.raises(
         AmplifierError,
         match=r"compaction_target: expected at most the compaction_threshold \(0.3\)",
@@ -352,7 +352,7 @@ async def test_a_target_above_the_threshold_is_refused_and_follows_it_if_not_giv
 # ── messages with objects ────────────────────────────────────────────────────────────────────────
 
 
-async def test_blocks_and_calls_that_are_objects_are_stored_as_json_and_shared_with_nobody():
+async def test_objects_are_stored_as_unshared_json():
     context, block = SimpleContext(), TextBlock(text="original")
     call = ToolCall(id="1", name="look", arguments={"at": ["x"]})
     await context.add_message({"role": "assistant", "content": [block], "tool_calls": [call]})

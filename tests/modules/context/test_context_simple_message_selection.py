@@ -167,7 +167,7 @@ def positions(view: list[dict[str, Any]]) -> list[int]:
 
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
-async def test_a_view_keeps_order_instructions_pairs_and_the_newest(transcript, budget, options):
+async def test_view_keeps_order_instructions_pairs_and_newest(transcript, budget, options):
     view = await view_of(transcript.messages, budget, options)
     shown = positions(view)
     assert shown == sorted(set(shown)), "conversation order, nothing twice"
@@ -189,7 +189,7 @@ async def test_a_view_keeps_order_instructions_pairs_and_the_newest(transcript, 
 
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
-async def test_a_view_fits_whenever_its_skeleton_does(transcript, budget, options):
+async def test_view_fits_whenever_skeleton_fits(transcript, budget, options):
     view = await view_of(transcript.messages, budget, options)
     tokens = sum(count_tokens(message, options.chars_per_token) for message in view)
     if tokens > budget:
@@ -225,7 +225,7 @@ def _noted(block: Any) -> Any:
 
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
-async def test_what_is_shown_is_as_it_was_said_or_carries_a_note(transcript, budget, options):
+async def test_shown_messages_are_original_or_annotated(transcript, budget, options):
     view = await view_of(transcript.messages, budget, options)
     for message in said(view):
         original = transcript.messages[int(message["name"])]
@@ -247,7 +247,7 @@ def ids_in(message: dict[str, Any]) -> list[Any]:
 
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
-async def test_a_conversation_within_the_threshold_is_shown_whole(transcript, budget, options):
+async def test_conversation_within_threshold_is_whole(transcript, budget, options):
     whole = [
         m for position, m in enumerate(transcript.messages) if position not in transcript.orphans
     ]
@@ -259,7 +259,7 @@ async def test_a_conversation_within_the_threshold_is_shown_whole(transcript, bu
 
 
 @given(transcript=transcripts(), budget=budgets(), options=options())
-async def test_a_view_begins_with_the_prompt_of_its_turn(transcript, budget, options):
+async def test_view_begins_with_prompt_of_turn(transcript, budget, options):
     shown = positions(await view_of(transcript.messages, budget, options))
     spoken = [
         position
@@ -291,7 +291,7 @@ def turn(number: int, calls: int = 2, size: int = 100) -> list[dict[str, Any]]:
     ]
 
 
-async def test_the_beginning_of_the_view_stays_the_same_over_many_requests():
+async def test_view_prefix_is_stable_over_requests():
     context = SimpleContext(ContextOptions(compaction_threshold=0.8, compaction_target=0.4))
     await context.add_message({"role": "system", "content": "be brief"})
     beginnings = []
@@ -308,7 +308,7 @@ async def test_the_beginning_of_the_view_stays_the_same_over_many_requests():
     assert len(view) > 15
 
 
-async def test_a_long_turn_keeps_its_question_when_its_first_steps_are_left_out():
+async def test_long_turn_keeps_question():
     history = [
         {"role": "user", "content": "find the bug"},
         *(m for n in range(50) for m in turn(n)),
@@ -321,7 +321,7 @@ async def test_a_long_turn_keeps_its_question_when_its_first_steps_are_left_out(
     assert view[-1] == history[-1]
 
 
-async def test_an_old_long_turn_does_not_fall_away_all_at_once_when_the_next_begins():
+async def test_old_long_turn_fades_gradually():
     history = [
         {"role": "user", "content": "find the bug"},
         *(m for n in range(50) for m in turn(n)),
@@ -333,7 +333,7 @@ async def test_an_old_long_turn_does_not_fall_away_all_at_once_when_the_next_beg
     assert len(view) > 10
 
 
-async def test_an_id_used_twice_belongs_to_the_latest_call():
+async def test_reused_id_belongs_to_latest_call():
     history: list[dict[str, Any]] = [
         {"role": "user", "content": "first"},
         {
@@ -349,7 +349,7 @@ async def test_an_id_used_twice_belongs_to_the_latest_call():
     assert said(await view_of(history, 200)) == [history[0], *history[3:]]
 
 
-async def test_a_result_that_came_long_after_its_call_brings_the_call_along():
+async def test_late_result_keeps_its_call():
     call, answer = turn(1, calls=1)
     between = [{"role": "user", "content": f"meanwhile {number} " * 10} for number in range(30)]
     view = await view_of([{"role": "user", "content": "begin"}, call, *between, answer], 200)
@@ -358,17 +358,17 @@ async def test_a_result_that_came_long_after_its_call_brings_the_call_along():
     assert len(view) < 10
 
 
-async def test_a_result_before_its_call_is_an_orphan():
+async def test_result_before_call_is_orphan():
     late: dict[str, Any] = {"role": "tool", "tool_call_id": "1.0", "content": "too early"}
     assert await view_of([late, *turn(1)], 5000) == turn(1)
 
 
-async def test_a_tool_message_without_any_id_cannot_be_judged_and_stays():
+async def test_tool_message_without_id_stays():
     history = [{"role": "tool", "content": "from somewhere"}, {"role": "user", "content": "hello"}]
     assert await view_of(history, 5000) == history
 
 
-async def test_results_that_are_too_long_are_cut_first_and_say_by_how_much():
+async def test_long_results_are_shortened_first():
     history: list[dict[str, Any]] = [
         {"role": "user", "content": "q" * 800},
         *turn(1, calls=3, size=40_000),
@@ -385,7 +385,7 @@ async def test_results_that_are_too_long_are_cut_first_and_say_by_how_much():
     assert 2700 < sum(count_tokens(message, 4) for message in view) <= 3000
 
 
-async def test_arguments_that_are_json_text_stay_json_when_they_are_cut():
+async def test_shortened_json_arguments_stay_json():
     arguments = json.dumps({"path": "a.py", "text": "t" * 20_000})
     call = {"id": "1", "type": "function", "function": {"name": "write", "arguments": arguments}}
     history: list[dict[str, Any]] = [
@@ -398,7 +398,7 @@ async def test_arguments_that_are_json_text_stay_json_when_they_are_cut():
     assert NOTE in cut["text"]
 
 
-async def test_a_signed_thought_is_shown_whole_or_not_at_all():
+async def test_signed_thought_is_whole_or_absent():
     thought = {"type": "thinking", "thinking": "t" * 4000, "signature": "seal"}
     history: list[dict[str, Any]] = [
         {"role": "assistant", "content": [thought, {"type": "text", "text": "u" * 4000}]}
@@ -410,7 +410,7 @@ async def test_a_signed_thought_is_shown_whole_or_not_at_all():
     }
 
 
-async def test_a_budget_that_nothing_fits_is_exceeded_with_a_warning(caplog):
+async def test_impossible_budget_is_exceeded_with_warning(caplog):
     history = [{"role": "system", "content": "s" * 500}, {"role": "user", "content": "u" * 500}]
     with caplog.at_level("WARNING"):
         view = await view_of(history, 1)

@@ -219,9 +219,7 @@ async def run_task(context: Any, url: str, turns: int, window: int) -> int:
         ),
     ],
 )
-async def test_a_long_task_knows_its_rules_and_costs_less_where_its_prompts_stay_the_same(
-    turns, window, capsys
-):
+async def test_stable_prompts_cost_less_in_long_task(turns, window, capsys):
     found, stored = {}, 0
     for name in ("stable", "sliding"):
         with counting_server() as (counted, url):
@@ -248,7 +246,7 @@ async def test_a_long_task_knows_its_rules_and_costs_less_where_its_prompts_stay
         )
 
 
-async def test_a_request_costs_the_same_work_however_long_the_conversation_is():
+async def test_request_cost_ignores_conversation_length():
     """Counted in calls of functions, which do not depend on the machine."""
     provider = MockProvider(
         lambda request: "so far so good", defaults={"context_window": 9000, "max_output_tokens": 0}

@@ -57,7 +57,7 @@ class Gate:
 @pytest.mark.parametrize(
     "tool", ["bash", "write_file", "edit_file", "web_fetch", "task", "mcp_delete", "Read_File"]
 )
-async def test_every_other_tool_is_asked_about_known_or_not(tool):
+async def test_other_tools_are_asked_about(tool):
     gate = await Gate.open()
     result = await gate.judge(tool, x=1)
     assert result.action == "ask_user"
@@ -66,7 +66,7 @@ async def test_every_other_tool_is_asked_about_known_or_not(tool):
     assert "no rule is about this call" in str(result.approval_prompt)
 
 
-async def test_of_the_real_built_in_tools_those_that_change_something_are_asked_about(tmp_path):
+async def test_changing_built_in_tools_are_asked_about(tmp_path):
     gate = await Gate.open(session__working_dir=str(tmp_path))
     for module in (tool_filesystem, tool_search, tool_todo, tool_bash):
         await module.mount(gate.coordinator, {})
@@ -82,13 +82,13 @@ async def test_of_the_real_built_in_tools_those_that_change_something_are_asked_
 
 
 @pytest.mark.parametrize("command", ["pwd", "ls", "ls -la src", "echo hello", "echo 'a; b'"])
-async def test_a_few_simple_commands_are_free(command):
+async def test_simple_commands_are_free(command):
     gate = await Gate.open()
     assert await gate.action("bash", command=command) == "continue"
     assert gate.payloads("approval:granted")[0]["tool_name"] == "bash"
 
 
-async def test_a_tool_may_ask_for_approval_itself():
+async def test_tool_may_request_approval():
     gate = await Gate.open()
     tool: Any = MockTool("grep")
     tool.require_approval = True
@@ -96,7 +96,8 @@ async def test_a_tool_may_ask_for_approval_itself():
     assert await gate.action("grep", pattern="x") == "ask_user"
 
 
-async def test_what_is_not_a_call_is_asked_about_and_other_events_pass():
+async def test_malformed_calls_are_asked_about():
+    """Other events pass."""
     gate = await Gate.open()
     calls: list[Any] = [
         (None, {}),
@@ -120,7 +121,7 @@ def _options() -> ApprovalOptions:
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_strictest_rule_decides_whatever_their_order():
+async def test_strictest_rule_wins_in_any_order():
     rules = [
         {"command": "git *", "action": "allow"},
         {"command": "git push *", "action": "ask", "reason": "it leaves this machine"},
@@ -187,7 +188,8 @@ async def test_rules_on_paths_hosts_and_inputs():
         assert await gate.action(tool, **value) == expected, (tool, value)
 
 
-async def test_a_command_rule_allows_nothing_whose_input_holds_more_than_a_command():
+async def test_command_rule_covers_pure_commands_only():
+    """A call whose input holds more than a command is not allowed."""
     gate = await Gate.open({"rules": [{"command": "git status", "action": "allow"}]})
     assert (
         await gate.action("bash", command="git status", timeout=5, description="look") == "continue"
@@ -196,7 +198,7 @@ async def test_a_command_rule_allows_nothing_whose_input_holds_more_than_a_comma
         assert await gate.action("bash", command="git status", **extra) == "ask_user"
 
 
-async def test_the_plan_can_set_the_action_of_a_tool():
+async def test_plan_sets_action_of_tool():
     tools = {
         "bash": "deny",
         "write_file": {"require_approval": False},
@@ -210,7 +212,7 @@ async def test_the_plan_can_set_the_action_of_a_tool():
     assert await gate.action("read_file", file_path="x") == "continue"
 
 
-async def test_the_published_words_of_a_rule_are_understood():
+async def test_published_rule_format_is_understood():
     rules = [
         {"pattern": "ls *", "action": "auto_approve", "description": "safe"},
         {"pattern": "rm -rf /*", "action": "auto_deny"},
@@ -224,7 +226,7 @@ async def test_the_published_words_of_a_rule_are_understood():
 
 
 @pytest.mark.parametrize("key", ["timeout", "default_timeout"])
-async def test_a_timeout_of_null_is_the_default(key):
+async def test_null_timeout_is_default(key):
     gate = await Gate.open({key: None})
     assert (await gate.judge("bash", command="make")).approval_timeout == 300
 
@@ -232,13 +234,13 @@ async def test_a_timeout_of_null_is_the_default(key):
 @pytest.mark.parametrize(
     ("given", "said"), [({}, "d"), ({"reason": None}, "d"), ({"reason": "r"}, "r")]
 )
-async def test_a_rule_may_have_a_description_and_a_reason_which_comes_first(given, said):
+async def test_rule_reason_precedes_description(given, said):
     rule = {"action": "deny", "tool": "a", "description": "d", **given}
     gate = await Gate.open({"rules": [rule]})
     assert (await gate.judge("a")).reason.endswith(said)
 
 
-async def test_a_policy_module_can_ask_for_a_tool():
+async def test_policy_module_can_require_approval():
     gate = await Gate.open(
         {"policy_driven_only": True}, approval__needs_check=lambda tool: tool == "read_file"
     )
@@ -248,7 +250,7 @@ async def test_a_policy_module_can_ask_for_a_tool():
     assert await gate.action("bash", command="rm -rf x") == "ask_user"
 
 
-async def test_a_policy_that_fails_means_a_question():
+async def test_failing_policy_means_question():
     def broken(tool: str) -> bool:
         raise RuntimeError("down")
 
@@ -273,7 +275,7 @@ async def test_decisions_of_rules_are_emitted():
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_all_problems_of_the_configuration_are_reported_at_once_with_their_paths():
+async def test_configuration_problems_are_reported_together():
     config: dict[str, Any] = {
         "timeout": -1,
         "tools": {"bash": "maybe", "x": {"require_approval": "yes"}},
@@ -341,12 +343,12 @@ async def test_all_problems_of_the_configuration_are_reported_at_once_with_their
         },
     ],
 )
-async def test_a_rule_that_fits_its_examples_is_accepted(rule):
+async def test_rule_fitting_its_examples_is_accepted(rule):
     (read,) = read_approval_options({"rules": [rule]}).rules or ()
     assert read.action == rule["action"]
 
 
-async def test_a_rule_that_does_not_fit_an_example_is_refused_with_the_reason():
+async def test_rule_contradicting_example_is_refused():
     rules = [
         {
             "command": "git *",
@@ -392,7 +394,7 @@ async def test_a_rule_that_does_not_fit_an_example_is_refused_with_the_reason():
 # ── the contract ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_gate_that_breaks_denies(monkeypatch):
+async def test_failing_gate_denies(monkeypatch):
     gate = await Gate.open()
 
     def broken(*_args: Any) -> Any:
@@ -405,7 +407,7 @@ async def test_a_gate_that_breaks_denies(monkeypatch):
 # ── asking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_without_memory_there_is_no_always():
+async def test_always_needs_memory():
     gate = await Gate.open({"remember": False})
     assert (await gate.judge("deploy")).approval_options == ["Allow", "Deny"]
 
@@ -434,7 +436,7 @@ async def with_provider(provider: Provider, **config: Any) -> Gate:
     return gate
 
 
-async def test_a_registered_provider_gets_the_whole_request():
+async def test_registered_provider_gets_whole_request():
     provider = Provider(
         ApprovalResponse(approved=True), ApprovalResponse(approved=False, reason="too late")
     )
@@ -454,7 +456,7 @@ async def test_a_registered_provider_gets_the_whole_request():
     ]
 
 
-async def test_a_remembered_answer_covers_exactly_the_same_call():
+async def test_remembered_answer_covers_same_call_only():
     yes, no = (
         ApprovalResponse(approved=True, remember=True),
         ApprovalResponse(approved=False, remember=True),
@@ -480,13 +482,13 @@ async def test_a_remembered_answer_covers_exactly_the_same_call():
     ],
     ids=repr,
 )
-async def test_only_an_approving_response_allows(answer):
+async def test_only_approving_response_allows(answer):
     gate = await with_provider(Provider(answer))
     assert await gate.action("bash", command="make") == "deny"
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_does_not_answer_is_given_up():
+async def test_silent_provider_is_abandoned():
     gate = await with_provider(Provider(ApprovalResponse(approved=True), delay=1000), timeout=400)
     began = anyio.current_time()
     denied = await gate.judge("bash", command="make")
@@ -496,7 +498,7 @@ async def test_a_provider_that_does_not_answer_is_given_up():
 
 
 @given(first=st.text(), second=st.text())
-def test_two_calls_never_share_a_remembered_answer(first, second):
+def test_calls_never_share_remembered_answer(first, second):
     assert (_key("bash", {"command": first}) == _key("bash", {"command": second})) == (
         first == second
     )
@@ -525,7 +527,7 @@ _DENY_OTHERS = {"tool": "remote_*", "read_only": False, "action": "deny"}
         ([_DENY_OTHERS], {"readOnlyHint": True}, "ask_user"),
     ],
 )
-async def test_what_a_tool_states_matters_to_rules_about_it_only(rules, annotations, expected):
+async def test_tool_annotations_matter_to_their_rules_only(rules, annotations, expected):
     gate = await Gate.open({"rules": rules} if rules else None)
     tool: Any = MockTool("remote_get")
     tool.annotations = annotations

@@ -131,7 +131,7 @@ SAME_AS_GIT_STATUS = [
 ]
 
 
-async def test_nothing_but_git_status_passes_for_git_status():
+async def test_git_status_rule_allows_nothing_else():
     gate = await Gate.open({"rules": [{"command": "git status", "action": "allow"}]})
     commands = MORE_THAN_GIT_STATUS + OTHER_THAN_GIT_STATUS
     assert [c for c in commands if await gate.action("bash", command=c) != "ask_user"] == []
@@ -144,7 +144,7 @@ MORE_THAN_A_SIMPLE_COMMAND = [
 ]
 
 
-async def test_what_is_not_one_simple_command_is_doubt_and_no_rule_on_commands_allows_it():
+async def test_compound_commands_are_doubtful_and_never_allowed():
     for command in MORE_THAN_A_SIMPLE_COMMAND:
         assert parse_command(command).doubt, ascii(command)
         first = command.split()[0] if command.split() else "x"
@@ -158,7 +158,7 @@ async def test_what_is_not_one_simple_command_is_doubt_and_no_rule_on_commands_a
         assert await gate.action("bash", command=command) == "ask_user", ascii(command)
 
 
-async def test_another_spelling_of_the_same_words_is_the_same_command():
+async def test_spellings_of_same_command_are_equal():
     gate = await Gate.open({"rules": [{"command": "git status", "action": "allow"}]})
     assert [
         c for c in SAME_AS_GIT_STATUS if await gate.action("bash", command=c) != "continue"
@@ -213,7 +213,7 @@ DESTRUCTIVE = [  # passed the deny-list of the published shell tool, in part; he
 ]
 
 
-async def test_no_default_rule_allows_more_than_its_pattern():
+async def test_default_rules_allow_only_their_patterns():
     gate = await Gate.open()
     assert [
         c
@@ -245,7 +245,8 @@ FORBIDDEN_RM = [
 ]
 
 
-async def test_a_rule_that_forbids_looks_behind_what_surrounds_a_command_and_not_at_its_arguments():
+async def test_denying_rule_looks_behind_wrappers():
+    """Arguments of a command are not commands."""
     gate = await Gate.open(
         {"rules": [{"command": "rm *", "action": "deny"}, {"tool": "bash", "action": "allow"}]}
     )
@@ -254,7 +255,7 @@ async def test_a_rule_that_forbids_looks_behind_what_surrounds_a_command_and_not
     assert [c for c in others if await gate.action("bash", command=c) != "continue"] == []
 
 
-def test_what_is_called_simple_a_real_shell_reads_as_the_same_words(tmp_path):
+def test_simple_commands_match_real_shell(tmp_path):
     """Thousands of texts of the shell's own alphabet: for each that is called simple, the shell names the same words."""
     chance = random.Random(0)
     alphabet = [*"ab=/.-@%+:,_", *" \t'\"'\"''  ", *"$;&|<>()`\\*?~#!{}[]^\n", "é", "\u200b"]
@@ -288,7 +289,7 @@ def test_what_is_called_simple_a_real_shell_reads_as_the_same_words(tmp_path):
 @given(st.text())
 @example("\ud800")
 @example("a" * 100_000)
-def test_any_text_is_read_without_an_error(text):
+def test_any_text_is_parsed_without_error(text):
     command = parse_command(text)
     assert (command.doubt is None) == bool(command.words)
 
@@ -343,7 +344,7 @@ def is_seen(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_nothing_a_terminal_would_obey_or_hide_reaches_the_question(name):
+def test_terminal_escapes_never_reach_question(name):
     attack = ESCAPES[name]
     places: list[tuple[Any, Any, str]] = [
         (attack, {}, "why"),
@@ -363,14 +364,14 @@ def test_nothing_a_terminal_would_obey_or_hide_reaches_the_question(name):
         )
 
 
-def test_no_control_character_is_in_a_prompt():
+def test_prompt_has_no_control_characters():
     for code in (*range(32), *range(127, 161)):
         text = render_prompt("bash", {"command": f"ls {chr(code)}x"}, "why")
         assert is_seen(text), code
         assert chr(code) not in text.replace("\n", "", 2), code
 
 
-def test_spaces_cannot_push_a_command_out_of_sight():
+def test_spaces_cannot_hide_command():
     text = render_prompt("bash", {"command": f"ls{' ' * 500}; rm -rf ~"}, "why")
     assert "rm -rf ~" in text
     assert "\\u0020{500}" in text
@@ -391,7 +392,7 @@ SHOWN: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("value", "lines"), SHOWN.values(), ids=SHOWN)
-def test_a_call_is_shown_plainly_and_whole(value, lines):
+def test_call_is_shown_plainly_and_whole(value, lines):
     asked = render_prompt("write_file", value, "it writes").split("\n")
     assert asked == [
         "Allow the tool write_file to run?",
@@ -400,7 +401,7 @@ def test_a_call_is_shown_plainly_and_whole(value, lines):
     ]
 
 
-async def test_a_call_that_is_too_long_to_be_looked_through_is_denied():
+async def test_overlong_call_is_denied():
     gate = await Gate.open({"max_question_chars": 1000})
     assert (await gate.judge("bash", command="x" * 800)).action == "ask_user"
     refused = await gate.judge("bash", command="x" * 1000)
@@ -428,7 +429,7 @@ CONFUSABLE: list[Any] = [
 ]
 
 
-def test_values_that_could_be_confused_have_different_questions():
+def test_confusable_values_have_different_questions():
     questions = [render_prompt("t", {"v": value}, "why") for value in CONFUSABLE]
     questions += [
         render_prompt("t", value, "why") for value in CONFUSABLE if not isinstance(value, dict)
@@ -446,7 +447,7 @@ _inputs = st.dictionaries(_text, _values, max_size=4)
 
 
 @given(first=st.tuples(_text, _inputs), second=st.tuples(_text, _inputs))
-def test_two_different_calls_never_have_the_same_question(first, second):
+def test_different_calls_have_different_questions(first, second):
     one, two = (render_prompt(tool, value, "why") for tool, value in (first, second))
     same = repr(first) == repr(second)
     assert (one == two) == same
@@ -454,12 +455,12 @@ def test_two_different_calls_never_have_the_same_question(first, second):
 
 
 @given(call=st.tuples(_text, _inputs))
-def test_the_same_call_always_has_the_same_question(call):
+def test_same_call_has_same_question(call):
     tool, value = call
     assert render_prompt(tool, value, "why") == render_prompt(tool, dict(value), "why")
 
 
-def test_numbers_that_are_not_finite_have_questions_of_their_own():
+def test_non_finite_numbers_have_own_questions():
     values = [float("nan"), float("inf"), float("-inf"), "NaN", "Infinity", "-Infinity", None]
     assert len({render_prompt("bash", {"command": value}, "r") for value in values}) == len(values)
 
@@ -467,7 +468,7 @@ def test_numbers_that_are_not_finite_have_questions_of_their_own():
 # ── real places ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_rules_judge_the_real_place(tmp_path):
+async def test_rules_apply_to_real_path(tmp_path):
     """A link of the repository neither leads around a rule that denies nor into one that allows."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "src").mkdir()
@@ -488,7 +489,7 @@ async def test_rules_judge_the_real_place(tmp_path):
     assert await action(gate, "edit_file", file_path="docs/a.md") == "continue"
 
 
-async def test_always_binds_to_the_real_place(tmp_path):
+async def test_always_binds_to_real_path(tmp_path):
     asked = []
 
     class Provider:
@@ -510,7 +511,7 @@ async def test_always_binds_to_the_real_place(tmp_path):
     assert [details["(real place)"] for details in asked] == [f"{tmp_path}/a/x", f"{tmp_path}/b/x"]
 
 
-async def test_same_question_in_another_working_directory_is_another_one(tmp_path):
+async def test_question_depends_on_working_directory(tmp_path):
     gate = await open_gate({}, working_dir=str(tmp_path))
     first = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
     again = await gate.hooks.emit("tool:pre", call("write_file", file_path="x", content="x"))
@@ -520,7 +521,7 @@ async def test_same_question_in_another_working_directory_is_another_one(tmp_pat
     assert f"(real place): {tmp_path}/other/x" in moved.approval_prompt
 
 
-async def test_always_binds_to_the_sandbox(tmp_path):
+async def test_always_binds_to_sandbox(tmp_path):
     gate = await open_gate({}, working_dir=str(tmp_path))
     sandbox = {"kind": "bwrap", "network": False}
     gate.register_capability("bash.sandbox", sandbox)
@@ -538,7 +539,7 @@ async def test_always_binds_to_the_sandbox(tmp_path):
 
 
 @pytest.mark.parametrize("entry", [".", "", "bin", "{workspace}"])
-async def test_default_rules_hold_for_programs_of_the_system(tmp_path, monkeypatch, entry):
+async def test_default_rules_need_system_programs(tmp_path, monkeypatch, entry):
     """Without a sandbox an entry of PATH before the system's could be the repository's own ``ls``."""
     (tmp_path / "ls").write_text("#!/bin/sh\necho planted\n")
     gate = await open_gate({}, working_dir=str(tmp_path))

@@ -56,7 +56,7 @@ class Desk:
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_event_is_a_line_of_the_published_shape(tmp_path):
+async def test_event_line_has_published_shape(tmp_path):
     desk = await Desk.open(tmp_path)
     await desk.emit(
         "tool:pre", tool_name="grep", tool_input={"pattern": "x"}, status="fine", duration_ms=3
@@ -76,7 +76,7 @@ async def test_an_event_is_a_line_of_the_published_shape(tmp_path):
     desk.close()
 
 
-async def test_every_event_of_the_catalogue_is_written_but_pieces_of_text(tmp_path):
+async def test_catalogue_events_are_written_except_deltas(tmp_path):
     desk = await Desk.open(tmp_path)
     for event in (*ALL_EVENTS, *OUR_EVENTS):
         await desk.emit(event, x=1)
@@ -119,7 +119,7 @@ async def test_announced_events_are_found_in_every_form(tmp_path):
     close()
 
 
-async def test_without_discovery_only_what_is_named_is_written(tmp_path):
+async def test_events_without_discovery_are_named_ones(tmp_path):
     coordinator = TestCoordinator()
     coordinator.register_contributor("observability.events", "a", lambda: ["new:one"])
     close = await hooks_logging.mount(
@@ -131,7 +131,7 @@ async def test_without_discovery_only_what_is_named_is_written(tmp_path):
     close()
 
 
-async def test_a_star_hears_everything_once(tmp_path):
+async def test_star_subscribes_to_everything_once(tmp_path):
     desk = await Desk.open(tmp_path, additional_events=["*"])
     for event in ("tool:pre", "unannounced:event"):
         await desk.emit(event)
@@ -170,11 +170,11 @@ LEVELS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("event", "data", "level"), LEVELS)
-def test_the_level_is_the_severity_of_an_event(event, data, level):
+def test_level_is_event_severity(event, data, level):
     assert level_of(event, data) == level
 
 
-async def test_events_below_the_level_are_left_out(tmp_path):
+async def test_events_below_level_are_left_out(tmp_path):
     desk = await Desk.open(tmp_path, level="warning")
     for event, data, _ in LEVELS:
         await desk.emit(event, **data)
@@ -201,7 +201,7 @@ PLACES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_secret_is_never_written(tmp_path, place):
+async def test_secret_is_never_written(tmp_path, place):
     desk = await Desk.open(tmp_path)
     await desk.emit("tool:pre", **PLACES[place])
     assert len(desk.lines()) == 1
@@ -211,7 +211,7 @@ async def test_a_secret_is_never_written(tmp_path, place):
 
 @pytest.mark.parametrize("longest", [64, 1000])
 @pytest.mark.parametrize("redactions", [0, 1, 9, 15])
-def test_a_secret_at_the_cut_of_a_text_is_not_written_in_part(longest, redactions):
+def test_secret_at_cut_is_not_written(longest, redactions):
     options = LogOptions(path=Path("unused"), max_field_chars=longest, max_line_bytes=100_000)
     shorter = (
         f" password={'hunter22' * 12} " * redactions
@@ -226,7 +226,7 @@ def test_a_secret_at_the_cut_of_a_text_is_not_written_in_part(longest, redaction
         assert len(json.loads(line)["data"]["text"]) < longest + 60
 
 
-def test_a_long_text_is_kept_up_to_the_limit_and_the_rest_is_counted():
+def test_long_text_is_cut_and_rest_counted():
     options = LogOptions(path=Path("unused"), max_field_chars=1000)
     for size in (1000, 1001, 2024, 2025, 50_000):
         line = json.loads(write_line("tool:post", "INFO", {"text": "x" * size}, options))
@@ -260,7 +260,7 @@ async def test_no_line_is_longer_than_allowed(tmp_path, kind):
     desk.close()
 
 
-async def test_the_line_of_a_request_has_no_messages_which_were_logged_when_they_were_new(tmp_path):
+async def test_request_line_omits_logged_messages(tmp_path):
     desk = await Desk.open(tmp_path)
     assert not desk.coordinator.hooks.has_handlers("provider:request", "messages"), (
         "no loop has to build them for the log"
@@ -276,9 +276,10 @@ async def test_the_line_of_a_request_has_no_messages_which_were_logged_when_they
     desk.close()
 
 
-async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_members_are_kept(
+async def test_oversized_payload_is_cut_by_member(
     tmp_path,
 ):
+    """Of many texts each is cut, and short members are kept."""
     desk = await Desk.open(tmp_path)
     for count in (20, 200):
         texts = [f"{number} " * 10_000 for number in range(count)]
@@ -290,7 +291,7 @@ async def test_of_a_payload_of_many_texts_each_is_cut_and_of_more_the_short_memb
     desk.close()
 
 
-def test_of_a_failed_call_with_much_output_the_failure_is_kept():
+def test_failure_survives_large_output():
     error = {"type": "exit", "message": "exit code 1"}
     result = {
         "output": {"lines": [f"{n:06} {'x' * 300}" for n in range(1000)]},
@@ -307,7 +308,7 @@ def test_of_a_failed_call_with_much_output_the_failure_is_kept():
     assert (outcome.status, outcome.error) == ("error", "exit code 1")
 
 
-async def test_of_a_response_with_a_large_part_the_usage_is_kept(tmp_path):
+async def test_usage_survives_large_response(tmp_path):
     desk = await Desk.open(tmp_path)
     usage = {"input_tokens": 12, "output_tokens": 3, "total_tokens": 15, "cache_read_tokens": 7}
     logprobs = [{"token": "a", "logprob": -0.5}] * 20_000
@@ -326,7 +327,7 @@ async def test_of_a_response_with_a_large_part_the_usage_is_kept(tmp_path):
     desk.close()
 
 
-def test_texts_of_other_alphabets_are_cut_before_they_are_left_out():
+def test_non_latin_texts_are_cut_before_dropped():
     data = {"messages": ["中" * 30_000 for _ in range(3)]}
     options = LogOptions(path=Path("unused"))
     line = write_line("tool:post", "INFO", data, options)
@@ -349,7 +350,7 @@ class Unreadable:
         raise RuntimeError("no")
 
 
-async def test_values_without_a_json_form_are_written_as_text(tmp_path):
+async def test_values_without_json_form_become_text(tmp_path):
     desk = await Desk.open(tmp_path)
     odd = {
         "a": {1, 2},
@@ -370,7 +371,7 @@ async def test_values_without_a_json_form_are_written_as_text(tmp_path):
     desk.close()
 
 
-async def test_a_payload_that_cannot_be_read_at_all_still_leaves_a_line(tmp_path, caplog):
+async def test_unreadable_payload_still_leaves_line(tmp_path, caplog):
     class Hostile(dict):
         def get(self, *_args: Any) -> Any:
             raise RuntimeError("hands off")
@@ -388,7 +389,7 @@ async def test_a_payload_that_cannot_be_read_at_all_still_leaves_a_line(tmp_path
 
 
 @given(event=st.text(), data=strategies.json_objects())
-def test_any_json_payload_becomes_one_line_and_stays_as_it_was(event, data):
+def test_json_payload_becomes_one_line_unchanged(event, data):
     before = json.dumps(data)
     line = write_line(event, "INFO", data, LogOptions(path=Path("unused")))
     assert line.count(b"\n") == 1
@@ -399,7 +400,7 @@ def test_any_json_payload_becomes_one_line_and_stays_as_it_was(event, data):
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_file_and_its_folders_are_for_the_owner_only(tmp_path):
+async def test_file_and_folders_are_private_to_owner(tmp_path):
     desk = await Desk.open(tmp_path, path=str(tmp_path / "a" / "b" / "{session_id}.jsonl"))
     path = tmp_path / "a" / "b" / "s-1.jsonl"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -407,7 +408,7 @@ async def test_the_file_and_its_folders_are_for_the_owner_only(tmp_path):
     desk.close()
 
 
-async def test_the_default_place_is_beside_the_conversation(tmp_path, monkeypatch):
+async def test_default_path_is_beside_conversation(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "{odd}"))
     coordinator = TestCoordinator("s-1")
     close = await hooks_logging.mount(coordinator)
@@ -415,7 +416,7 @@ async def test_the_default_place_is_beside_the_conversation(tmp_path, monkeypatc
     close()
 
 
-async def test_a_template_names_session_and_project(tmp_path):
+async def test_template_names_session_and_project(tmp_path):
     coordinator = TestCoordinator("s-1")
     coordinator.register_capability("session.working_dir", "/srv/my site")
     close = await hooks_logging.mount(
@@ -426,7 +427,7 @@ async def test_a_template_names_session_and_project(tmp_path):
 
 
 @pytest.mark.parametrize("session_id", ["../escape", "a/b", "..", ".hidden", "", "x" * 201, "a\0b"])
-async def test_a_session_id_that_is_a_path_is_refused(tmp_path, session_id):
+async def test_session_id_resembling_path_is_refused(tmp_path, session_id):
     coordinator = TestCoordinator(session_id)
     with pytest.raises(PlanError):
         await hooks_logging.mount(coordinator, {"path": str(tmp_path / "{session_id}")})
@@ -452,7 +453,7 @@ async def test_a_session_id_that_is_a_path_is_refused(tmp_path, session_id):
         ({"priority": None}, "$.priority"),
     ],
 )
-async def test_a_wrong_config_is_refused_with_its_path(config, path):
+async def test_wrong_config_is_refused_with_path(config, path):
     with pytest.raises(PlanError) as caught:
         await hooks_logging.mount(TestCoordinator(), config)
     assert [where for where, _ in caught.value.problems] == [path]
@@ -476,9 +477,8 @@ def below_a_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", [a_folder, a_link, a_fifo, below_a_file])
-async def test_a_file_that_cannot_be_opened_is_logged_once_and_on_closing_and_the_session_continues(
-    tmp_path, caplog, obstacle
-):
+async def test_unopenable_file_is_logged_once(tmp_path, caplog, obstacle):
+    """It is logged again on closing, and the session continues."""
     path = tmp_path / "in" / "e.jsonl"
     path.parent.mkdir()
     obstacle(path)
@@ -498,7 +498,7 @@ async def test_a_file_that_cannot_be_opened_is_logged_once_and_on_closing_and_th
     assert not (path.parent / "elsewhere").exists()
 
 
-async def test_early_failures_of_other_modules_are_in_the_log(tmp_path):
+async def test_early_failures_of_modules_are_logged(tmp_path):
     path = tmp_path / "e.jsonl"
     watched = Watched(["done"], hooks={"hooks-logging": {"path": str(path)}, "hooks-missing": {}})
     await watched.run()
@@ -508,7 +508,7 @@ async def test_early_failures_of_other_modules_are_in_the_log(tmp_path):
     assert written["session:end"]["lvl"] == "INFO"
 
 
-async def test_a_child_writes_beside_its_parent_or_into_its_file(tmp_path):
+async def test_child_log_is_beside_or_in_parents(tmp_path):
     for template, files in (("{session_id}.jsonl", 2), ("one.jsonl", 1)):
         folder = tmp_path / template.replace("{", "").replace("}", "")
         watched = Watched(

@@ -52,7 +52,7 @@ def readable(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", range(len(LINE)))
-def test_what_a_killed_writer_left_of_a_line_stays_a_line_of_its_own(tmp_path, size):
+def test_torn_line_of_killed_writer_stays_separate(tmp_path, size):
     path = tmp_path / "e.jsonl"
     path.write_bytes(LINE + LINE[:size])
     append(path, LINE)
@@ -82,7 +82,7 @@ class HalfOf:
         return written
 
 
-def test_after_a_line_that_the_disk_took_in_part_the_next_ones_are_whole(tmp_path, monkeypatch):
+def test_lines_after_partial_write_are_whole(tmp_path, monkeypatch):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()
@@ -99,9 +99,8 @@ def test_after_a_line_that_the_disk_took_in_part_the_next_ones_are_whole(tmp_pat
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
-async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(
-    tmp_path, monkeypatch, caplog, error
-):
+async def test_failing_disk_is_logged_once(tmp_path, monkeypatch, caplog, error):
+    """Lost lines are counted, and writing resumes."""
     coordinator = TestCoordinator("s-1")
     close = await hooks_logging.mount(coordinator, {"path": str(tmp_path / "e.jsonl")})
     log = coordinator.session_state["hooks-logging"][0]
@@ -118,7 +117,7 @@ async def test_a_failing_disk_is_logged_once_and_counted_and_writing_resumes(
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_full_disk_never_breaks_a_turn(tmp_path, backend):
+def test_full_disk_never_breaks_turn(tmp_path, backend):
     """With a limit on the size of files, which the system enforces as it does a full disk: in part, then not at all."""
     program = """
     import resource
@@ -177,7 +176,7 @@ for line in sys.stdin:  # one child per line, forked: starting an interpreter fo
 """
 
 
-def test_a_killed_writer_loses_nothing_it_had_acknowledged_and_tears_no_line(tmp_path):
+def test_killed_writer_loses_no_acknowledged_line(tmp_path):
     path = tmp_path / "e.jsonl"
     acknowledged: set[tuple[int, int]] = set()
     with subprocess.Popen(

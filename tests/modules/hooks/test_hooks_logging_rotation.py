@@ -48,7 +48,7 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.iterdir())
 
 
-def test_a_full_file_is_renamed_and_the_oldest_is_removed(tmp_path):
+def test_full_file_is_renamed_and_oldest_removed(tmp_path):
     path = tmp_path / "e.jsonl"
     file = opened(path)
     for number in range(100):
@@ -60,7 +60,7 @@ def test_a_full_file_is_renamed_and_the_oldest_is_removed(tmp_path):
     assert numbers(path) == list(range(60, 100))
 
 
-def test_without_max_bytes_nothing_is_renamed(tmp_path):
+def test_nothing_is_renamed_without_max_bytes(tmp_path):
     path = tmp_path / "e.jsonl"
     file = EventFile(path)
     file.open()
@@ -70,7 +70,7 @@ def test_without_max_bytes_nothing_is_renamed(tmp_path):
     assert names(tmp_path) == ["e.jsonl"]
 
 
-def test_a_line_longer_than_the_limit_has_a_file_of_its_own(tmp_path):
+def test_overlong_line_has_own_file(tmp_path):
     path = tmp_path / "e.jsonl"
     file = opened(path)
     for number, size in enumerate([100, 5000, 100]):
@@ -83,9 +83,7 @@ def test_a_line_longer_than_the_limit_has_a_file_of_its_own(tmp_path):
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(30, 1500)), max_size=40), st.integers(1, 4)
 )
-def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(
-    tmp_path_factory, writes, keep
-):
+def test_concurrent_writers_keep_newest_lines_ordered(tmp_path_factory, writes, keep):
     path = tmp_path_factory.mktemp("log") / "e.jsonl"
     files = [opened(path, 1024, keep) for _ in range(3)]
     for number, (writer, size) in enumerate(writes):
@@ -99,7 +97,7 @@ def test_any_order_of_writers_and_sizes_keeps_the_newest_lines_in_order(
     assert all(part.stat().st_size <= 1024 or part.read_bytes().count(b"\n") == 1 for part in parts)
 
 
-def test_a_crash_between_two_renames_removes_nothing_too_early(tmp_path):
+def test_crash_between_renames_loses_nothing(tmp_path):
     path = tmp_path / "e.jsonl"
     for number in (3, 2):  # 1 has its new name, the newest file does not have it yet
         path.with_name(f"e.jsonl.{number}").write_bytes(line(number))
@@ -116,7 +114,7 @@ def test_a_crash_between_two_renames_removes_nothing_too_early(tmp_path):
     ]
 
 
-def test_fewer_files_are_kept_when_keep_gets_smaller(tmp_path):
+def test_smaller_keep_removes_files(tmp_path):
     path = tmp_path / "e.jsonl"
     for number in (7, 5, 2, 1):
         path.with_name(f"e.jsonl.{number}").write_bytes(line(number))
@@ -130,7 +128,7 @@ def test_fewer_files_are_kept_when_keep_gets_smaller(tmp_path):
     assert other.exists()
 
 
-def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits(tmp_path):
+def test_locked_log_is_written_without_waiting(tmp_path):
     path = tmp_path / "e.jsonl"
     file = opened(path)
     lock = os.open(path, os.O_RDWR)
@@ -149,7 +147,7 @@ def test_while_another_writer_holds_the_lock_lines_are_written_and_nothing_waits
     assert path.stat().st_size == 100
 
 
-def test_a_file_that_another_writer_renames_meanwhile_is_renamed_once(tmp_path, monkeypatch):
+def test_file_renamed_by_other_is_renamed_once(tmp_path, monkeypatch):
     path = tmp_path / "e.jsonl"
     one, other, lock = opened(path), opened(path), fcntl.flock
     for number in range(10):
@@ -168,7 +166,7 @@ def test_a_file_that_another_writer_renames_meanwhile_is_renamed_once(tmp_path, 
     assert names(tmp_path) == ["e.jsonl", "e.jsonl.1"]
 
 
-async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_path, caplog):
+async def test_failing_rotation_is_reported_once(tmp_path, caplog):
     path = tmp_path / "e.jsonl"
     coordinator = TestCoordinator("s")
     (tmp_path / "e.jsonl.1").mkdir()
@@ -187,7 +185,7 @@ async def test_a_log_that_cannot_be_rotated_goes_on_and_is_reported_once(tmp_pat
     )
 
 
-async def test_the_module_rotates_by_its_options_and_closes_everything(tmp_path):
+async def test_module_rotates_and_closes_everything(tmp_path):
     path = tmp_path / "e.jsonl"
     coordinator = TestCoordinator("s")
     before = set(os.listdir("/dev/fd"))
@@ -224,7 +222,7 @@ def start(path: Path, seed: int, most: int, **options: Any) -> subprocess.Popen[
     return subprocess.Popen(words, cwd=ROOT, text=True, **options)
 
 
-def test_processes_that_rotate_one_log_lose_no_line(tmp_path):
+def test_rotating_processes_lose_no_line(tmp_path):
     path = tmp_path / "e.jsonl"
     writers = [start(path, seed, 800, stdout=subprocess.DEVNULL) for seed in range(3)]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
@@ -237,7 +235,7 @@ def test_processes_that_rotate_one_log_lose_no_line(tmp_path):
         assert [number for one, number in found if one == seed] == list(range(800))
 
 
-def test_a_writer_killed_at_any_moment_does_not_keep_others_from_rotating(tmp_path):
+def test_killed_writer_does_not_block_rotation(tmp_path):
     path = tmp_path / "e.jsonl"
     acknowledged = []
     for seed in range(6):

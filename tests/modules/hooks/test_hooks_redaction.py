@@ -78,7 +78,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-async def test_no_secret_reaches_later_hooks_wherever_it_is(name):
+async def test_no_secret_reaches_later_hooks(name):
     secret = SECRETS[name]
     gate = await Gate.open()
     given = {
@@ -99,7 +99,7 @@ async def test_no_secret_reaches_later_hooks_wherever_it_is(name):
 
 
 @pytest.mark.parametrize("name", PEOPLE)
-async def test_personal_data_goes_too_unless_the_plan_wants_secrets_only(name):
+async def test_personal_data_is_redacted_by_default(name):
     gate = await Gate.open()
     await gate.emit(
         "execution:end", response=f"write to {PEOPLE[name]}, please", who={PEOPLE[name]: 1}
@@ -135,7 +135,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-async def test_what_only_looks_like_it_stays(text):
+async def test_lookalikes_stay(text):
     gate = await Gate.open()
     result = await gate.emit("execution:end", response=text)
     assert result.action == "continue"
@@ -169,7 +169,7 @@ async def test_two_members_do_not_become_one():
 # ── what stays ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_the_agent_works_with_is_left_alone():
+async def test_working_data_of_agent_is_unchanged():
     gate = await Gate.open()
     for event in ("prompt:submit", "tool:pre", "tool:post"):
         result = await gate.emit(
@@ -182,7 +182,8 @@ async def test_what_the_agent_works_with_is_left_alone():
     }
 
 
-async def test_every_other_event_of_the_catalogue_is_redacted_but_pieces_of_text():
+async def test_other_catalogue_events_are_redacted():
+    """All events except pieces of text."""
     gate = await Gate.open()
     for event in CATALOGUE:
         await gate.emit(event, text=SECRETS["GitHub"])
@@ -217,7 +218,7 @@ async def test_every_other_event_of_the_catalogue_is_redacted_but_pieces_of_text
         ),
     ],
 )
-async def test_the_plan_chooses_the_events(config, left):
+async def test_plan_chooses_events(config, left):
     gate = await Gate.open(**config)
     for event in (*ALL_EVENTS, "my:event", "other:event"):
         await gate.emit(event, text=SECRETS["GitHub"])
@@ -226,7 +227,7 @@ async def test_the_plan_chooses_the_events(config, left):
     ) == sorted(left)
 
 
-async def test_fields_that_identify_events_are_never_changed():
+async def test_identifying_fields_never_change():
     gate = await Gate.open(allowlist=["note", "usage.cost_usd", "deep.down"])
     mail = "a@b.io"
     await gate.emit(
@@ -249,7 +250,7 @@ async def test_fields_that_identify_events_are_never_changed():
     assert seen["deep"] == {"down": {"below": [mail]}, "up": PERSONAL}
 
 
-async def test_a_value_at_two_places_is_kept_only_at_the_allowed_path():
+async def test_shared_value_stays_at_allowed_path_only():
     shared = {"id": "a@b.io"}
     redacted = Redactor(read_redaction_options({"allowlist": ["one.id"]})).redact(
         {"one": shared, "two": shared}
@@ -266,7 +267,7 @@ _words = st.text(alphabet="abc XYZ.,;:!?()[]{}\"'\n\té", max_size=20)
 
 
 @given(before=_words, secret=_secrets, after=_words)
-def test_a_secret_between_any_words_is_gone(before, secret, after):
+def test_secret_between_words_is_removed(before, secret, after):
     # Letters that touch would make it another word.
     text = f"{before} {secret} {after}"
     out = redactor.redact({"text": text})
@@ -276,7 +277,7 @@ def test_a_secret_between_any_words_is_gone(before, secret, after):
 
 
 @given(data=strategies.json_objects(), secret=_secrets)
-def test_a_secret_anywhere_in_a_value_is_gone_and_the_rest_keeps_its_shape(data, secret):
+def test_secret_in_value_is_removed_shape_kept(data, secret):
     out = redactor.redact({"x": data, "y": [secret, {"z": f"({secret})"}]})
     assert out is not None
     assert secret not in json.dumps(out["y"], ensure_ascii=False)
@@ -298,7 +299,7 @@ def test_nothing_is_redacted_twice(data):
 @given(
     text=st.text(alphabet="abcdefghij ,.\n", max_size=200), number=st.integers(), flag=st.booleans()
 )
-def test_plain_words_and_numbers_stay_as_they_are(text, number, flag):
+def test_plain_words_and_numbers_stay(text, number, flag):
     assume("token" not in text)
     assert redactor.redact({"text": text, "n": number, "list": [text, flag, None]}) is None
 
@@ -318,7 +319,7 @@ class Thing:
     name: str = "thing"
 
 
-async def test_objects_are_searched_and_replaced_only_if_they_hold_something():
+async def test_objects_are_replaced_only_if_needed():
     gate = await Gate.open()
     harmless, telling = object(), Thing("hunter2")
     await gate.emit("execution:end", thing=harmless, text="fine")
@@ -334,13 +335,13 @@ class Unreadable:
         raise RuntimeError("no")
 
 
-async def test_an_object_that_cannot_be_read_is_not_passed_on():
+async def test_unreadable_object_is_not_passed_on():
     gate = await Gate.open()
     await gate.emit("execution:end", thing=Unreadable())
     assert gate.last()["thing"] == "[UNREADABLE Unreadable]"
 
 
-async def test_what_cannot_be_redacted_goes_no_further(monkeypatch):
+async def test_unredactable_event_stops(monkeypatch):
     gate = await Gate.open()
 
     def broken(self: Any, payload: Any) -> Any:
@@ -368,7 +369,7 @@ async def test_what_cannot_be_redacted_goes_no_further(monkeypatch):
         ({"priority": "low"}, "$.priority"),
     ],
 )
-async def test_a_wrong_config_is_refused_with_its_path(config, path):
+async def test_wrong_config_is_refused_with_path(config, path):
     with pytest.raises(PlanError) as caught:
         await Gate.open(**config)
     assert [where for where, _ in caught.value.problems] == [path]
@@ -407,7 +408,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("piece", PIECES)
-def test_redaction_takes_time_in_proportion_to_the_text(piece):
+def test_redaction_time_is_linear(piece):
     ours = Redactor(
         read_redaction_options({"prefixes": ["acme_"], "literals": ["aaaaab", "a@a@b"]})
     )
@@ -423,7 +424,7 @@ def test_redaction_takes_time_in_proportion_to_the_text(piece):
 @pytest.mark.parametrize(
     "texts", [["some words, nothing else. " * 40] * 1_000, ["x"] * 10_000], ids=["long", "many"]
 )
-async def test_much_text_is_searched_beside_the_event_loop(texts):
+async def test_large_text_is_searched_off_loop(texts):
     gate = await Gate.open()
     ticks = 0
 

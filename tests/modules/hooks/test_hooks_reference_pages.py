@@ -19,14 +19,14 @@ def section(text: str, title: str) -> str:
     return text.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_the_table_of_rules_names_every_key_and_no_other():
+def test_rules_table_names_every_key():
     text = section(page("hooks-approval"), "Rules")
     rows = re.findall(r"^\| `([a-z_]+)` \|", text, re.MULTILINE)
     also = re.findall(r"Also `([a-z_]+)`", text)
     assert {*rows, *also} == set(keys_of(Rule))
 
 
-def test_the_question_on_the_page_is_the_one_that_is_asked():
+def test_question_on_page_is_real():
     shown = re.search(r"```text\n(.*?)\n```", page("hooks-approval"), re.DOTALL)
     assert shown is not None
     reason = "asked for by the plan: it leaves this machine"
@@ -34,7 +34,7 @@ def test_the_question_on_the_page_is_the_one_that_is_asked():
     assert shown[1] == asked
 
 
-def test_the_page_names_every_field_that_is_never_changed():
+def test_page_names_every_unchanged_field():
     text = (
         section(page("hooks-redaction"), "Where").split("Never changed", 1)[1].split("\n\n", 1)[0]
     )

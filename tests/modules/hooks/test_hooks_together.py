@@ -104,7 +104,7 @@ def all_three(path: Path, **approval: Any) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
-async def test_redaction_comes_first_then_approval_then_the_log(tmp_path, loop):
+async def test_redaction_precedes_approval_and_log(tmp_path, loop):
     watched = Watched(["done"], hooks=all_three(tmp_path / "e.jsonl"), loop=loop)
     async with watched.session as session:
         handlers = session.coordinator.hooks.list_handlers()
@@ -115,7 +115,7 @@ async def test_redaction_comes_first_then_approval_then_the_log(tmp_path, loop):
 
 
 @pytest.mark.parametrize("loop", ["loop-streaming", "loop-events"])
-async def test_a_whole_turn_is_asked_about_run_and_written_down_without_its_secret(tmp_path, loop):
+async def test_approved_turn_is_logged_without_secret(tmp_path, loop):
     path = tmp_path / "e.jsonl"
     approval = MockApprovalSystem(["Allow once"])
     tool = MockTool("deploy", respond=lambda given: {"used": given["api_key"]})
@@ -159,7 +159,7 @@ async def test_a_whole_turn_is_asked_about_run_and_written_down_without_its_secr
     }
 
 
-async def test_a_denied_call_is_not_run_and_the_log_has_the_reason(tmp_path):
+async def test_denied_call_is_logged_with_reason(tmp_path):
     path = tmp_path / "e.jsonl"
     tool = MockTool("deploy")
     hooks = all_three(
@@ -175,7 +175,7 @@ async def test_a_denied_call_is_not_run_and_the_log_has_the_reason(tmp_path):
     assert "not on a Friday" in recorded["tool:error"]["error"]["message"]
 
 
-async def test_the_gate_judges_the_input_that_other_hooks_have_made_of_it(tmp_path):
+async def test_gate_sees_input_changed_by_hooks(tmp_path):
     async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(action="modify", data={**data, "tool_input": {"command": "rm -rf x"}})
 
@@ -192,7 +192,8 @@ async def test_the_gate_judges_the_input_that_other_hooks_have_made_of_it(tmp_pa
     assert "forbidden by the plan" in watched.data("approval:denied")[0]["reason"]
 
 
-async def test_with_no_events_skipped_not_even_the_model_sees_a_secret(tmp_path):
+async def test_redaction_of_all_events_hides_secrets(tmp_path):
+    """With no events skipped, not even the model sees a secret."""
     tool = MockTool("read_file", respond=lambda given: f"token={KEY}")
     hooks: dict[str, dict[str, Any]] = {
         "hooks-redaction": {"skip_events": []},
@@ -204,7 +205,7 @@ async def test_with_no_events_skipped_not_even_the_model_sees_a_secret(tmp_path)
         assert KEY not in json.dumps([m.content for m in request.messages], default=str)
 
 
-async def test_after_closing_nothing_of_the_hooks_is_left(tmp_path):
+async def test_closing_leaves_no_hooks(tmp_path):
     watched = Watched(["done"], hooks=all_three(tmp_path / "e.jsonl"))
     await watched.run()
     assert watched.session.statistics().handlers == 0

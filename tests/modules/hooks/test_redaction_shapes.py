@@ -78,7 +78,7 @@ SECRETS = _lines("secrets.txt")
 HARMLESS = [_unescaped(line) for line in _lines("harmless.txt")]
 
 
-def test_the_tables_are_large_and_without_repetitions():
+def test_tables_are_large_and_distinct():
     assert len(set(SECRETS)) == len(SECRETS) >= 300
     assert len(set(HARMLESS)) == len(HARMLESS) >= 300
 
@@ -120,7 +120,7 @@ def test_redacting_twice_changes_nothing_more(seed):
 
 
 @pytest.mark.slow
-def test_every_shape_repeated_takes_time_in_proportion_to_the_text():
+def test_repeated_shapes_take_linear_time():
     """Eight times the text: a quadratic pattern would take sixty-four times as long."""
     source = random.Random(1)
     for template in SECRETS:
@@ -202,7 +202,7 @@ def test_recall_of_tokens_of_unknown_services(contexts, is_named, seed):
     assert recall >= 0.9, "\n".join([f"recall {recall:.3f}, missed:", *missed])
 
 
-def test_the_unknown_services_are_unknown():
+def test_unknown_services_are_unknown():
     assert [shape for shape in UNKNOWN if redaction._rules().starts.match(shape)] == []
     assert len(UNKNOWN) >= 50
 
@@ -227,7 +227,7 @@ def test_the_unknown_services_are_unknown():
         "na1.«m48»+/«m40»",
     ],
 )
-def test_less_than_random_is_enough_right_after_the_word(template):
+def test_weak_randomness_right_after_keyword_suffices(template):
     missed = []
     for seed in range(20):
         text, values = _filled(template, random.Random(seed))
@@ -252,12 +252,12 @@ def test_less_than_random_is_enough_right_after_the_word(template):
         "access my-app-config-file-2024",
     ],
 )
-def test_names_and_numbers_after_such_a_word_stay(text):
+def test_names_and_numbers_after_keyword_stay(text):
     assert redact_text(text) == text
 
 
 @pytest.mark.parametrize("separator", ["+", "/", "=", ".", "-", "_", "%2B", "%2F"])
-def test_the_rest_of_a_token_after_a_separator_does_not_stay(separator):
+def test_token_rest_after_separator_is_redacted(separator):
     source = random.Random(1)
     for prefix in ("glc_", "ghp_", "acme_live_", "xoxd-"):
         parts = ["".join(source.choices(_ALPHABETS["m"], k=size)) + "9" for size in (24, 9, 11)]
@@ -314,7 +314,7 @@ def _table() -> dict:
     return json.loads(TABLE.read_text(encoding="utf-8"))
 
 
-def test_the_table_names_its_origin_and_comes_with_the_licence():
+def test_table_names_origin_and_licence():
     assert "gitleaks" in _table()["origin"]
     assert "Permission is hereby granted" in TABLE.with_name("gitleaks-license.txt").read_text(
         encoding="utf-8"
@@ -322,12 +322,12 @@ def test_the_table_names_its_origin_and_comes_with_the_licence():
     assert len(_table()["prefixes"]) >= 100
 
 
-def test_the_table_is_what_the_program_beside_the_tests_made():
+def test_table_matches_generating_program():
     """Whoever changes the program or the table has to run the program on the rules again."""
     assert _table()["seal"] == seal(_table()["prefixes"], _table()["services"])
 
 
-def test_importing_the_package_reads_no_table():
+def test_package_import_reads_no_table():
     program = "import amplifier, amplifier._internal.json.redaction as r; print(r._rules.cache_info().currsize)"
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -344,11 +344,11 @@ def test_importing_the_package_reads_no_table():
         (r"pat[[:alnum:]]{14}", r"pat[a-zA-Z0-9]{14}"),
     ],
 )
-def test_patterns_are_translated_from_the_syntax_of_gitleaks(theirs, ours):
+def test_patterns_are_translated_from_gitleaks(theirs, ours):
     assert python_pattern(theirs) == ours
 
 
-def test_a_rule_becomes_a_prefix_or_the_name_of_a_service():
+def test_rule_becomes_prefix_or_service_name():
     operator = r"""(?:[ \t\w.-]{0,20})[\s'"]{0,3}(?:=|>|:{1,3}=|\|\||:|=>|\?=|,)[\x60'"\s=]{0,5}"""
     end = r"""(?:[\x60'"\s;]|\\[nr]|$)"""
     rules = [

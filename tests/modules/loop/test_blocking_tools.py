@@ -105,7 +105,7 @@ async def test_blocking_tool_is_named(function, is_named, caplog):
         assert "asyncio.to_thread" in message
 
 
-async def test_sub_agent_is_not_blamed_for_its_tool(caplog):
+async def test_sub_agent_is_not_blamed_for_tool(caplog):
     helper = agent(
         script(("at_once", {}), "Done."), tools=[at_once], name="helper", description="Helps."
     )

@@ -40,7 +40,7 @@ def written(request: Any) -> tuple[bytes, list[bytes]]:
     ]
 
 
-async def test_a_request_begins_as_the_one_before_and_nothing_is_told(loop):
+async def test_unchanged_prefix_emits_no_event(loop):
     provider = MockProvider([("look", {"path": "a"}), "Seen."] * 3)
     async with session(provider, loop, tools=[MockTool("look"), MockTool("other")]) as opened:
         recorder = record(opened)
@@ -53,7 +53,7 @@ async def test_a_request_begins_as_the_one_before_and_nothing_is_told(loop):
         assert then[: len(before)] == before
 
 
-async def test_what_a_hook_shows_once_is_no_break():
+async def test_one_time_hook_message_is_not_break():
     provider = MockProvider(["One.", "Two.", "Three."])
 
     def remind(event: str, data: dict[str, Any]) -> HookResult:
@@ -68,7 +68,7 @@ async def test_what_a_hook_shows_once_is_no_break():
     assert recorder.get_events("context:cache_break") == []
 
 
-async def test_a_tool_that_is_mounted_breaks_it_with_everything_behind():
+async def test_mounted_tool_breaks_cache():
     provider = MockProvider(["One.", "Two.", "Three."])
     async with session(provider, tools=[MockTool("look")]) as opened:
         recorder = record(opened)
@@ -82,7 +82,7 @@ async def test_a_tool_that_is_mounted_breaks_it_with_everything_behind():
     assert Decimal(told["cost_usd"]) >= 0
 
 
-async def test_a_compaction_breaks_it_and_both_are_told():
+async def test_compaction_breaks_cache_with_both_events():
     context = {"module": "context-simple", "config": {"summary_seconds": None}}
     provider = MockProvider(
         lambda request: "word " * 100, defaults={"context_window": 3000, "max_output_tokens": 1000}
@@ -107,7 +107,7 @@ async def test_a_compaction_breaks_it_and_both_are_told():
     mounted=st.sets(st.integers(1, 7), max_size=2),
     asked=st.sets(st.integers(1, 7), max_size=2),
 )
-async def test_every_request_begins_as_the_one_before_unless_a_break_is_told(sizes, mounted, asked):
+async def test_changed_prefix_always_emits_event(sizes, mounted, asked):
     """Turns with tool results of drawn sizes in a small window, between which tools are mounted and compactions asked for."""
     window = {"context_window": 3000, "max_output_tokens": 1000}
     broken: list[bool] = []

@@ -98,7 +98,7 @@ names = st.sampled_from(["", " ", "1", "1", "a", "call_1_1_1", "call_1_1_2", "ca
     in_blocks=st.booleans(),
     is_heard=st.booleans(),
 )
-async def test_calls_of_the_same_and_of_no_id_get_their_own_results(loop, ids, in_blocks, is_heard):
+async def test_duplicate_and_missing_ids_get_own_results(loop, ids, in_blocks, is_heard):
     told: dict[str, list[tuple[str, int]]] = {
         "tool:pre": [],
         "tool:post": [],
@@ -145,7 +145,7 @@ async def test_calls_of_the_same_and_of_no_id_get_their_own_results(loop, ids, i
         assert set(told["content_block:end"]) == (made if in_blocks else set())
 
 
-async def test_an_id_that_an_earlier_turn_used_is_not_used_again():
+async def test_id_of_earlier_turn_is_not_reused():
     answers: list[Any] = [
         answer(["1"], 0, in_blocks=True),
         "one",
@@ -163,7 +163,7 @@ async def test_an_id_that_an_earlier_turn_used_is_not_used_again():
         assert pairs(await session.messages()) == [(0, "0"), (1, "1")]
 
 
-async def test_what_the_provider_returned_is_not_changed():
+async def test_provider_response_is_not_changed():
     given = answer(["1", "1"], 0, in_blocks=True)
     plan = {
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},

@@ -31,7 +31,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
     return made
 
 
-async def test_instructions_given_now_replace_those_of_the_conversation(make):
+async def test_current_instructions_replace_stored_ones(make):
     for at, text in enumerate(["A", "A", "B", "", "C"]):
         provider = MockProvider([f"answer {at}"])
         async with make(provider, text) as session:
@@ -47,7 +47,7 @@ async def test_instructions_given_now_replace_those_of_the_conversation(make):
         )  # the history keeps what was in force before
 
 
-async def test_a_conversation_without_instructions_gets_them(make):
+async def test_conversation_without_instructions_gets_them(make):
     async with make(MockProvider(["one"])) as session:
         await session.execute("first")
     provider = MockProvider(["two"])
@@ -61,7 +61,7 @@ async def test_a_conversation_without_instructions_gets_them(make):
     ]
 
 
-async def test_a_resumed_turn_has_the_instructions_given_now(make):
+async def test_resumed_turn_has_current_instructions(make):
     async with make(MockProvider([("note", {}), CUT]), "A") as session:
         with pytest.raises(ProviderUnavailableError):
             await session.execute("go")
@@ -73,7 +73,7 @@ async def test_a_resumed_turn_has_the_instructions_given_now(make):
     assert [role for role, _ in shown] == ["system", "user", "assistant", "tool"]
 
 
-async def test_a_hook_that_injects_first_does_not_hide_the_instructions(make):
+async def test_early_injection_does_not_hide_instructions(make):
     @on("prompt:submit")
     async def inject(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(
@@ -90,7 +90,7 @@ async def test_a_hook_that_injects_first_does_not_hide_the_instructions(make):
 
 
 @pytest.mark.parametrize("context", ["context-simple", "context-persistent"])
-async def test_a_system_message_of_the_application_is_left_as_it_is(make, context):
+async def test_application_system_message_is_unchanged(make, context):
     provider = MockProvider(["one"])
     session = make(provider, "Of the plan.")
     if context == "context-simple":
@@ -103,7 +103,7 @@ async def test_a_system_message_of_the_application_is_left_as_it_is(make, contex
     assert seen_by(provider) == [("system", "Of the application."), ("user", "hi")]
 
 
-async def test_instructions_of_a_fork_are_its_own(make):
+async def test_instructions_of_fork_are_separate(make):
     provider = MockProvider(["parent", "child", "again"])
     async with make(provider, "A") as session:
         await session.execute("one")

@@ -109,7 +109,7 @@ async def whole(provider: PublishedProvider) -> ChatResponse:
     return ChatResponse(content=[ThinkingBlock(thinking="hm"), TextBlock(text="Good day")])
 
 
-async def test_the_pieces_of_a_published_provider_arrive_while_it_answers():
+async def test_published_provider_text_arrives_live():
     may_go_on = anyio.Event()
 
     async def slow(provider: PublishedProvider) -> ChatResponse:
@@ -130,7 +130,7 @@ async def test_the_pieces_of_a_published_provider_arrive_while_it_answers():
     assert said == ["Good ", "day"]
 
 
-async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
+async def test_blocks_begin_end_and_never_repeat():
     events, result = await streamed(plan_of(PublishedProvider(whole)))
     text = TurnText()
     assert "".join(map(text.add, events)) == result == "Good day"
@@ -146,7 +146,7 @@ async def test_blocks_have_one_beginning_one_end_and_no_piece_twice():
     assert [(event.name, event.data["block_index"]) for event in blocks] == starts + deltas + ends
 
 
-async def test_an_answer_that_the_provider_asks_for_again_begins_anew():
+async def test_repeated_answer_begins_anew():
     async def twice(provider: PublishedProvider) -> ChatResponse:
         await provider.block(0, "text", "Good ")
         await provider.emit("aborted", error={"type": "StreamError", "msg": "cut"})
@@ -178,7 +178,7 @@ async def test_an_answer_that_the_provider_asks_for_again_begins_anew():
         ] == expected
 
 
-async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer():
+async def test_provider_call_beside_turn_is_not_answer():
     provider = PublishedProvider(whole, whole)
     started, asked = anyio.Event(), anyio.Event()
 
@@ -206,7 +206,7 @@ async def test_a_call_of_the_provider_beside_the_turn_is_no_part_of_its_answer()
     assert said == ["mine"]
 
 
-async def test_a_block_that_was_not_streamed_comes_as_one_piece():
+async def test_unstreamed_block_is_one_piece():
     async def half(provider: PublishedProvider) -> ChatResponse:
         await provider.block(0, "tool_use", name="look")
         call = ToolCallBlock(id="1", name="look", input={})
@@ -223,7 +223,7 @@ async def test_a_block_that_was_not_streamed_comes_as_one_piece():
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-streaming"])
-async def test_our_providers_emit_the_published_events_for_those_who_wait_for_them(loop: str):
+async def test_providers_emit_published_events_for_listeners(loop: str):
     heard: list[tuple[str, dict[str, Any]]] = []
 
     @on(*STREAMED)
@@ -253,7 +253,7 @@ async def test_our_providers_emit_the_published_events_for_those_who_wait_for_th
     assert {(data["block_index"], data["block_type"]) for _, data in heard} == {(0, "text")}
 
 
-async def test_a_stream_of_ours_that_breaks_is_announced_as_aborted():
+async def test_broken_stream_is_announced_as_aborted():
     heard: list[Any] = []
 
     @on(*STREAMED)
@@ -308,11 +308,11 @@ async def read(plan: dict[str, Any], loop: Any) -> list[str]:
 @pytest.mark.parametrize(
     "loop", [PublishedLoop(), PublishedLoop(reports=False), "loop-basic", "loop-streaming"]
 )
-async def test_pieces_of_a_published_provider_are_shown_once_whoever_runs_the_turn(loop: Any):
+async def test_published_pieces_are_shown_once(loop: Any):
     assert await read(plan_of(PublishedProvider(whole)), loop) == ["Good ", "day"]
 
 
-async def test_thinking_of_a_published_provider_arrives_in_pieces_in_loops_of_others():
+async def test_published_thinking_arrives_in_foreign_loops():
     plan = plan_of(PublishedProvider(whole))
     plan["session"]["orchestrator"] = PublishedLoop()
     events, _ = await streamed(plan)
@@ -320,12 +320,14 @@ async def test_thinking_of_a_published_provider_arrives_in_pieces_in_loops_of_ot
 
 
 @pytest.mark.parametrize("reports", [True, False])
-async def test_pieces_of_our_providers_arrive_in_loops_of_others(reports: bool):
+async def test_provider_pieces_arrive_in_foreign_loops(reports: bool):
     pieces = await read(spoken_by_mock("Good day to all of you"), PublishedLoop(reports=reports))
     assert ("".join(pieces), len(pieces) > 1) == ("Good day to all of you", True)
 
 
-async def test_each_answer_of_a_turn_is_shown_once_and_a_cut_one_is_taken_back():
+async def test_interrupted_answer_is_retracted():
+    """Each answer of a turn is shown once."""
+
     async def cut(provider: PublishedProvider) -> ChatResponse:
         await provider.block(0, "text", "Well")
         await provider.emit("aborted", error={"type": "StreamError", "msg": "cut"})
@@ -341,7 +343,7 @@ async def test_each_answer_of_a_turn_is_shown_once_and_a_cut_one_is_taken_back()
 
 
 @pytest.mark.parametrize("name", ["loop-basic", "loop-streaming"])
-async def test_an_answer_without_an_end_is_taken_back_when_the_loop_asks_again(name: str):
+async def test_unfinished_answer_is_retracted_on_retry(name: str):
     async def broken(provider: PublishedProvider) -> ChatResponse:
         await provider.block(0, "text", "Well")
         raise ProviderUnavailableError("cut", retryable=True, retry_after=0)
@@ -351,7 +353,7 @@ async def test_an_answer_without_an_end_is_taken_back_when_the_loop_asks_again(n
     assert await read(plan, loop) == ["Well", BEGINS_AGAIN, "Good ", "day"]
 
 
-async def test_a_call_beside_that_of_the_loop_is_not_shown_and_hides_nothing():
+async def test_call_beside_loop_is_hidden():
     async def disturbed(provider: PublishedProvider) -> ChatResponse:
         await provider.block(0, "text", "Good ")
         provider.number = 100

@@ -102,7 +102,7 @@ class Agent:
         return problems + [f"call {call} has no result" for call in owed]
 
 
-async def test_events_come_in_the_contracts_order(loop):
+async def test_events_follow_contract_order(loop):
     agent = Agent(loop, [("echo", {}), "done"], MockTool("echo"))
     await agent.run()
     names = [
@@ -148,9 +148,7 @@ async def test_events_come_in_the_contracts_order(loop):
         ),
     ],
 )
-async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(
-    loop, call, tool, words, kind
-):
+async def test_impossible_call_is_reported_to_model(loop, call, tool, words, kind):
     agent = Agent(loop, [call, "I see"], tool)
     assert await agent.run() == "I see"
     result = agent.context.messages[2]
@@ -160,7 +158,7 @@ async def test_a_call_that_cannot_work_is_answered_to_the_model_and_announced(
 
 
 @pytest.mark.virtual_time
-async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_is_not_disturbed(
+async def test_overrunning_tool_is_cancelled_alone(
     loop,
 ):
     turns: list[Any] = [[("slow", {}), ("quick", {})], "done"]
@@ -172,7 +170,7 @@ async def test_a_tool_that_overruns_its_deadline_is_cancelled_and_its_neighbour_
     assert agent.context.messages[3]["content"] == "Success"
 
 
-async def test_a_provider_cannot_change_a_call_that_hooks_have_judged(loop):
+async def test_provider_cannot_change_approved_call(loop):
     given = ToolCall(id="c1", name="run", arguments={"command": {"run": "ls"}})
 
     async def judge(event: str, data: dict[str, Any]) -> None:
@@ -208,7 +206,7 @@ def change_output(result: ToolResult) -> None:
     ],
     ids=["a member of the output", "the output", "a block"],
 )
-async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, change):
+async def test_tool_cannot_change_approved_result(loop, kept, change):
     result = kept()
 
     class Keeping:
@@ -234,7 +232,7 @@ async def test_a_tool_cannot_change_a_result_that_hooks_have_judged(loop, kept, 
     assert "unseen" not in str(agent.context.messages)
 
 
-async def test_a_hook_cannot_change_the_result_that_it_has_put_in_place_of_a_tools(loop):
+async def test_hook_cannot_change_its_replacement_result(loop):
     result = ToolResult(output={"items": ["seen"]})
 
     async def rewrite(event: str, data: dict[str, Any]) -> HookResult | None:
@@ -255,7 +253,7 @@ async def test_a_hook_cannot_change_the_result_that_it_has_put_in_place_of_a_too
     assert agent.context.messages[3]["content"] == '{"items": ["seen"]}'
 
 
-async def test_a_result_that_contains_itself_is_stored_with_a_marker(loop):
+async def test_self_containing_result_is_stored_with_marker(loop):
     ring: list[Any] = ["seen"]
     ring.append(ring)
     agent = Agent(loop, [("ring", {}), "done"], MockTool("ring", output=ring))
@@ -278,9 +276,8 @@ def answering(result: HookResult):
     [("tool:pre", 0, "denied: secrets"), ("tool:post", 1, "the result was withheld: secrets")],
     ids=["the call", "its result"],
 )
-async def test_the_model_is_told_why_a_call_or_its_result_is_denied_and_sees_nothing_of_it(
-    loop, event, calls, shown
-):
+async def test_denied_call_or_result_explains_itself_only(loop, event, calls, shown):
+    """The model gets the reason, and nothing of the content."""
     tool, gate = (
         MockTool("echo", output="secret"),
         answering(HookResult(action="deny", reason="secrets")),
@@ -292,7 +289,7 @@ async def test_the_model_is_told_why_a_call_or_its_result_is_denied_and_sees_not
     assert agent.context.messages[2]["content"] == shown
 
 
-async def test_a_hook_may_rewrite_one_as_true(loop):
+async def test_hook_may_rewrite_one_as_true(loop):
     async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(
             action="modify", data={**data, "result": {**data["result"], "output": [True]}}
@@ -308,7 +305,7 @@ async def test_a_hook_may_rewrite_one_as_true(loop):
     assert agent.context.messages[2]["content"] == "[true]"
 
 
-async def test_injections_of_tool_hooks_are_stored_after_the_results_of_that_answer(loop):
+async def test_tool_hook_injections_follow_results(loop):
     inject = answering(HookResult(action="inject_context", context_injection="mind the lint"))
     agent = Agent(
         loop,
@@ -323,7 +320,7 @@ async def test_injections_of_tool_hooks_are_stored_after_the_results_of_that_ans
     assert agent.broken_pairs() == []
 
 
-async def test_ephemeral_injections_are_shown_once_and_never_stored(loop):
+async def test_ephemeral_injections_are_shown_once(loop):
     result = HookResult(
         action="inject_context",
         context_injection="psst",
@@ -347,9 +344,7 @@ async def test_ephemeral_injections_are_shown_once_and_never_stored(loop):
     "event", ["prompt:submit", "provider:request", "tool:selecting", "tool:pre", "tool:post"]
 )
 @pytest.mark.parametrize(("answer", "is_kept"), [("Allow", True), ("Deny", False)])
-async def test_what_hooks_inject_is_dropped_if_the_user_denies(
-    loop, event, answer, is_kept, ephemeral
-):
+async def test_injections_are_dropped_on_user_denial(loop, event, answer, is_kept, ephemeral):
     if event == "tool:selecting" and loop != "loop-events":
         return
     item = ContextInjection(content="injected", ephemeral=ephemeral)
@@ -371,7 +366,7 @@ async def test_what_hooks_inject_is_dropped_if_the_user_denies(
     assert ("injected" in str(agent.context.messages)) is (is_kept and not ephemeral)
 
 
-async def test_injections_keep_their_order_when_a_question_is_answered_late(loop):
+async def test_injections_keep_order_during_late_approval(loop):
     class LateApproval:
         async def request_approval(self, *asked: Any) -> str:
             await anyio.wait_all_tasks_blocked()  # the hooks of the other call have injected by now
@@ -405,9 +400,7 @@ async def test_injections_keep_their_order_when_a_question_is_answered_late(loop
 @pytest.mark.parametrize(
     ("event", "is_stored"), [("prompt:submit", False), ("provider:request", True)]
 )
-async def test_what_a_hook_denies_never_reaches_the_model_and_ends_the_turn_with_the_reason(
-    loop, event, is_stored
-):
+async def test_denied_prompt_ends_turn_with_reason(loop, event, is_stored):
     agent = Agent(loop, [], hooks={event: answering(HookResult(action="deny", reason="not today"))})
     with pytest.raises(ExecutionDenied, match="Operation denied: not today") as denied:
         await agent.run()
@@ -417,7 +410,7 @@ async def test_what_a_hook_denies_never_reaches_the_model_and_ends_the_turn_with
     assert agent.data("orchestrator:complete")[0]["status"] == "incomplete"
 
 
-async def test_what_a_hook_injects_before_a_request_is_in_that_request(loop):
+async def test_injection_before_request_is_included(loop):
     inject = answering(HookResult(action="inject_context", context_injection="today is Monday"))
     agent = Agent(loop, ["ok"], hooks={"provider:request": inject})
     await agent.run()
@@ -428,7 +421,7 @@ async def test_what_a_hook_injects_before_a_request_is_in_that_request(loop):
 
 
 @pytest.mark.virtual_time
-async def test_an_error_that_may_pass_is_retried_after_the_time_the_server_asked_for(loop):
+async def test_transient_error_is_retried_after_server_delay(loop):
     agent = Agent(loop, [RateLimitError("slow down", retry_after=30), "fine"])
     start = anyio.current_time()
     assert await agent.run() == "fine"
@@ -438,7 +431,7 @@ async def test_an_error_that_may_pass_is_retried_after_the_time_the_server_asked
 
 
 @pytest.mark.virtual_time
-async def test_a_graceful_stop_ends_the_wait_before_a_retry_and_calls_the_model_no_more(loop):
+async def test_graceful_stop_ends_retry_wait(loop):
     agent = Agent(loop, [RateLimitError("slow down", retry_after=100), "never"])
 
     async def stop() -> None:
@@ -456,7 +449,7 @@ async def test_a_graceful_stop_ends_the_wait_before_a_retry_and_calls_the_model_
 
 
 @pytest.mark.virtual_time
-async def test_nobody_waits_for_hours_because_a_server_says_so(loop):
+async def test_retry_delay_has_upper_limit(loop):
     agent = Agent(loop, [RateLimitError("come back tomorrow", retry_after=86_400), "fine"])
     start = anyio.current_time()
     with pytest.raises(RateLimitError, match="tomorrow"):
@@ -468,7 +461,7 @@ async def test_nobody_waits_for_hours_because_a_server_says_so(loop):
     assert await patient.run() == "fine"
 
 
-async def test_a_lasting_error_leaves_with_its_own_type_and_the_closing_events_come(loop):
+async def test_lasting_error_keeps_type_and_closing_events(loop):
     agent = Agent(loop, [AuthenticationError("bad key", provider="mock")])
     with pytest.raises(AuthenticationError, match="bad key"):
         await agent.run()
@@ -491,7 +484,7 @@ async def test_retries_end(loop):
         await agent.run()
 
 
-async def test_a_provider_that_is_not_there_is_named(loop):
+async def test_missing_provider_is_named(loop):
     agent = Agent(loop, [], config={"default_provider": "gone"})
     with pytest.raises(
         ProviderUnavailableError, match="no provider named 'gone' is mounted; mounted: mock"
@@ -502,7 +495,7 @@ async def test_a_provider_that_is_not_there_is_named(loop):
 # ── stopping ──
 
 
-async def test_a_graceful_stop_lets_running_tools_finish_and_starts_nothing_new(loop):
+async def test_graceful_stop_lets_running_tools_finish(loop):
     agent: Agent
 
     async def respond(given: dict[str, Any]) -> str:
@@ -518,9 +511,7 @@ async def test_a_graceful_stop_lets_running_tools_finish_and_starts_nothing_new(
 
 
 @pytest.mark.parametrize(("event", "asked"), [("tool:pre", 1), ("provider:request", 0)])
-async def test_a_graceful_stop_while_hooks_decide_starts_neither_the_tool_nor_the_request(
-    loop, event, asked
-):
+async def test_graceful_stop_in_hooks_starts_nothing(loop, event, asked):
     agent: Agent
 
     async def stop(event: str, data: dict[str, Any]) -> None:
@@ -536,7 +527,7 @@ async def test_a_graceful_stop_while_hooks_decide_starts_neither_the_tool_nor_th
 
 
 @pytest.mark.virtual_time
-async def test_an_immediate_stop_cancels_the_tools_and_every_call_still_has_its_result(loop):
+async def test_immediate_stop_keeps_result_per_call(loop):
     agent = Agent(
         loop,
         [[("quick", {}), ("slow", {}), ("slow", {})]],
@@ -566,7 +557,7 @@ async def test_an_immediate_stop_cancels_the_tools_and_every_call_still_has_its_
 # ── what only one of them does ──
 
 
-async def test_a_stream_of_a_turn_shows_tools_starting_and_finishing(loop):
+async def test_stream_shows_tool_start_and_end(loop):
     agent = Agent(loop, [[("a", {"x": 1}), ("nope", {})], "done"], MockTool("a"))
     seen = []
     async with agent.session as session, session.stream("go") as events:
@@ -582,7 +573,7 @@ async def test_a_stream_of_a_turn_shows_tools_starting_and_finishing(loop):
     assert events.result == "done"
 
 
-async def test_in_the_event_driven_loop_a_hook_chooses_the_tool():
+async def test_event_loop_hook_chooses_tool():
     async def choose(event: str, data: dict[str, Any]) -> HookResult:
         assert data["available_tools"] == ["a", "b"]
         return HookResult(action="modify", data={**data, "tool_name": "b"})
@@ -606,7 +597,7 @@ async def ask(event: str, data: dict[str, Any]) -> HookResult:
 
 
 @pytest.mark.parametrize("gate", [refuse, ask])
-async def test_in_the_event_driven_loop_a_hook_may_deny_the_choice(gate):
+async def test_event_loop_hook_denies_choice(gate):
     tool, approval = MockTool("a"), MockApprovalSystem(["Deny"])
     agent = Agent(
         "loop-events", [("a", {}), "done"], tool, hooks={"tool:selecting": gate}, approval=approval
@@ -668,12 +659,12 @@ async def test_repeated_answer_is_announced_and_begins_anew(attempts, expected):
     assert await told(*attempts) == expected
 
 
-async def test_thinking_of_a_repeated_answer_begins_anew():
+async def test_thinking_of_repeated_answer_begins_anew():
     thought = [(0, "let "), ("thinking", "let "), (0, "me"), ("thinking", "me")]
     assert await told([thinks("let me"), CUT], "No") == [*thought, void(""), (0, "No")]
 
 
-async def test_tool_call_of_a_repeated_answer_runs_once():
+async def test_tool_call_of_repeated_answer_runs_once():
     tool = MockTool("echo")
     agent = Agent(
         "loop-streaming",
@@ -689,7 +680,7 @@ async def test_tool_call_of_a_repeated_answer_runs_once():
     assert [data["discarded"] for data in agent.data("content_block:reset")] == ["Look:"]
 
 
-async def test_typed_answer_that_was_cut_is_read_anew():
+async def test_interrupted_typed_answer_is_read_anew():
     session_of = Agent(
         "loop-streaming", [['{"a": [1, 2', CUT], '{"a": [3]}'], config={"answer_mode": "native"}
     )

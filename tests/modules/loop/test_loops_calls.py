@@ -71,7 +71,7 @@ def shown(call: CurrentCall | None) -> tuple[Any, ...] | None:
     return (call.kind, call.session_id, call.turn_number, call.iteration, call.tool_name)
 
 
-async def test_every_model_call_and_tool_call_is_the_current_one_while_it_runs() -> None:
+async def test_running_call_is_current_call() -> None:
     for loop in ("loop-streaming", "loop-events"):
         seen: dict[str, Any] = {}
         script: list[Any] = [[("note", {}), ("note", {})], "One.", [("note", {})], "Two."]
@@ -92,7 +92,7 @@ async def test_every_model_call_and_tool_call_is_the_current_one_while_it_runs()
         assert current_call() is None
 
 
-async def test_hooks_around_a_tool_see_its_call_and_the_others_see_none() -> None:
+async def test_tool_hooks_see_their_call_only() -> None:
     seen: dict[str, Any] = {}
     async with open_session("loop-basic", [[("note", {})], "Done."], seen) as session:
         await session.execute("go")
@@ -107,7 +107,7 @@ async def test_hooks_around_a_tool_see_its_call_and_the_others_see_none() -> Non
         assert "parent_call_id" not in data
 
 
-async def test_events_of_a_child_session_carry_the_call_that_runs_it() -> None:
+async def test_child_session_events_carry_parent_call() -> None:
     seen: dict[str, Any] = {}
 
     class Delegate:
@@ -153,7 +153,7 @@ async def test_events_of_a_child_session_carry_the_call_that_runs_it() -> None:
     assert all("parent_call_id" not in data for data in own)
 
 
-async def test_a_child_cannot_forge_the_call_that_runs_it() -> None:
+async def test_child_cannot_forge_parent_call() -> None:
     seen: list[dict[str, Any]] = []
     call = CurrentCall(
         kind="tool", session_id="s", turn_number=1, iteration=1, call_id="real", tool_name="t"

@@ -15,7 +15,7 @@ from tests.modules.loop.test_loops import Agent
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
+def test_turn_cancelled_anywhere_keeps_valid_transcript(loop, mode):
     def make():
         async def work(given):
             await anyio.sleep(1)
@@ -46,7 +46,7 @@ def test_a_turn_cancelled_anywhere_leaves_a_valid_transcript(loop, mode):
 
 @pytest.mark.parametrize("mode", ["asyncio-native-twice", "asyncio-all"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_tool_unwinds_completely_whatever_is_cancelled_meanwhile(count, mode):
+def test_tool_unwinds_fully_under_cancellation(count, mode):
     """A second cancel of the caller and the end of the loop leave the shields of a tool alone, also of one beside others."""
 
     def make():
@@ -82,7 +82,7 @@ def numbered(*names: str) -> ChatResponse:
     return ChatResponse(content=[], tool_calls=calls)
 
 
-async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_results(loop):
+async def test_cancelled_turn_stores_own_results(loop):
     prompts: list[str] = []
     with anyio.CancelScope() as scope:
 
@@ -107,7 +107,7 @@ async def test_a_cancelled_turn_with_ids_of_an_earlier_turn_stores_its_own_resul
     assert results[3:] == ["done for second", "cancelled while it was running", "done for second"]
 
 
-async def test_a_result_is_kept_when_the_turn_is_cancelled_while_hooks_look_at_it(loop):
+async def test_result_survives_cancellation_during_hooks(loop):
     with anyio.CancelScope() as scope:
 
         async def stop(event, data):
@@ -143,9 +143,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_tool_that_swallows_its_cancellation_does_not_keep_the_turn_going(
-    loop, count, anyio_backend_name
-):
+async def test_tool_swallowing_cancellation_ends_turn(loop, count, anyio_backend_name):
     """A native cancellation on asyncio, such as Ctrl-C, comes once; the model does not answer after it."""
     begun = anyio.Event()
 

@@ -64,9 +64,8 @@ class Neighbour:
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_what_a_tool_raises_is_an_error_for_the_model_and_its_neighbour_finishes(
-    loop, words, calls
-):
+async def test_tool_exception_becomes_error_for_model(loop, words, calls):
+    """A neighbour finishes."""
     pair = Neighbour(ESCAPES[words])
     pair.alone = calls == 1
     agent = Agent(loop, [[("bad", {}), ("good", {})][:calls], "I see"], *pair.tools())
@@ -84,7 +83,7 @@ async def test_what_a_tool_raises_is_an_error_for_the_model_and_its_neighbour_fi
     assert agent.broken_pairs() == []
 
 
-async def test_a_tool_whose_description_exits_is_not_offered_and_the_others_are(loop, caplog):
+async def test_tool_with_exiting_description_is_not_offered(loop, caplog):
     class Odd:
         name = "odd"
 
@@ -101,7 +100,7 @@ async def test_a_tool_whose_description_exits_is_not_offered_and_the_others_are(
     assert "tool 'odd' cannot describe itself" in caplog.text
 
 
-async def test_input_that_cannot_be_checked_against_the_schema_reaches_the_tool(loop, caplog):
+async def test_uncheckable_input_reaches_tool(loop, caplog):
     """The checker refuses values without a JSON form; a hook may put one there."""
 
     async def rewrite(event: str, data: dict[str, Any]) -> HookResult:
@@ -114,7 +113,7 @@ async def test_input_that_cannot_be_checked_against_the_schema_reaches_the_tool(
     assert "the input of tool 'a' cannot be checked" in caplog.text
 
 
-async def test_an_error_that_cannot_be_shown_is_an_error_for_the_model(loop):
+async def test_unprintable_error_reaches_model(loop):
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no words")
@@ -126,7 +125,7 @@ async def test_an_error_that_cannot_be_shown_is_an_error_for_the_model(loop):
 
 
 @pytest.mark.virtual_time
-async def test_a_tool_that_answers_its_deadline_with_a_cancellation_of_its_own_has_overrun(loop):
+async def test_tool_cancelling_itself_at_deadline_overran(loop):
     async def respond(given: dict[str, Any]) -> None:
         with suppress(anyio.get_cancelled_exc_class()):
             await anyio.sleep(100)
@@ -141,7 +140,7 @@ async def test_a_tool_that_answers_its_deadline_with_a_cancellation_of_its_own_h
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_a_tool_that_fails_while_it_is_stopped_does_not_hide_the_stop(loop, calls):
+async def test_failing_stopped_tool_does_not_hide_stop(loop, calls):
     """On trio its task group mixes the cancellation with the error."""
 
     async def respond(given: dict[str, Any]) -> None:
@@ -174,7 +173,7 @@ async def test_a_tool_that_fails_while_it_is_stopped_does_not_hide_the_stop(loop
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_ctrl_c_in_a_tool_leaves_as_itself_and_the_loop_lives(loop, calls):
+async def test_ctrl_c_in_tool_propagates(loop, calls):
     interrupt = KeyboardInterrupt("Ctrl-C")
 
     async def fail() -> None:
@@ -233,14 +232,14 @@ run_natively(main)
 @pytest.mark.parametrize(
     ("backend", "kind"), [("asyncio", "CancelledError"), ("trio", "KeyboardInterrupt")]
 )
-def test_ctrl_c_at_the_terminal_leaves_as_itself_for_one_call_and_for_many(backend, kind, calls):
+def test_ctrl_c_at_terminal_propagates(backend, kind, calls):
     ended = run_child(_INTERRUPTED, backend, str(calls), signal=signals.SIGINT)
     assert ended.lines == ["ready", kind, " ".join(["user", "assistant", *["tool"] * calls])]
     assert ended.code == -signals.SIGINT
 
 
 @pytest.mark.parametrize("calls", [1, 2])
-async def test_the_closing_of_a_generator_passes_for_one_call_and_for_many(calls):
+async def test_generator_exit_propagates(calls):
     async def close(given: dict[str, Any]) -> None:
         raise GeneratorExit
 
@@ -272,9 +271,7 @@ def too_long(tool: str | None = None):
 
 @pytest.mark.parametrize("event", ["tool:pre", "tool:post"])
 @pytest.mark.parametrize("calls", [1, 2, 3])
-async def test_a_verdict_that_cannot_be_carried_out_leaves_as_the_same_error_for_one_call_and_for_many(
-    loop, event, calls
-):
+async def test_impossible_verdict_raises_same_error(loop, event, calls):
     turns: list[Any] = [[("a", {}), ("b", {}), ("c", {})][:calls]]
     tools = MockTool("a"), MockTool("b"), MockTool("c")
     agent = Agent(
@@ -286,7 +283,7 @@ async def test_a_verdict_that_cannot_be_carried_out_leaves_as_the_same_error_for
     assert agent.data("execution:end")[0]["status"] == "error"
 
 
-async def test_ctrl_c_comes_before_the_errors_of_its_siblings_and_keeps_them():
+async def test_ctrl_c_precedes_and_keeps_sibling_errors():
     async def interrupted() -> None:
         await anyio.lowlevel.checkpoint()
         raise KeyboardInterrupt
@@ -302,7 +299,7 @@ async def test_ctrl_c_comes_before_the_errors_of_its_siblings_and_keeps_them():
     assert isinstance(caught.value.__cause__, OSError)
 
 
-async def test_errors_of_a_task_group_that_a_sibling_cancelled_come_without_the_cancellation():
+async def test_task_group_errors_omit_sibling_cancellation():
     """On trio such a task group mixes them."""
 
     async def first() -> None:
@@ -359,7 +356,7 @@ def once(fail: Any, after: Any) -> Any:
     return call
 
 
-async def test_a_provider_that_raises_something_else_than_an_exception_is_named(loop, words):
+async def test_provider_base_exception_is_attributed(loop, words):
     inner = MockProvider(["fine"])
     agent = Agent(loop, [])
     agent.provider = provider(complete=once(ESCAPES[words], inner.complete))
@@ -377,7 +374,7 @@ async def test_a_provider_that_raises_something_else_than_an_exception_is_named(
 
 
 @pytest.mark.parametrize("place", ["entering", "iterating", "leaving"])
-async def test_a_stream_that_raises_something_else_than_an_exception_is_named(words, place):
+async def test_stream_base_exception_is_attributed(words, place):
     @asynccontextmanager
     async def stream(request: Any, **_: Any):
         if place == "entering":
@@ -412,7 +409,7 @@ async def old_cancellation() -> BaseException:
 @pytest.mark.parametrize(
     "parsed", [ValueError("no JSON"), SystemExit("no JSON"), old_cancellation, "not a list"]
 )
-async def test_every_failure_to_parse_an_answer_is_announced_and_named(loop, parsed):
+async def test_parse_failure_is_announced_and_attributed(loop, parsed):
     failure = await parsed() if parsed is old_cancellation else parsed
 
     def parse(response: Any) -> Any:
@@ -430,7 +427,7 @@ async def test_every_failure_to_parse_an_answer_is_announced_and_named(loop, par
     assert agent.names().index("provider:error") < agent.names().index("execution:end")
 
 
-async def test_ctrl_c_in_a_provider_leaves_as_itself(loop):
+async def test_ctrl_c_in_provider_propagates(loop):
     agent = Agent(loop, [KeyboardInterrupt("Ctrl-C")])
     with pytest.raises(KeyboardInterrupt):
         await agent.run()
@@ -438,7 +435,7 @@ async def test_ctrl_c_in_a_provider_leaves_as_itself(loop):
 
 
 @pytest.mark.virtual_time
-async def test_a_provider_that_answers_its_deadline_with_a_cancellation_of_its_own_has_overrun(
+async def test_provider_cancelling_itself_at_deadline_overran(
     loop,
 ):
     async def complete(request: Any) -> Any:
@@ -476,7 +473,7 @@ class Fragile:
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
-async def test_a_context_that_raises_something_else_than_an_exception_is_named(loop, words, role):
+async def test_context_base_exception_is_attributed(loop, words, role):
     context = Fragile("add_message", ESCAPES[words], lambda message: message["role"] == role)
     agent = Agent(loop, [("a", {}), "done"], MockTool("a"), context=context)
     with pytest.raises(ContainedError, match=f"context Fragile raised.*{words}"):
@@ -484,9 +481,7 @@ async def test_a_context_that_raises_something_else_than_an_exception_is_named(l
     assert agent.data("execution:end")[0]["status"] == "error"
 
 
-async def test_a_context_that_exits_while_the_open_calls_get_their_results_does_not_end_the_loop(
-    loop, words
-):
+async def test_context_exit_during_results_is_contained(loop, words):
     reads = itertools.count(1)
     context = Fragile("get_messages", ESCAPES[words], lambda: next(reads) > 1)
     hooks = {"tool:post": too_long()}
@@ -507,7 +502,7 @@ async def test_a_context_that_exits_while_the_open_calls_get_their_results_does_
 # ── the log ──
 
 
-async def test_a_tool_that_raises_is_logged_with_its_traceback_and_without_secrets(loop, caplog):
+async def test_raising_tool_is_logged_without_secrets(loop, caplog):
     secret = "sk-ant-api03-R2D2c3POq7Xy9ZaBcDeFgHiJkLmNoPqRsTuVwXyZ0123456789-AA"
 
     def explode(given: dict[str, Any]) -> None:
@@ -526,7 +521,7 @@ async def test_a_tool_that_raises_is_logged_with_its_traceback_and_without_secre
     assert secret not in text
 
 
-async def test_a_tool_that_returns_a_dict_is_logged_with_its_class(loop, caplog):
+async def test_tool_returning_dict_is_logged_with_class(loop, caplog):
     class Odd:
         name, description = "odd", "returns a dict"
 
@@ -546,7 +541,7 @@ async def test_a_tool_that_returns_a_dict_is_logged_with_its_class(loop, caplog)
 
 
 @pytest.mark.parametrize("method", ["get_messages", "get_messages_for_request"])
-async def test_a_context_that_returns_no_list_of_messages_is_named(loop, method, monkeypatch):
+async def test_context_without_message_list_is_named(loop, method, monkeypatch):
     async def number(*args: Any, **kwargs: Any) -> Any:
         return 42
 
@@ -582,7 +577,7 @@ STREAMS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-async def test_a_stream_of_a_wrong_type_is_an_error_that_names_the_provider(kind):
+async def test_stream_of_wrong_type_names_provider(kind):
     make, expected = STREAMS[kind]
     agent = Agent("loop-streaming", [])
     agent.provider.stream = lambda request, **options: make()  # type: ignore[method-assign]

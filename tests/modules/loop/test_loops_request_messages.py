@@ -252,7 +252,7 @@ class World:
 
 
 @given(program=programs(), window=st.sampled_from([60, 300, 10**6]), listens=st.booleans())
-async def test_what_a_provider_does_with_a_request_shows_nowhere(program, window, listens):
+async def test_provider_changes_to_request_stay_invisible(program, window, listens):
     spoiled = World(spoils=True, window=window, listens=listens)
     left = World(spoils=False, window=window, listens=listens)
     for operation, argument in [
@@ -268,7 +268,7 @@ async def test_what_a_provider_does_with_a_request_shows_nowhere(program, window
         assert await spoiled.context.get_messages() == await left.context.get_messages()
 
 
-async def test_a_context_that_changes_what_it_returned_before_is_shown_as_it_is_now():
+async def test_context_changing_returned_messages_is_shown_current():
     """Published contexts return the very dicts that they store, and shorten them in place."""
 
     stored: list[dict[str, Any]] = []
@@ -302,7 +302,7 @@ async def test_a_context_that_changes_what_it_returned_before_is_shown_as_it_is_
     assert seen[1][:2] == [("long", {"n": [1, 2]}), ("cut", None)]
 
 
-async def test_a_provider_that_changes_a_schema_changes_neither_the_tool_nor_later_requests():
+async def test_provider_changes_to_schema_stay_local():
     class Described(Look):
         name = "described"
         input_schema: Any = {"type": "object", "properties": {"path": {"type": "string"}}}  # noqa: RUF012
@@ -350,7 +350,7 @@ async def counts_of_a_turn(monkeypatch: pytest.MonkeyPatch, length: int) -> int:
     return counted
 
 
-async def test_a_turn_counts_new_messages_only_however_long_the_conversation(monkeypatch):
+async def test_turn_counts_new_messages_only(monkeypatch):
     assert await counts_of_a_turn(monkeypatch, 10) == 2  # the prompt and the answer
     assert await counts_of_a_turn(monkeypatch, 2000) == 2
 
@@ -386,7 +386,7 @@ async def bytecodes_of_a_turn(length: int, handlers: int, *fields: str) -> int:
 
 
 @pytest.mark.parametrize("handlers", [0, 5])
-async def test_a_turn_takes_few_steps_for_each_message_of_the_conversation(handlers):
+async def test_turn_takes_few_steps_per_message(handlers):
     short, long, longer = [
         await bytecodes_of_a_turn(length, handlers, "iteration") for length in (1000, 2000, 3000)
     ]
@@ -396,7 +396,7 @@ async def test_a_turn_takes_few_steps_for_each_message_of_the_conversation(handl
     assert (longer - long) / 1000 < 80  # one copy of the dict and one of the model
 
 
-async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_for_them(
+async def test_events_without_readers_omit_messages(
     monkeypatch,
 ):
     built: list[Any] = []
@@ -413,7 +413,7 @@ async def test_messages_are_not_put_into_an_event_for_handlers_that_do_not_ask_f
     assert len(built) == 3  # one for each of the turns
 
 
-async def test_handlers_of_the_messages_get_copies_of_their_own():
+async def test_message_handlers_get_copies():
     context, provider, hooks = SimpleContext(), Provider(10**9), HookRegistry()
     await context.set_messages([{"role": "user", "content": f"{at}"} for at in range(20)])
     received: list[dict[str, Any]] = []
@@ -428,7 +428,7 @@ async def test_handlers_of_the_messages_get_copies_of_their_own():
     assert len({id(message) for message in received}) == len(received) > 3 * 20
 
 
-async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked():
+async def test_request_shows_conversation_before_hooks():
     context, hooks = SimpleContext(), HookRegistry()
     provider = Provider(10**6)
     provider.answers = [answer("a", 1), answer("b")]
@@ -446,7 +446,7 @@ async def test_a_request_shows_the_conversation_as_it_was_when_hooks_were_asked(
     assert "added at 2" not in shown[1]
 
 
-async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as_it_was():
+async def test_conversation_replaced_during_hooks_is_unchanged():
     context, hooks = SimpleContext(), HookRegistry()
     provider = Provider(10**6)
     provider.answers = [answer("a"), answer("b")]
@@ -464,7 +464,7 @@ async def test_a_conversation_that_is_replaced_while_hooks_are_asked_is_shown_as
 
 
 @pytest.mark.parametrize("path", ["x", ["x"]], ids=["flat", "nested"])
-async def test_a_tool_that_changes_its_input_changes_neither_the_conversation_nor_what_hooks_hear(
+async def test_tool_changes_to_input_stay_local(
     path,
 ):
     given: dict[str, Any] = {"path": path, "limit": 3}
@@ -481,7 +481,7 @@ async def test_a_tool_that_changes_its_input_changes_neither_the_conversation_no
     assert reported == [before]
 
 
-async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
+async def test_input_is_checked_against_current_schema():
     class Strict(Look):
         wanted = "string"
 
@@ -502,7 +502,7 @@ async def test_input_is_checked_against_the_schema_that_the_tool_has_now():
     assert ["do not fit" in result for result in results] == [False, True, False]
 
 
-async def test_a_request_describes_a_tool_as_it_describes_itself_now():
+async def test_request_has_current_tool_description():
     class Described(Look):
         description = "first"
 

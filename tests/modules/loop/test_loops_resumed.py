@@ -92,7 +92,7 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
     return await session.coordinator.get("context").get_messages()
 
 
-async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> None:
+async def test_unanswered_turn_continues_with_model(loop: str) -> None:
     for stored in ([PROMPT], [PROMPT, asked(("a", "work")), result("a", "known")]):
         async with make_session(stored, loop=loop) as session:
             assert await session.resume_turn() == "All done."
@@ -103,9 +103,10 @@ async def test_a_turn_without_an_answer_goes_on_with_the_model(loop: str) -> Non
             assert session.coordinator.turn_number == 1
 
 
-async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tools_declare(
+async def test_resume_runs_open_calls_as_declared(
     loop: str,
 ) -> None:
+    """Finished calls keep their results."""
     done: list[str] = []
     events: list[tuple[str, dict[str, Any]]] = []
     stored = [
@@ -135,9 +136,7 @@ async def test_finished_calls_keep_their_results_and_open_ones_run_as_their_tool
 @pytest.mark.parametrize(
     ("answer", "expected"), [("Allow", "work done"), ("Deny", "it was not approved")]
 )
-async def test_the_user_is_asked_about_a_tool_that_declares_nothing(
-    answer: str, expected: str
-) -> None:
+async def test_undeclared_tool_needs_approval(answer: str, expected: str) -> None:
     done: list[str] = []
     approvals = MockApprovalSystem([answer])
     stored = [PROMPT, asked(("a", "work"))]
@@ -151,9 +150,10 @@ async def test_the_user_is_asked_about_a_tool_that_declares_nothing(
     ("declared", "log"),
     [({}, ""), ({"repeatable": "yes"}, "repeatable is 'yes'; expected True, False or None")],
 )
-async def test_nothing_runs_again_when_no_one_can_be_asked_or_the_declaration_is_no_bool(
+async def test_undecidable_call_does_not_run_again(
     caplog: pytest.LogCaptureFixture, declared: dict[str, Any], log: str
 ) -> None:
+    """Nobody can be asked, or the declaration is not a bool."""
     done: list[str] = []
     async with make_session(
         [PROMPT, asked(("a", "work"))], Work("work", done, **declared)
@@ -164,7 +164,7 @@ async def test_nothing_runs_again_when_no_one_can_be_asked_or_the_declaration_is
     assert log in caplog.text
 
 
-async def test_a_gate_decides_about_a_call_that_runs_again() -> None:
+async def test_gate_decides_about_repeated_call() -> None:
     done: list[str] = []
 
     def gate(event: str, data: dict[str, Any]) -> HookResult:
@@ -179,7 +179,8 @@ async def test_a_gate_decides_about_a_call_that_runs_again() -> None:
     assert done == []
 
 
-async def test_a_wrapper_provides_results_and_knows_what_was_never_started() -> None:
+async def test_wrapper_provides_results() -> None:
+    """It can tell which calls were never started."""
     done: list[str] = []
     reports: list[dict[str, Any]] = []
 
@@ -206,7 +207,7 @@ async def test_a_wrapper_provides_results_and_knows_what_was_never_started() -> 
     assert [call["outcome"] for call in reports[0]["calls"]] == ["kept", "started", "interrupted"]
 
 
-async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_effect(
+async def test_stopped_resumed_call_may_have_effect(
     loop: str,
 ) -> None:
     done: list[str] = []
@@ -221,7 +222,7 @@ async def test_an_open_call_of_a_resumed_turn_that_is_stopped_may_have_had_its_e
     assert done == []
 
 
-async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_started(
+async def test_call_stopped_during_approval_is_not_started(
     loop: str,
 ) -> None:
     done: list[str] = []
@@ -256,7 +257,7 @@ async def test_a_call_that_waits_for_approval_when_the_turn_is_stopped_was_not_s
     assert done == []
 
 
-async def test_there_is_nothing_to_resume_after_an_answer_and_in_an_empty_conversation() -> None:
+async def test_answered_or_empty_conversation_is_not_resumable() -> None:
     for stored in (
         [],
         [{"role": "system", "content": "Be brief."}],
@@ -271,7 +272,7 @@ async def test_there_is_nothing_to_resume_after_an_answer_and_in_an_empty_conver
             assert await session.execute("go") == "All done."
 
 
-async def test_a_turn_whose_provider_failed_can_be_resumed_in_the_same_session() -> None:
+async def test_failed_turn_resumes_in_same_session() -> None:
     done: list[str] = []
     script = [[("work", {})], RuntimeError("the network is down"), "All done."]
     async with make_session([], Work("work", done), script=script) as session:
@@ -282,7 +283,7 @@ async def test_a_turn_whose_provider_failed_can_be_resumed_in_the_same_session()
     assert len(done) == 1
 
 
-async def test_an_iteration_goes_on_counting_and_the_limit_holds() -> None:
+async def test_iteration_count_continues_after_resume() -> None:
     numbers: list[tuple[int, int]] = []
 
     async def wrapper(step: Step, run: Any) -> Any:
@@ -301,7 +302,7 @@ async def test_an_iteration_goes_on_counting_and_the_limit_holds() -> None:
     assert numbers == [(1, 3)]
 
 
-async def test_an_orchestrator_without_resume_is_refused_with_advice() -> None:
+async def test_orchestrator_without_resume_is_refused() -> None:
     class Loop:
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             return "answer"
@@ -317,7 +318,7 @@ async def test_an_orchestrator_without_resume_is_refused_with_advice() -> None:
         assert await session.execute("go") == "answer"
 
 
-async def test_results_of_parallel_tools_are_stored_as_they_arrive_in_call_order() -> None:
+async def test_parallel_results_are_stored_in_call_order() -> None:
     stored_before_the_last: list[Any] = []
     gates = {name: anyio.Event() for name in ("a", "b", "c")}
 
@@ -347,7 +348,7 @@ async def test_results_of_parallel_tools_are_stored_as_they_arrive_in_call_order
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_resume_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode: Any) -> None:
+def test_resume_cancelled_anywhere_keeps_valid_transcript(mode: Any) -> None:
     def make() -> Any:
         done: list[str] = []
         found: list[dict[str, Any]] = []
@@ -373,7 +374,7 @@ def test_a_resume_that_is_cancelled_anywhere_leaves_a_valid_transcript(mode: Any
     cancel_everywhere(make, modes=[mode]).raise_if_broken()
 
 
-def test_where_a_turn_was_cut_off() -> None:
+def test_interruption_point_of_turn() -> None:
     aside = {"role": "user", "content": "hint", "metadata": {"source": "hook"}}
     unfinished = unfinished_turn(
         [PROMPT, asked(("a", "work"), ("b", "x")), result("a", "known"), aside]

@@ -52,7 +52,7 @@ def native(loop: str, turns: list[Any], *tools: Any, **options: Any) -> Agent:
     return agent
 
 
-async def test_a_provider_with_structured_output_is_given_the_schema(loop):
+async def test_structured_output_provider_gets_schema(loop):
     agent = native(loop, [("look", {}), json.dumps(PARIS)], MockTool("look"))
     assert await agent.run(result_type=City) == CITY
     for request in agent.provider.requests:
@@ -62,7 +62,7 @@ async def test_a_provider_with_structured_output_is_given_the_schema(loop):
     assert agent.broken_pairs() == []
 
 
-async def test_other_providers_get_one_more_tool_whose_input_is_the_answer(loop):
+async def test_other_providers_get_answer_tool(loop):
     look = MockTool("look")
     agent = Agent(loop, [("look", {}), ("final_result", PARIS)], look)
     assert await agent.run(result_type=City) == CITY
@@ -80,7 +80,7 @@ LYON = {"name": "Lyon", "people": 520_000}
 
 
 @pytest.mark.parametrize("limit", [1, 10])
-async def test_the_first_of_several_answers_in_one_response_counts(loop, limit):
+async def test_first_answer_of_response_counts(loop, limit):
     calls = [("final_result", PARIS), ("look", {}), ("final_result", LYON), ("final_result", LYON)]
     for _ in range(5):  # trio starts tasks in random order
         look = MockTool("look")
@@ -96,7 +96,7 @@ async def test_the_first_of_several_answers_in_one_response_counts(loop, limit):
         assert agent.broken_pairs() == []
 
 
-async def test_an_answer_that_does_not_fit_or_is_denied_leaves_the_next_one_its_place(loop):
+async def test_rejected_answer_gives_way_to_next(loop):
     async def gate(event: str, data: dict[str, Any]) -> HookResult:
         is_lyon = data["tool_input"].get("name") == "Lyon"
         return HookResult(action="deny", reason="not this one") if is_lyon else HookResult()
@@ -112,14 +112,14 @@ async def test_an_answer_that_does_not_fit_or_is_denied_leaves_the_next_one_its_
         assert agent.provider.call_count == 1
 
 
-async def test_the_tool_does_not_hide_one_of_the_plan_with_its_name(loop):
+async def test_answer_tool_does_not_hide_namesake(loop):
     own = MockTool("final_result")
     agent = Agent(loop, [("final_result", {}), ("final_result_", PARIS)], own)
     assert await agent.run(result_type=City) == CITY
     assert own.call_count == 1
 
 
-async def test_the_model_is_shown_the_problems_with_their_paths_and_tries_again(loop):
+async def test_model_sees_problems_and_retries(loop):
     wrong = {"name": "Paris", "people": "many"}
     agent = native(loop, [json.dumps(wrong), "no idea", json.dumps(PARIS)])
     assert await agent.run(result_type=City) == CITY
@@ -133,7 +133,7 @@ async def test_the_model_is_shown_the_problems_with_their_paths_and_tries_again(
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
-async def test_after_the_last_attempt_every_problem_is_raised(loop, attempts):
+async def test_last_attempt_raises_every_problem(loop, attempts):
     wrong = {"name": 1, "people": "many"}
     for agent in (
         native(loop, [json.dumps(wrong)] * attempts, config={"answer_attempts": attempts}),
@@ -147,7 +147,7 @@ async def test_after_the_last_attempt_every_problem_is_raised(loop, attempts):
         assert agent.data("execution:end")[-1]["status"] == "error"
 
 
-async def test_a_literal_and_a_plain_turn_after_it(loop):
+async def test_literal_then_plain_turn(loop):
     agent = Agent(loop, [("final_result", {"result": "yes"}), "Because."])
     async with agent.session as session:
         answer = await session.execute("Is it?", result_type=Literal["yes", "no"])
@@ -157,14 +157,14 @@ async def test_a_literal_and_a_plain_turn_after_it(loop):
         assert "interrupted" not in str(agent.context.messages)
 
 
-async def test_a_denied_final_result_counts_as_an_attempt(loop):
+async def test_denied_final_result_counts_as_attempt(loop):
     gate = answering(HookResult(action="deny", reason="no"))
     agent = Agent(loop, [("final_result", PARIS)] * 3, hooks={"tool:pre": gate})
     with pytest.raises(ResultError, match="denied by a hook"):
         await agent.run(result_type=City)
 
 
-async def test_a_graceful_stop_leaves_no_value(loop):
+async def test_graceful_stop_leaves_no_value(loop):
     async def stop(event: str, data: dict[str, Any]) -> HookResult:
         agent.session.coordinator.request_cancel()
         return HookResult()
@@ -178,7 +178,7 @@ async def test_a_graceful_stop_leaves_no_value(loop):
     assert agent.broken_pairs() == []
 
 
-async def test_a_loop_that_does_not_know_the_keyword_is_refused():
+async def test_loop_without_keyword_is_refused():
     class Loop:
         async def execute(self, prompt: str, **kwargs: Any) -> str:
             raise AssertionError("must not be asked")
@@ -195,7 +195,7 @@ async def test_a_loop_that_does_not_know_the_keyword_is_refused():
             await session.execute("hi")
 
 
-async def test_a_type_without_a_schema_is_refused_before_the_turn(loop):
+async def test_type_without_schema_is_refused(loop):
     agent = Agent(loop, ["hi"])
     async with agent.session as session:
         with pytest.raises(TypeError, match="JSON Schema"):
@@ -203,7 +203,7 @@ async def test_a_type_without_a_schema_is_refused_before_the_turn(loop):
         assert await session.execute("hi") == "hi"
 
 
-async def test_a_stream_shows_the_answer_as_it_grows():
+async def test_stream_shows_growing_answer():
     agent = native("loop-streaming", [json.dumps(PARIS)])
     seen = []
     async with agent.session as session, session.stream("go", result_type=City) as events:
@@ -230,7 +230,7 @@ def cut_off(loop: str, stored: list[Any], turns: list[Any], look: MockTool | Non
     return Agent(loop, turns, look or MockTool("look"), context=MockContextManager(stored))
 
 
-async def test_a_resumed_turn_has_the_type_that_it_is_given(loop):
+async def test_resumed_turn_has_given_type(loop):
     agent = cut_off(loop, [PROMPT], [("look", {}), ("final_result", PARIS), "Paris."])
     async with agent.session as session:
         assert await session.resume_turn(result_type=City) == CITY
@@ -238,7 +238,7 @@ async def test_a_resumed_turn_has_the_type_that_it_is_given(loop):
     assert agent.broken_pairs() == []
 
 
-async def test_a_stream_of_a_resumed_turn_has_the_type_that_it_is_given(loop):
+async def test_resumed_stream_has_given_type(loop):
     agent = cut_off(loop, [PROMPT], [("final_result", PARIS)])
     async with agent.session as session, session.stream_resumed_turn(result_type=City) as events:
         names = [event.name async for event in events]
@@ -246,7 +246,7 @@ async def test_a_stream_of_a_resumed_turn_has_the_type_that_it_is_given(loop):
     assert "turn:resumed" in names
 
 
-async def test_a_typed_turn_that_ran_out_of_its_budget_goes_on(loop):
+async def test_typed_turn_resumes_after_budget(loop):
     agent = Agent(
         loop,
         [("look", {}), ("final_result", PARIS)],
@@ -260,7 +260,7 @@ async def test_a_typed_turn_that_ran_out_of_its_budget_goes_on(loop):
         assert await session.resume_turn(result_type=City) == CITY
 
 
-async def test_an_answer_that_was_cut_off_is_taken_without_asking_the_model_again(loop):
+async def test_interrupted_answer_is_used_without_request(loop):
     look: Any = MockTool("look")
     look.repeatable = True
     agent = cut_off(
@@ -272,7 +272,7 @@ async def test_an_answer_that_was_cut_off_is_taken_without_asking_the_model_agai
     assert agent.broken_pairs() == []
 
 
-async def test_an_answer_whose_result_was_kept_is_taken(loop):
+async def test_kept_result_is_used_as_answer(loop):
     async def keep(step: Any, run: Any) -> Any:
         return ToolResult(output="kept") if step.kind == "tool" else await run()
 
@@ -283,7 +283,7 @@ async def test_an_answer_whose_result_was_kept_is_taken(loop):
     assert agent.provider.call_count == 0
 
 
-async def test_a_correction_does_not_begin_the_turn_anew(loop):
+async def test_correction_does_not_restart_turn(loop):
     agent = native(loop, ["Paris.", ("look", {}), json.dumps(PARIS)], MockTool("look"))
     keys: list[str] = []
 
@@ -304,7 +304,7 @@ async def test_a_correction_does_not_begin_the_turn_anew(loop):
     assert keys[3] == keys[2]
 
 
-async def test_a_loop_whose_resume_does_not_know_the_keyword_is_refused():
+async def test_loop_resume_without_keyword_is_refused():
     class Loop:
         async def execute(self, prompt: str, answer_format: Any = None, **kwargs: Any) -> str:
             raise AssertionError("must not be asked")

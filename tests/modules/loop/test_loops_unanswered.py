@@ -73,7 +73,7 @@ def interrupted(call: str, name: str) -> dict[str, Any]:
         ([USER, CALLS, RESULT_1, RESULT_2, SYSTEM, INJECTED], [NOTE]),
     ],
 )
-async def test_an_end_without_an_answer_is_closed_before_the_prompt(loop, stored, closing):
+async def test_unanswered_end_is_closed_before_prompt(loop, stored, closing):
     agent = Agent(loop, ["done"], context=MockContextManager(stored))
     assert await agent.run() == "done"
     assert agent.context.messages == [*stored, *closing, PROMPT, DONE]
@@ -100,13 +100,13 @@ async def test_an_end_without_an_answer_is_closed_before_the_prompt(loop, stored
         [USER, {**INJECTED, "role": "assistant"}],
     ],
 )
-async def test_every_other_end_is_left_as_it_is(loop, stored):
+async def test_other_ends_are_unchanged(loop, stored):
     agent = Agent(loop, ["done"], context=MockContextManager(stored))
     await agent.run()
     assert agent.context.messages == [*stored, PROMPT, DONE]
 
 
-async def test_the_note_comes_before_what_hooks_inject_with_the_next_prompt(loop):
+async def test_closing_note_precedes_hook_injections(loop):
     async def inject(event: str, data: dict[str, Any]) -> HookResult:
         return HookResult(
             action="inject_context",
@@ -144,9 +144,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("config", "again"), [({}, 0), ({"system_prompt": "Be kind."}, 1)])
-async def test_a_turn_reads_the_whole_conversation_once_at_most_and_only_if_it_must(
-    loop, config, again
-):
+async def test_turn_reads_conversation_once_at_most(loop, config, again):
     turns: list[Any] = ["one", ("a", {}), "two", RateLimitError("no"), "three"]
     agent = Agent(
         loop, turns, MockTool("a"), config={"max_retries": 0, **config}, context=Counting()
@@ -164,9 +162,7 @@ async def test_a_turn_reads_the_whole_conversation_once_at_most_and_only_if_it_m
 
 
 @pytest.mark.parametrize("config", [{}, {"system_prompt": "Be kind."}])
-async def test_what_an_application_adds_between_two_turns_is_no_turn_without_an_answer(
-    loop, config
-):
+async def test_application_messages_between_turns_need_no_answer(loop, config):
     agent = Agent(loop, ["one", "two"], config=config)
     async with agent.session as session:
         await session.execute("first")
@@ -175,7 +171,7 @@ async def test_what_an_application_adds_between_two_turns_is_no_turn_without_an_
     assert UNANSWERED not in [m["content"] for m in agent.context.messages]
 
 
-async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop):
+async def test_denied_prompt_is_not_answer(loop):
     prompts: list[str] = []
 
     async def deny_second(event: str, data: dict[str, Any]) -> HookResult:
@@ -198,7 +194,7 @@ async def test_a_prompt_denied_after_a_turn_without_an_answer_is_no_answer(loop)
     assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
 
 
-async def test_one_loop_with_two_conversations_looks_at_each():
+async def test_loop_checks_each_conversation():
     orchestrator = loop_basic.BasicLoop(read_options("loop-basic", {}))
     fresh, broken = MockContextManager(), MockContextManager([USER])
     core = Agent("loop-basic", []).session.coordinator
@@ -219,7 +215,7 @@ async def test_one_loop_with_two_conversations_looks_at_each():
 
 
 @pytest.mark.parametrize("how", ["an immediate stop", "a surrounding scope"])
-async def test_a_turn_stopped_while_the_model_was_answering_is_closed_by_the_next(loop, how):
+async def test_stopped_turn_is_closed_by_next(loop, how):
     is_stop = how == "an immediate stop"
 
     async def answer_never(request: Any) -> str:
@@ -241,7 +237,7 @@ async def test_a_turn_stopped_while_the_model_was_answering_is_closed_by_the_nex
     assert agent.context.messages == [USER, NOTE, PROMPT, DONE]
 
 
-async def test_a_turn_that_reached_the_iteration_limit_is_closed_by_the_next(loop):
+async def test_turn_at_iteration_limit_is_closed(loop):
     agent = Agent(loop, [("a", {}), "done"], MockTool("a"), config={"max_iterations": 1})
     async with agent.session as session:
         assert "max_iterations" in await session.execute("first")
@@ -253,7 +249,7 @@ async def test_a_turn_that_reached_the_iteration_limit_is_closed_by_the_next(loo
     assert agent.context.messages[3] == NOTE
 
 
-async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_durably(
+async def test_stored_open_prompt_is_closed_durably_once(
     tmp_path: Path,
 ):
     provider = MockProvider(
@@ -291,9 +287,7 @@ async def test_a_stored_conversation_that_ends_with_a_prompt_is_closed_once_and_
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stored", [[USER], [USER, CALLS, RESULT_1]], ids=["prompt", "calls"])
-def test_closing_cancelled_anywhere_leaves_a_valid_transcript_that_the_next_turn_closes(
-    stored, mode
-):
+def test_closing_cancelled_anywhere_keeps_valid_transcript(stored, mode):
     def make():
         context = Slow(stored)
         agent = Agent(

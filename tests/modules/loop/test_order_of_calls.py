@@ -72,7 +72,7 @@ def session_of(
     slots=st.integers(1, 12),
     wraps=st.booleans(),
 )
-async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits, slots, wraps):
+async def test_calls_start_and_ask_in_order(loop, asks, waits, slots, wraps):
     tool, person, seen = Noting(), Person(), []
 
     @on("tool:pre", gate=True)
@@ -108,7 +108,7 @@ async def test_calls_start_and_ask_in_the_order_of_the_answer(loop, asks, waits,
     assert sorted(tool.started) == seen
 
 
-async def test_calls_without_hooks_start_in_the_order_of_the_answer(loop):
+async def test_calls_without_hooks_start_in_order(loop):
     tool = Noting()
     async with session_of(tool, 8, loop=loop) as session:
         began = anyio.current_time()
@@ -117,7 +117,7 @@ async def test_calls_without_hooks_start_in_the_order_of_the_answer(loop):
     assert tool.started == list(range(8))
 
 
-async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
+async def test_call_waiting_for_gate_blocks_no_other():
     tool = Noting()
 
     @on("tool:pre", gate=True)
@@ -137,9 +137,7 @@ async def test_a_call_that_waits_for_its_gate_holds_no_other_up():
     denied=st.sets(st.integers(0, 7)),
     slots=st.integers(1, 8),
 )
-async def test_what_was_asked_about_starts_in_order_whichever_question_is_answered_first(
-    loop, asks, waits, denied, slots
-):
+async def test_approved_calls_start_in_order(loop, asks, waits, denied, slots):
     tool = Noting()
     person = Person(
         {str(number): wait for number, wait in enumerate(waits)}, {str(number) for number in denied}
@@ -160,7 +158,7 @@ async def test_what_was_asked_about_starts_in_order_whichever_question_is_answer
     assert [number for number in tool.started if asks[number]] == asked
 
 
-async def test_a_question_holds_no_call_up_about_which_no_one_is_asked():
+async def test_question_blocks_no_unquestioned_call():
     tool = Noting()
 
     @on("tool:pre", gate=True)

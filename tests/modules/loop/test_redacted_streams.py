@@ -28,7 +28,7 @@ def hide(event: str, data: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-async def test_an_answer_is_taken_back_as_hooks_have_left_it(whole):
+async def test_retracted_answer_matches_redacted_text(whole):
     answer = divided("my secret", [], 9, whole=whole)
     shown: list[str] = []
     async with session_of([answer[:-1], answer]) as session:
@@ -43,7 +43,7 @@ async def test_an_answer_is_taken_back_as_hooks_have_left_it(whole):
     assert "secret" not in repr(seen)
 
 
-async def test_pieces_that_a_hook_denies_are_not_taken_back():
+async def test_denied_pieces_are_not_retracted():
     answer = divided("one two", [], 4)
     async with session_of([answer[:-2], answer]) as session:
         hooks = session.coordinator.hooks
@@ -76,7 +76,7 @@ class Published:
 
 
 @pytest.mark.parametrize("priority", [0, 10, 1_000])
-async def test_pieces_of_a_published_provider_are_taken_as_hooks_have_left_them(priority):
+async def test_published_pieces_are_retracted_as_redacted(priority):
     provider = Published()
     plan = {
         "session": {"orchestrator": "loop-streaming", "context": "context-simple"},

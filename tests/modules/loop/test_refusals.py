@@ -20,7 +20,7 @@ FILTERED = {"error": {"type": "ContentFilterError", "message": "filtered", "retr
     ("response", "reason", "message"),
     [(REFUSED, "refusal", "I would rather not."), (FILTERED, "ContentFilterError", "filtered")],
 )
-async def test_a_refusal_is_an_event_and_the_status_of_the_turn(
+async def test_refusal_is_event_and_turn_status(
     loop: str, response: Any, reason: str, message: str
 ):
     heard: dict[str, dict[str, Any]] = {}
@@ -51,7 +51,7 @@ async def test_a_refusal_is_an_event_and_the_status_of_the_turn(
     )
 
 
-def test_a_message_has_the_model_that_gave_it_and_keeps_it():
+def test_message_keeps_its_model():
     response = ChatResponse(content=[TextBlock(text="Hi.")], metadata={"model": "m-1"})
     message = assistant_message(response, [])
     assert message == {"role": "assistant", "content": "Hi.", "producer_model": "m-1"}

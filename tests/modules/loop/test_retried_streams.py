@@ -125,7 +125,7 @@ def text_of(chunks: Attempt) -> str:
     cuts=st.lists(st.integers(0, 30), min_size=4, max_size=4),
     thought=st.sampled_from(["", "hmm"]),
 )
-async def test_a_repeated_answer_begins_anew_after_an_announcement(drawn, cuts, thought):
+async def test_repeated_answer_follows_announcement(drawn, cuts, thought):
     attempts = [
         divided(text, places, size, whole=whole, thought=thought)
         for text, (places, size, whole) in drawn

@@ -28,7 +28,7 @@ def spoken(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     ]
 
 
-async def test_a_message_that_comes_while_a_tool_runs_is_in_the_next_request(loop: str):
+async def test_message_during_tool_is_in_next_request(loop: str):
     seen: list[dict[str, Any]] = []
 
     @tool
@@ -65,7 +65,7 @@ async def test_a_message_that_comes_while_a_tool_runs_is_in_the_next_request(loo
     ]
 
 
-async def test_a_message_that_comes_with_the_last_answer_is_answered_in_the_same_turn():
+async def test_message_with_last_answer_is_answered():
     @on("provider:response")
     async def late(event: str, data: dict[str, Any]) -> None:
         if data["iteration"] == 1:
@@ -77,7 +77,7 @@ async def test_a_message_that_comes_with_the_last_answer_is_answered_in_the_same
         assert spoken(await session.messages()) == [("user", "go"), ("user", "one more thing")]
 
 
-async def test_what_no_turn_would_read_is_refused():
+async def test_message_without_reading_turn_is_refused():
     heard: list[str] = []
 
     @on("prompt:complete")
@@ -96,7 +96,7 @@ async def test_what_no_turn_would_read_is_refused():
 
 
 @pytest.mark.parametrize("message", ["", " \n", None])
-async def test_what_is_no_message_is_refused(message: Any):
+async def test_invalid_message_is_refused(message: Any):
     problems: list[Exception] = []
 
     @on("provider:request")
@@ -112,7 +112,7 @@ async def test_what_is_no_message_is_refused(message: Any):
     assert len(problems) == 1
 
 
-async def test_a_stopped_turn_takes_no_more_messages():
+async def test_stopped_turn_takes_no_messages():
     @on("provider:response")
     async def stop(event: str, data: dict[str, Any]) -> None:
         session.steer("go on")
@@ -124,7 +124,7 @@ async def test_a_stopped_turn_takes_no_more_messages():
         assert spoken(await session.messages()) == [("user", "go")]
 
 
-async def test_a_loop_without_steering_says_so():
+async def test_loop_without_steering_is_reported():
     class Loop:
         async def execute(self, prompt: str) -> str:
             with pytest.raises(
@@ -138,7 +138,7 @@ async def test_a_loop_without_steering_says_so():
         assert await session.execute("go") == "done"
 
 
-def test_a_turn_that_is_resumed_begins_with_its_prompt_and_not_with_a_message_inside_it():
+def test_resumed_turn_begins_with_its_prompt():
     inside = {"role": "user", "content": "in blue", "metadata": {"source": "steering"}}
     stored: list[dict[str, Any]] = [
         {"role": "user", "content": "paint it"},

@@ -58,7 +58,7 @@ async def test_words_come_in_pieces(service: ServiceCase, aimock: Any, test_id: 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-async def test_a_turn_with_two_tools_ends_in_words(
+async def test_turn_with_two_tools_ends_in_text(
     service: ServiceCase, aimock: Any, test_id: str, loop: str
 ):
     tool = MockTool("look", respond=lambda given: f"saw {given['path']}", schema=SCHEMA)
@@ -80,9 +80,7 @@ async def test_a_turn_with_two_tools_ends_in_words(
         assert text in str(second)
 
 
-async def test_a_rate_limit_error_has_the_delay_before_a_retry(
-    service: ServiceCase, aimock: Any, test_id: str
-):
+async def test_rate_limit_error_has_retry_delay(service: ServiceCase, aimock: Any, test_id: str):
     aimock.set_chaos(test_id, rateLimitRate=1)
     async with mounted(service, aimock, **of(test_id)) as opened:
         with pytest.raises(RateLimitError) as caught:
@@ -100,7 +98,7 @@ async def test_a_rate_limit_error_has_the_delay_before_a_retry(
         ("dropRate", (ProviderUnavailableError,)),
     ],
 )
-async def test_what_goes_wrong_is_one_of_our_errors(
+async def test_failures_map_to_own_errors(
     service: ServiceCase, aimock: Any, test_id: str, chaos: str, kinds: Any
 ):
     aimock.set_chaos(test_id, **{chaos: 1})
@@ -111,7 +109,7 @@ async def test_what_goes_wrong_is_one_of_our_errors(
     assert caught.value.provider == service.name
 
 
-async def test_a_slow_answer_can_be_left_at_once(service: ServiceCase, aimock: Any, test_id: str):
+async def test_slow_answer_can_be_left_at_once(service: ServiceCase, aimock: Any, test_id: str):
     """The mock sends a chunk a minute; the test does not wait for the second."""
     async with mounted(service, aimock, **of(test_id)) as opened:
         with anyio.fail_after(60):
@@ -130,5 +128,5 @@ async def test_a_slow_answer_can_be_left_at_once(service: ServiceCase, aimock: A
             assert (await opened.provider.complete(ask("hello"))).content
 
 
-def test_what_is_installed_is_not_installed_again(aimock: Any):
+def test_installed_version_is_not_reinstalled(aimock: Any):
     assert node_parts.install() is False

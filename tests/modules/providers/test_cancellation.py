@@ -16,7 +16,7 @@ SHORT = ["anthropic", "openai-responses", "openai-compatible"]
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_a_turn_cancelled_twice_anywhere_leaves_a_valid_transcript(server, name):
+def test_turn_cancelled_twice_keeps_valid_transcript(server, name):
     service = SERVICES[name]
     first = service.answer(["I look."], [("c1", "look", arguments(path="a"))])
 

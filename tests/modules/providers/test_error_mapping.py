@@ -106,7 +106,7 @@ STATUSES: list[tuple[int, dict, type[LLMError], bool]] = [
 
 
 @pytest.mark.parametrize(("status", "error", "kind", "retryable"), STATUSES)
-def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, retryable):
+def test_status_and_message_map_to_error(status, error, kind, retryable):
     found = error_from_status(CONTEXT, status, {}, {"error": error})
     assert type(found) is kind
     assert (found.retryable, found.status_code) == (retryable, status)
@@ -128,7 +128,7 @@ def test_a_status_and_its_words_become_one_of_our_errors(status, error, kind, re
         {"x": {}},
     ],
 )
-def test_an_error_may_have_any_body(body):
+def test_error_may_have_any_body(body):
     assert isinstance(error_from_status(CONTEXT, 500, {}, body), ProviderUnavailableError)
     assert isinstance(error_from_stream_event(CONTEXT, body), StreamError)
 
@@ -144,7 +144,7 @@ def test_an_error_may_have_any_body(body):
         ("something_new", StreamError),
     ],
 )
-def test_an_error_inside_a_stream_is_known_by_its_name(word, kind):
+def test_stream_error_is_mapped_by_name(word, kind):
     assert type(error_from_stream_event(CONTEXT, {"error": {"type": word, "message": "m"}})) is kind
 
 
@@ -163,7 +163,7 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("headers", "seconds"), WAITS)
-def test_the_time_to_wait_is_read_from_every_known_header(headers, seconds):
+def test_retry_delay_from_every_known_header(headers, seconds):
     assert retry_after(headers, now=NOW) == (seconds if seconds is None else pytest.approx(seconds))
 
 
@@ -171,7 +171,7 @@ def test_the_time_to_wait_is_read_from_every_known_header(headers, seconds):
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-async def test_a_rate_limit_error_has_the_delay_before_a_retry(service, server, form):
+async def test_rate_limit_error_has_retry_delay(service, server, form):
     wait = "3" if form == "seconds" else formatdate(time.time() + 60, usegmt=True)
     server.answers(service.error(429, "slow down", "rate_limit_error", Retry_After=wait))
     async with mounted(service, server) as opened:
@@ -185,12 +185,12 @@ async def test_a_rate_limit_error_has_the_delay_before_a_retry(service, server, 
     assert (after["status"], after["error"]["type"]) == ("error", "RateLimitError")
 
 
-async def test_a_server_can_forbid_a_retry(service, server):
+async def test_server_can_forbid_retry(service, server):
     steps = service.error(500, "no", x_should_retry="false")
     assert not (await error_of(ProviderUnavailableError, service, server, *steps)).retryable
 
 
-async def test_a_key_that_the_server_repeats_is_not_passed_on(service, server, caplog):
+async def test_key_echoed_by_server_is_removed(service, server, caplog):
     server.answers(service.error(401, f"the key {KEY} is wrong\x1b[31m", "authentication_error"))
     async with mounted(service, server) as opened:
         with pytest.raises(AuthenticationError) as caught:
@@ -203,13 +203,13 @@ async def test_a_key_that_the_server_repeats_is_not_passed_on(service, server, c
     assert "\x1b" not in str(error)
 
 
-async def test_a_redirect_is_not_followed(service, server):
+async def test_redirect_is_not_followed(service, server):
     redirect = reply(b"", 307, Location=f"{server.url}/elsewhere")
     assert "base_url" in str(await error_of(ConfigurationError, service, server, redirect))
     assert len(server.requests) == 1
 
 
-async def test_an_errors_body_is_read_up_to_a_limit(service, server):
+async def test_error_body_is_read_to_limit(service, server):
     sent: list[int] = []
     flood = [b"HTTP/1.1 500 No\r\nContent-Type: text/plain\r\nContent-Length: 1000000000\r\n\r\n"]
     pieces = [step for _ in range(1000) for step in (b"x" * 65536, lambda: sent.append(65536))]
@@ -220,18 +220,18 @@ async def test_an_errors_body_is_read_up_to_a_limit(service, server):
     assert sum(sent) + 2 * 65536 > MAX_ERROR_BYTES  # it was the limit that ended it
 
 
-async def test_a_server_that_is_not_there_is_a_network_error(service, server):
+async def test_absent_server_is_network_error(service, server):
     server.close()
     assert (await error_of(NetworkError, service, server)).retryable
 
 
 @pytest.mark.parametrize("how", [RESET, CLOSE])
-async def test_a_connection_that_dies_before_the_answer_is_a_network_error(service, server, how):
+async def test_connection_lost_before_answer(service, server, how):
     await error_of(NetworkError, service, server, how)
 
 
 @pytest.mark.parametrize("how", [RESET, CLOSE, END])
-async def test_an_answer_that_breaks_off_is_a_stream_error(service, server, how):
+async def test_interrupted_answer_is_stream_error(service, server, how):
     """By a broken connection, by one that ends, and by a body that ends properly but too early."""
     pieces = service.pieces(["one", "two"], thoughts=["hm"])
     server.answers([EVENT_STREAM, *pieces[:3], how])
@@ -262,7 +262,7 @@ GARBAGE = (
 )
 
 
-async def test_garbage_is_a_stream_error_and_never_a_crash(service, server):
+async def test_garbage_is_stream_error(service, server):
     async with mounted(service, server) as opened:
         for garbage in GARBAGE:
             # The header keeps the client from trying the connection once more while it is being closed.
@@ -278,7 +278,7 @@ async def test_garbage_is_a_stream_error_and_never_a_crash(service, server):
                 await opened.provider.complete(ask())
 
 
-async def test_an_answer_that_is_no_answer_is_a_stream_error(service, server):
+async def test_invalid_answer_is_stream_error(service, server):
     async with mounted(service, server) as opened:
         for body in (
             b"<html>hello</html>",
@@ -291,12 +291,12 @@ async def test_an_answer_that_is_no_answer_is_a_stream_error(service, server):
                 await opened.provider.complete(ask())
 
 
-async def test_an_endless_line_is_given_up(service, server):
+async def test_endless_line_is_abandoned(service, server):
     line = [chunk(b"data: "), *[chunk(b"x" * 2**20)] * 40]
     assert "larger than" in str(await error_of(StreamError, service, server, EVENT_STREAM, *line))
 
 
-async def test_an_error_inside_the_stream_has_its_own_type(service, server):
+async def test_error_inside_stream_has_own_type(service, server):
     error = {"type": "overloaded_error", "code": None, "message": "busy"}
     steps = [
         EVENT_STREAM,
@@ -309,7 +309,7 @@ async def test_an_error_inside_the_stream_has_its_own_type(service, server):
     assert found.delay_multiplier == 10
 
 
-async def test_a_failed_response_has_its_own_type(server):
+async def test_failed_response_has_own_type(server):
     failed = {
         "type": "response.failed",
         "response": {"error": {"code": "rate_limit_exceeded", "message": "later"}},
@@ -321,21 +321,21 @@ async def test_a_failed_response_has_its_own_type(server):
 
 
 @pytest.mark.parametrize("bad", ['{"x": ', "nonsense", "[1]", '"text"', "3"])
-async def test_a_call_with_unreadable_arguments_is_never_handed_on(service, server, bad):
+async def test_call_with_unreadable_arguments_is_dropped(service, server, bad):
     steps = service.answer([], [("c1", "look", bad)])
     error = await error_of(InvalidToolCallError, service, server, *steps, default_model="model-x")
     assert (error.tool_name, error.raw_arguments, error.retryable) == ("look", bad, True)
     assert (error.provider, error.model) == (service.name, "model-x")
 
 
-async def test_arguments_that_were_encoded_twice_are_read(service, server):
+async def test_doubly_encoded_arguments_are_read(service, server):
     response = await response_of(
         service, server, service.answer([], [("c1", "look", '"{\\"x\\": 1}"')])
     )
     assert response.tool_calls[0].arguments == {"x": 1}
 
 
-async def test_a_refusal_without_words_is_a_content_filter_error(server):
+async def test_refusal_without_text_is_content_filter_error(server):
     refusal = reply({"type": "message", "content": [], "stop_reason": "refusal", "usage": {}})
     await error_of(ContentFilterError, SERVICES["anthropic"], server, refusal)
 
@@ -344,7 +344,7 @@ async def test_a_refusal_without_words_is_a_content_filter_error(server):
 
 
 @pytest.mark.parametrize("after", [0, 3])
-async def test_a_stream_that_stalls_ends_at_the_idle_timeout(service, server, after):
+async def test_stalled_stream_ends_at_idle_timeout(service, server, after):
     pieces = service.pieces(["one", "two"], thoughts=["hm"])
     server.answers([EVENT_STREAM, *pieces[:after], STALL])
     async with mounted(service, server, idle_timeout=0.2) as opened:
@@ -354,7 +354,7 @@ async def test_a_stream_that_stalls_ends_at_the_idle_timeout(service, server, af
     assert caught.value.retryable
 
 
-async def test_a_server_that_never_answers_ends_at_the_idle_timeout(service, server):
+async def test_silent_server_ends_at_idle_timeout(service, server):
     server.answers([STALL])
     async with mounted(service, server, idle_timeout=0.2) as opened:
         with pytest.raises(LLMTimeoutError, match="waiting for an answer"):
@@ -367,9 +367,7 @@ async def test_a_server_that_never_answers_ends_at_the_idle_timeout(service, ser
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["break", "error", "cancel"])
-async def test_leaving_a_stream_early_closes_the_connection_at_once(
-    service, server, how, monkeypatch
-):
+async def test_early_leave_closes_connection_at_once(service, server, how, monkeypatch):
     """And nothing is left to the garbage collector: every warning is an error in this suite."""
     monkeypatch.setattr(
         _http_client, "_CLOSING_SECONDS", 3600
@@ -393,7 +391,7 @@ async def test_leaving_a_stream_early_closes_the_connection_at_once(
         assert (await opened.provider.complete(ask())).content[0].text == "next"
 
 
-async def test_a_call_that_cannot_be_written_is_refused_before_it_is_sent(service, server):
+async def test_unserialisable_call_is_not_sent(service, server):
     request = ask(tools=[ToolSpec(name="look", parameters={"default": object()})])
     assert "JSON" in str(await error_of(InvalidRequestError, service, server, request=request))
     assert server.requests == []

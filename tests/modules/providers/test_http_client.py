@@ -58,14 +58,14 @@ async def read(server: SlowServer, *, total: float | None, idle: float | None) -
     return received
 
 
-async def test_pieces_that_keep_coming_may_take_any_time():
+async def test_steady_pieces_have_no_total_limit():
     client = SlowServer(99, *[(99, b"x")] * 50)
     assert await read(client, total=None, idle=100) == b"x" * 50
     assert client.closed == 1
 
 
 @pytest.mark.parametrize("idle", [None, 100])
-async def test_the_whole_call_has_a_limit_of_its_own(idle):
+async def test_whole_call_has_own_limit(idle):
     client = SlowServer(10, *[(30, b"x")] * 50)
     began = anyio.current_time()
     with pytest.raises(
@@ -75,7 +75,7 @@ async def test_the_whole_call_has_a_limit_of_its_own(idle):
     assert anyio.current_time() - began == pytest.approx(300)
 
 
-async def test_a_slow_reader_is_not_a_silent_server():
+async def test_slow_reader_is_not_silent_server():
     client = client_of(SlowServer(0, (1, b"x"), (1, b"y")))
     async with client.open("POST", "/x", {}, context(None, 5)) as reply:
         assert await reply.receive() == b"x"
@@ -91,7 +91,7 @@ async def test_cancellation_from_outside_stays_cancellation():
     assert client.closed == 1
 
 
-async def test_an_answer_beyond_all_measure_is_given_up():
+async def test_oversized_answer_is_abandoned():
     with pytest.raises(StreamError, match="more than") as caught:
         await read(
             SlowServer(0, *[(0, bytes(2**26))] * (MAX_BODY_BYTES // 2**26 + 1)),
@@ -101,7 +101,7 @@ async def test_an_answer_beyond_all_measure_is_given_up():
     assert not caught.value.retryable
 
 
-def test_who_decides_about_a_call():
+def test_deadline_decides_about_call():
     options = ProviderOptions(
         default_model="m", max_tokens=5, temperature=0.1, reasoning_effort="low", timeout=9
     )

@@ -22,9 +22,7 @@ VARIABLES = {"anthropic": "ANTHROPIC", "openai": "OPENAI", "openai-compatible": 
 
 
 @pytest.mark.parametrize("module", MODULES)
-async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set_them(
-    module, caplog
-):
+async def test_mount_without_credentials_logs_remedy(module, caplog):
     coordinator = TestCoordinator()
     with caplog.at_level(logging.WARNING):
         assert await module.mount(coordinator, {}) is None
@@ -34,7 +32,7 @@ async def test_without_credentials_a_provider_is_not_mounted_and_logs_how_to_set
     assert "_API_KEY" in caplog.text or "_BASE_URL" in caplog.text
 
 
-async def test_key_and_address_may_come_from_the_environment(service, server, monkeypatch):
+async def test_key_and_address_from_environment(service, server, monkeypatch):
     prefix = VARIABLES[service.name]
     monkeypatch.setenv(f"{prefix}_API_KEY", f" {KEY}\n")
     monkeypatch.setenv(f"{prefix}_BASE_URL", server.url + service.prefix)
@@ -43,7 +41,7 @@ async def test_key_and_address_may_come_from_the_environment(service, server, mo
     assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
 
 
-async def test_a_server_that_is_not_openais_gets_nothing_of_openais(server, monkeypatch):
+async def test_compatible_server_gets_no_openai_settings(server, monkeypatch):
     service = SERVICES["openai-compatible"]
     for name in ("OPENAI_API_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY"):
         monkeypatch.setenv(name, f"secret-{name}")
@@ -51,7 +49,7 @@ async def test_a_server_that_is_not_openais_gets_nothing_of_openais(server, monk
     assert "secret-" not in str(server.last.headers)
 
 
-async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated(service):
+async def test_config_problems_are_listed_without_key(service):
     wrong = {
         "api_key": 12345678,
         "base_url": "localhost:80",
@@ -69,7 +67,7 @@ async def test_all_config_problems_are_named_at_once_and_the_key_is_not_repeated
 
 
 @pytest.mark.parametrize("url", ["https://user:pass@host/v1", "ftp://host", 3, "/v1"])
-async def test_an_address_is_checked(url):
+async def test_address_is_checked(url):
     with pytest.raises(PlanError, match="base_url"):
         await provider_openai.mount(TestCoordinator(), {"api_key": KEY, "base_url": url})
 
@@ -82,23 +80,21 @@ async def test_an_address_is_checked(url):
         {"extra_headers": {"\u00fc": "a"}},
     ],
 )
-async def test_what_no_header_can_hold_is_refused_at_mount_without_showing_it(
-    service, server, given
-):
+async def test_unsendable_header_is_refused_unshown(service, server, given):
     with pytest.raises(PlanError, match="printable ASCII") as caught:
         async with mounted(service, server, **given):
             pytest.fail("it was mounted")
     assert "chel" not in f"{caught.value}{caught.value.__cause__!r}"
 
 
-async def test_a_header_of_the_plan_replaces_the_usual_one_whatever_its_case(service, server):
+async def test_plan_header_replaces_default_in_any_case(service, server):
     replaced = {"x-api-key": "mine"} if service.name == "anthropic" else {"AUTHORIZATION": "mine"}
     await response_of(service, server, service.answer(["x"]), extra_headers=replaced)
     assert KEY not in str(server.last.headers)
     assert "mine" in str(server.last.headers)
 
 
-async def test_unknown_keys_are_named_in_the_log(service, server, caplog):
+async def test_unknown_keys_are_logged(service, server, caplog):
     with pytest.warns(MisspellingWarning, match="did you mean 'default_model'?"):
         async with mounted(
             service, server, debug=True, defualt_model="x", model="my-model"
@@ -109,7 +105,7 @@ async def test_unknown_keys_are_named_in_the_log(service, server, caplog):
 
 
 @pytest.mark.parametrize("module", MODULES)
-async def test_a_missing_http_library_is_named_with_its_extra(module, monkeypatch):
+async def test_missing_http_library_names_extra(module, monkeypatch):
     monkeypatch.delitem(sys.modules, "amplifier.modules.providers._http_client", raising=False)
     monkeypatch.setitem(sys.modules, "httpx2", None)
     with pytest.raises(MissingExtraError) as caught:
@@ -118,12 +114,12 @@ async def test_a_missing_http_library_is_named_with_its_extra(module, monkeypatc
     assert f"{caught.value.missing} is not installed" in str(caught.value)
 
 
-async def test_without_the_price_library_there_is_no_price(service, server, monkeypatch):
+async def test_missing_price_library_means_no_price(service, server, monkeypatch):
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert (await response_of(service, server, service.answer(["x"]))).usage.cost_usd is None
 
 
-async def test_the_events_of_a_provider_are_announced(service, server):
+async def test_provider_events_are_announced(service, server):
     async with mounted(service, server) as opened:
         assert await opened.coordinator.collect_contributions("observability.events") == [
             list(EVENTS)
@@ -151,7 +147,7 @@ async def test_one_module_may_serve_several_servers(server):
             assert server.last.path == f"/{name}/chat/completions"
 
 
-def test_prices_may_be_known_by_the_address():
+def test_prices_follow_address():
     known, unknown = Prices(None, "https://api.deepseek.com"), Prices(None, "http://127.0.0.1:1/v1")
     known.load()
     unknown.load()
@@ -162,7 +158,7 @@ def test_prices_may_be_known_by_the_address():
 
 
 @pytest.mark.parametrize("module", [module.__name__ for module in MODULES])
-def test_importing_a_provider_imports_no_http_library(module):
+def test_provider_import_needs_no_http_library(module):
     code = f"import {module}, sys; print(*sorted(m for m in sys.modules if m in "
     code += "('openai', 'anthropic', 'httpx2', 'httpx', 'pydantic', 'genai_prices', 'trio')))"
     finished = subprocess.run(

@@ -77,7 +77,7 @@ async def test_models_are_listed_with_their_context(model_server):
         assert (model.id.endswith(".gguf"), model.context_window) == (True, CONTEXT)
 
 
-async def test_turn_with_a_tool_call_ends_in_words(model_server):
+async def test_turn_with_tool_call_ends_in_text(model_server):
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     tool = MockTool(
         "weather", respond=lambda given: f"It is sunny in {given['city']}.", schema=schema
@@ -120,7 +120,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 """Types, and whether a value is one of theirs."""
 
 
-async def test_grammar_of_the_server_keeps_types_and_schemas(model_server):
+async def test_server_grammar_keeps_types_and_schemas(model_server):
     async with session_with(model_server, answer_mode="native") as session:
         context = session.coordinator.get("context")
         assert context is not None
@@ -131,7 +131,7 @@ async def test_grammar_of_the_server_keeps_types_and_schemas(model_server):
 
 
 @pytest.mark.parametrize("way", ["left", "cancelled"])
-async def test_stream_that_is_ended_early_leaves_the_server_usable(model_server, way):
+async def test_early_ended_stream_leaves_server_usable(model_server, way):
     async def is_idle() -> bool:
         return await anyio.to_thread.run_sync(model_server.is_idle)
 
@@ -149,7 +149,7 @@ async def test_stream_that_is_ended_early_leaves_the_server_usable(model_server,
         assert (await opened.answer(short())).content
 
 
-async def test_conversation_longer_than_the_context_is_refused(model_server):
+async def test_conversation_beyond_context_is_refused(model_server):
     async with mounted(model_server) as opened:
         with pytest.raises(
             ContextLengthError, match="exceeds the available context size"

@@ -35,7 +35,7 @@ REQUEST = ChatRequest(messages=[Message(role="user", content="hello")])
 # ── the contract ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_each_call_emits_its_usage_but_not_its_content():
+async def test_call_emits_usage_without_content():
     booth = await opened(
         responses=[{"text": "x", "usage": {"input_tokens": 3, "cache_read_tokens": 2}}]
     )
@@ -53,7 +53,7 @@ async def test_each_call_emits_its_usage_but_not_its_content():
     assert "hunter2" not in repr((booth.recorder.events, vars(booth.provider)))
 
 
-async def test_with_debug_events_carry_the_whole_request_and_response():
+async def test_debug_events_carry_request_and_response():
     booth = await opened(debug=True)
     await booth.ask("seen")
     assert booth.payloads("llm:request")[0]["raw"]["messages"][0]["content"] == "seen"
@@ -63,14 +63,14 @@ async def test_with_debug_events_carry_the_whole_request_and_response():
 # ── the script ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_texts_are_played_in_order_and_then_again():
+async def test_texts_repeat_in_order():
     booth = await opened(responses=["one", "two"])
     assert (
         " ".join([(await booth.ask()).content[0].text for _ in range(5)]) == "one two one two one"
     )
 
 
-async def test_a_script_that_is_used_up_can_refuse_in_words():
+async def test_exhausted_script_can_refuse():
     booth = await opened(responses=["one"], when_exhausted="error")
     await booth.ask()
     with pytest.raises(
@@ -81,7 +81,7 @@ async def test_a_script_that_is_used_up_can_refuse_in_words():
     assert booth.payloads("llm:response")[-1]["status"] == "error"
 
 
-async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
+async def test_answer_has_all_scripted_parts():
     step = {
         "thinking": "hm",
         "signature": "seal",
@@ -104,7 +104,7 @@ async def test_an_answer_has_thinking_text_calls_usage_and_its_reason():
     assert response.finish_reason == "odd"
 
 
-async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_script_repeats():
+async def test_call_ids_are_fresh_when_script_repeats():
     booth = await opened(responses=[{"tool_calls": [{"name": "t", "id": "same"}, {"name": "t"}]}])
     messages = [Message(role="user", content="go")]
     ids: list[str] = []
@@ -136,7 +136,7 @@ async def test_ids_of_calls_are_new_in_every_conversation_however_often_the_scri
         ({"message": "x", "status_code": 418}, LLMError, {"status_code": 418}),
     ],
 )
-async def test_a_step_can_be_an_error_of_the_taxonomy(error, kind, fields):
+async def test_step_can_be_mapped_error(error, kind, fields):
     booth = await opened(responses=[{"error": error}, "after"])
     with pytest.raises(kind) as caught:
         await booth.ask()
@@ -146,7 +146,7 @@ async def test_a_step_can_be_an_error_of_the_taxonomy(error, kind, fields):
     assert (await booth.ask()).content[0].text == "after"
 
 
-async def test_a_stream_can_break_off_after_some_words():
+async def test_stream_can_end_after_some_words():
     booth = await opened(responses=[{"chunks": ["one ", "two"], "error": {"type": "StreamError"}}])
     heard: list[str] = []
     with pytest.raises(StreamError):  # noqa: PT012 - what was heard before counts
@@ -157,7 +157,7 @@ async def test_a_stream_can_break_off_after_some_words():
 
 
 @pytest.mark.virtual_time
-async def test_delays_pass_before_an_answer_and_between_its_pieces():
+async def test_delays_before_answer_and_pieces():
     booth = await opened(responses=[{"text": "a b c", "delay": 10}], stream_delay_ms=500)
     start = anyio.current_time()
     await booth.ask()
@@ -179,7 +179,7 @@ async def test_pieces_are_words_or_as_scripted():
     ]
 
 
-async def test_concurrent_requests_get_a_step_each():
+async def test_concurrent_requests_get_own_steps():
     booth = await opened(responses=[{"text": str(n), "delay": 0.01 * (5 - n)} for n in range(5)])
     answers: list[str] = []
 
@@ -235,12 +235,12 @@ async def test_concurrent_requests_get_a_step_each():
         ({"stream_delay_ms": "1"}, r"\$\.stream_delay_ms: expected a number of milliseconds"),
     ],
 )
-async def test_a_wrong_script_is_refused_with_the_place_of_the_fault(config, problem):
+async def test_wrong_script_error_has_path(config, problem):
     with pytest.raises(PlanError, match=problem):
         await opened(**config)
 
 
-async def test_all_problems_of_a_script_are_reported_at_once():
+async def test_script_problems_are_reported_together():
     with pytest.raises(PlanError) as caught:
         await opened(responses=[1, {"delay": "x"}, {"text": 2}])
     assert [path for path, _ in caught.value.problems] == [

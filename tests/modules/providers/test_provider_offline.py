@@ -100,11 +100,12 @@ PYTHON = "{*.py,[!.]*/**/*.py}"
          [("list_directory", {"path": "."}), reading("a.txt", 40), reading("b.txt")]),
     ],
 )  # fmt: skip
-async def test_a_prompt_becomes_tool_calls(prompt, calls):
+async def test_prompt_becomes_tool_calls(prompt, calls):
     assert await calls_for(prompt) == calls
 
 
-async def test_a_prompt_it_does_not_understand_gets_two_lines_about_what_it_is_and_how_to_get_a_model():
+async def test_unknown_prompt_explains_provider():
+    """Two lines tell what the provider is and how to get a model."""
     answer = (
         (await (await MountedProvider.open(provider_offline)).ask("Who won in 1998?", tools=SPECS))
         .content[0]
@@ -197,9 +198,7 @@ class Agent:
         ("read setup.cfg and juggle", ["I do not understand this", "[x]"], ["read_file"]),
     ],
 )  # fmt: skip
-async def test_it_drives_the_real_tools_and_answers_from_their_results(
-    tree, prompt, expected, tools
-):
+async def test_real_tools_answer_prompts(tree, prompt, expected, tools):
     agent = Agent(tree)
     answer = await agent.ask(prompt.replace(" and juggle", ". Juggle"))
     assert [words for words in expected if words not in answer] == [], answer
@@ -207,7 +206,8 @@ async def test_it_drives_the_real_tools_and_answers_from_their_results(
     assert answer.count(DISCLAIMER) == 1
 
 
-async def test_instructions_are_carried_out_in_order_those_that_only_look_at_once(tree):
+async def test_instructions_run_in_order(tree):
+    """Instructions that only read run at once."""
     agent = Agent(tree)
     answer = await agent.ask(
         'count the Python files, read setup.cfg, then write "new" to setup.cfg, then read setup.cfg'
@@ -220,7 +220,7 @@ async def test_instructions_are_carried_out_in_order_those_that_only_look_at_onc
     assert places == sorted(places)
 
 
-async def test_the_disclaimer_is_shown_once_in_a_conversation(tree):
+async def test_disclaimer_is_shown_once_per_conversation(tree):
     agent = Agent(tree)
     async with agent.session as session:
         first = await session.execute("count the Python files")
@@ -230,13 +230,13 @@ async def test_the_disclaimer_is_shown_once_in_a_conversation(tree):
     assert second == "4 Python files."
 
 
-async def test_a_denied_call_is_reported_with_its_reason(tree):
+async def test_denied_call_is_reported_with_reason(tree):
     answer = await Agent(tree, deny="grep").ask("count the Python files and find Deadline")
     assert "Could not do it: denied: not on a Sunday" in answer
     assert "3 Python files" in answer
 
 
-async def test_a_tool_that_is_missing_is_named_and_nothing_else_is_called(tree):
+async def test_missing_tool_is_named_and_nothing_runs(tree):
     agent = Agent(tree, tools=("tool-filesystem",))
     answer = await agent.ask("find Deadline and read setup.cfg")
     assert "Not done: it needs the tool `grep`, which is not offered here." in answer
@@ -315,7 +315,7 @@ results = st.one_of(
 @example(prompt="find \ud800, read \"\ud800.py\" and write '\ud800' to x.txt", drawn=["{}"])
 @example(prompt="read x, read y", drawn=['{"content": "\\ud800"}'])
 @example(prompt="read x" + " and y" * 3000, drawn=["{}"])
-async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn):
+async def test_arbitrary_prompt_gets_one_valid_answer(prompt, drawn):
     booth = await MountedProvider.open(provider_offline)
     turn = iter(range(10_000))
     messages = [Message(role="user", content=prompt)]
@@ -332,7 +332,7 @@ async def test_any_prompt_and_any_results_end_in_one_valid_answer(prompt, drawn)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"ok": true}', '{"bytes": ', "Success", "denied: no", ""])
-async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(text):
+async def test_foreign_result_is_never_success(text):
     for prompt in EXAMPLES:
         messages = [Message(role="user", content=prompt)]
         response = await play(
@@ -352,7 +352,7 @@ async def test_a_result_that_is_not_the_tools_object_is_never_taken_for_success(
         ("count the files", {"paths": ["a", "b/", "b/c"], "note": "cut"}, "2 files.\n\nNote: cut."),
     ],
 )  # fmt: skip
-async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer):
+async def test_answer_is_limited_to_result(prompt, output, answer):
     booth = await MountedProvider.open(provider_offline)
     response = await play(
         booth, [Message(role="user", content=prompt)], lambda call: json.dumps(output)
@@ -362,7 +362,7 @@ async def test_an_answer_holds_only_what_the_result_holds(prompt, output, answer
 
 @given(prompt=prompts)
 @settings(max_examples=50)
-async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps_the_turn_going(
+async def test_forgetful_context_repeats_no_change(
     prompt,
 ):
     """A compacted view may show the prompt and the last calls only."""
@@ -384,7 +384,7 @@ async def test_a_context_that_forgets_results_neither_repeats_a_change_nor_keeps
         assert sum(call.name == tool for call in made) <= prompt.count(verb)
 
 
-async def test_messages_of_hooks_are_not_taken_for_the_prompt():
+async def test_hook_messages_are_not_prompts():
     booth = await MountedProvider.open(provider_offline)
     messages = [
         Message(role="user", content="count the files"),
@@ -408,7 +408,7 @@ async def test_messages_of_hooks_are_not_taken_for_the_prompt():
     assert "- a" in final.content[0].text
 
 
-async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
+async def test_ids_are_fresh_in_compacted_view():
     booth = await MountedProvider.open(provider_offline)
     first = await booth.ask("list the files", tools=SPECS)
     messages = [
@@ -419,7 +419,7 @@ async def test_ids_are_new_even_where_a_compacted_view_hides_the_old_ones():
     assert first.tool_calls[0].id != later.tool_calls[0].id
 
 
-async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():
+async def test_calls_and_results_in_every_shape():
     booth = await MountedProvider.open(provider_offline)
     prompt = Message(role="user", content=[TextBlock(text="read a.txt")])
     (call,) = (await booth.answer(ChatRequest(messages=[prompt], tools=SPECS))).tool_calls
@@ -440,7 +440,8 @@ async def test_calls_and_results_are_read_in_every_shape_a_transcript_has():
 # ── the provider contract ────────────────────────────────────────────────────────────────────────
 
 
-async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reported():
+async def test_request_limits_are_kept():
+    """Options that cannot be honoured are reported."""
     booth = await MountedProvider.open(provider_offline)
     short = await booth.ask("help", max_output_tokens=5)
     assert (len(short.content[0].text), short.finish_reason) == (20, "length")
@@ -451,7 +452,7 @@ async def test_limits_of_a_request_are_kept_and_what_it_cannot_honour_is_reporte
     assert (await booth.ask("list files", tools=SPECS, tool_choice="none")).tool_calls is None
 
 
-async def test_usage_is_the_documented_estimate():
+async def test_usage_is_documented_estimate():
     booth = await MountedProvider.open(provider_offline)
     response = await booth.ask("x" * 41)
     assert response.usage.input_tokens == 11

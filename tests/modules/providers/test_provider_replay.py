@@ -107,7 +107,7 @@ def record_a_family(service: ServiceCase, server: ScriptedHttpServer) -> None:
 @pytest.mark.parametrize(
     "replays", [pytest.param(2, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.long)]
 )
-async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_server(
+async def test_session_family_replays_on_other_backend(
     service, server, path, anyio_backend_name, replays
 ):
     recorded_on = "trio" if anyio_backend_name == "asyncio" else "asyncio"
@@ -125,9 +125,7 @@ async def test_a_family_of_sessions_replays_on_the_other_backend_without_a_serve
 
 
 @pytest.mark.parametrize("loop", ["loop-basic", "loop-events"])
-async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(
-    service, server, path, loop
-):
+async def test_recording_serves_streaming_and_other_loops(service, server, path, loop):
     server.answers(service.answer(["Hel", "lo."]))
     await run_turns(recording(path, plan_for(service, server.url)), "hello")
     server.close()
@@ -136,9 +134,7 @@ async def test_a_recording_serves_loops_that_stream_and_loops_that_do_not(
     ] == ["Hello."]
 
 
-async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_than_recorded(
-    server, path
-):
+async def test_repeated_request_replays_in_recorded_order(server, path):
     service = SERVICES["anthropic"]
     server.answers(*(service.error(400, f"refusal {number}") for number in (1, 2)))
 
@@ -160,7 +156,8 @@ async def test_the_same_request_gets_its_answers_in_order_and_not_more_often_tha
     assert "it was made 3 times, and recorded 2 times" in replayed[2]
 
 
-async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service, server, path):
+async def test_replayed_error_is_retried_at_once(service, server, path):
+    """It keeps its type and fields."""
     server.answers(service.error(429, "slow down", retry_after="30"))
     plan = plan_for(service, server.url)
     plan["session"]["orchestrator"]["config"]["max_retries"] = 0
@@ -176,7 +173,7 @@ async def test_an_error_keeps_its_type_and_fields_and_is_retried_at_once(service
     assert (recorded.retry_after, replayed.retry_after) == (30, None)
 
 
-async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(server, path):
+async def test_interrupted_stream_replays_pieces_and_error(server, path):
     service = SERVICES["anthropic"]
     server.answers([EVENT_STREAM, *service.pieces(["Hel", "lo."])[:5], CLOSE])
     plan = plan_for(service, server.url)
@@ -198,7 +195,7 @@ async def test_a_stream_that_breaks_off_replays_its_pieces_and_then_the_error(se
     assert await pieces_and_error(replaying(path, plan)) == recorded
 
 
-async def test_an_answer_that_was_cut_off_is_not_recorded(server, path):
+async def test_abandoned_answer_is_not_recorded(server, path):
     server.answers(
         [EVENT_STREAM, *CHAT.pieces(["Hel", "lo."])[:3], "stall"], CHAT.answer(["Done."])
     )
@@ -222,7 +219,7 @@ async def mismatch_of(plan: dict[str, Any], *prompts: str) -> ReplayMismatchErro
     return caught.value
 
 
-async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(server, path):
+async def test_mismatch_names_nearest_recording(server, path):
     plan = await record(path, server, {"hello": "Hi.", "how are you?": "Fine."})
     error = await mismatch_of(replaying(path, plan), "hello", "how are they?")
     assert (error.path, error.expected, error.found) == (
@@ -241,7 +238,7 @@ async def test_a_mismatch_names_the_nearest_recording_and_the_first_difference(s
     assert error.retryable is False
 
 
-async def test_a_provider_without_recordings_is_never_asked(server, path):
+async def test_provider_without_recordings_is_never_called(server, path):
     await record(path, server, {"hello": "Hi."})
     other = plan_for(SERVICES["anthropic"], server.url)
     other["providers"].append(replaying(path, {})["providers"][0])
@@ -250,7 +247,7 @@ async def test_a_provider_without_recordings_is_never_asked(server, path):
     assert len(server.requests) == asked
 
 
-async def test_mode_new_asks_only_for_what_is_not_recorded(server, path):
+async def test_mode_new_requests_unrecorded_only(server, path):
     server.answers(
         CHAT.answer(["Hi."]), CHAT.answer(["Fine."]), CHAT.error(500, "must not be asked")
     )
@@ -267,14 +264,14 @@ async def test_mode_new_asks_only_for_what_is_not_recorded(server, path):
     assert (await run_turns(replaying(path, plan), "hello", "how are you?"))[0] == ["Hi.", "Fine."]
 
 
-async def test_a_file_that_is_not_changed_is_not_written(server, path):
+async def test_unchanged_file_is_not_written(server, path):
     plan = await record(path, server, {"hello": "Hi."}, "new")
     written = path.stat()
     await run_turns(Cassette(path, mode="new").plan(plan), "hello")
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
 
 
-async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(server, tmp_path, path):
+async def test_directory_change_with_placeholder(server, tmp_path, path):
     service = SERVICES["anthropic"]
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
@@ -309,7 +306,7 @@ async def test_a_change_of_the_directory_does_not_matter_with_a_placeholder(serv
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, path, monkeypatch):
+async def test_secrets_never_reach_file(service, server, path, monkeypatch):
     key, variable = "an-unusual-key-without-a-shape", "value-of-a-variable-0"
     monkeypatch.setenv("OTHER_SERVICE_TOKEN", variable)
     shaped = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -348,14 +345,14 @@ async def test_no_secret_reaches_the_file_not_even_in_pieces(service, server, pa
     ] == recorded[0]
 
 
-async def test_the_file_is_for_its_owner_only_and_nothing_else_is_left(server, tmp_path):
+async def test_file_is_private_to_owner(server, tmp_path):
     path = tmp_path / "deep" / "down" / "a.jsonl"
     await record(path, server, {"hello": "Hi."})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == ["a.jsonl"]
 
 
-async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
+async def test_recordings_of_same_run_are_equal(server, tmp_path):
     texts = []
     for path in (tmp_path / "1.jsonl", tmp_path / "2.jsonl"):
         record_a_family(CHAT, server)
@@ -370,7 +367,7 @@ async def test_two_recordings_of_one_run_are_the_same_file(server, tmp_path):
     assert sum(line.startswith('{"request"') for line in texts[0]) == 6
 
 
-async def test_a_message_is_written_once_however_many_requests_have_it(server, path):
+async def test_message_is_written_once(server, path):
     await record(path, server, {f"question {number}": f"Answer {number}." for number in range(5)})
     lines = lines_of(path)
     contents = [line["value"]["content"] for line in lines if "message" in line]
@@ -396,7 +393,7 @@ FIRST_FORMAT = """\
 """
 
 
-async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chunks(path):
+async def test_first_format_is_replayed(path):
     path.write_text(FIRST_FORMAT, encoding="utf-8")
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple"}}
     async with AmplifierSession(replaying(path, plan)) as session:
@@ -436,7 +433,7 @@ async def test_a_file_of_the_first_format_is_replayed_with_its_error_and_its_chu
         ("\x00\xff", "line 1"),
     ],
 )
-async def test_a_file_that_is_no_cassette_is_refused_with_its_line(path, content, words):
+async def test_invalid_cassette_error_names_line(path, content, words):
     path.write_text(content, encoding="latin-1")
     with pytest.raises(PlanError) as caught:
         await _mount_alone(path)
@@ -444,7 +441,7 @@ async def test_a_file_that_is_no_cassette_is_refused_with_its_line(path, content
     assert "$.cassette" in str(caught.value)
 
 
-async def test_a_missing_file_is_an_error_that_gives_the_remedy(tmp_path):
+async def test_missing_file_error_gives_remedy(tmp_path):
     with pytest.raises(PlanError, match=r"does not exist; record it with mode 'once'"):
         await _mount_alone(tmp_path / "none.jsonl")
 
@@ -453,9 +450,7 @@ async def _mount_alone(path: Path) -> None:
     await provider_replay.mount(TestCoordinator(), {"cassette": str(path)})
 
 
-async def test_the_session_state_and_the_providers_are_as_before_when_the_session_is_closed(
-    server, tmp_path
-):
+async def test_closing_restores_session_state_and_providers(server, tmp_path):
     server.answers(CHAT.answer(["Hi."]))
     session = AmplifierSession(
         Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url))
@@ -476,7 +471,7 @@ def _request(text: str) -> Any:
     return ChatRequest(messages=[Message(role="user", content=text)])
 
 
-async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
+async def test_empty_recording_writes_no_file(server, tmp_path):
     async with AmplifierSession(
         Cassette(tmp_path / "a.jsonl", mode="once").plan(plan_for(CHAT, server.url))
     ):
@@ -485,7 +480,7 @@ async def test_no_file_is_written_if_nothing_was_answered(server, tmp_path):
 
 
 @pytest.mark.parametrize("run", [None, "one"])
-async def test_a_session_closes_while_another_one_is_still_asking(server, tmp_path, run):
+async def test_session_closes_during_request_of_another(server, tmp_path, run):
     """The file is written twice, and neither session loses what the other one has recorded or still replays."""
     server.answers(
         CHAT.answer(["slow ", "answer"]), CHAT.answer(["quick ", "answer"]), CHAT.answer(["last"])

@@ -45,7 +45,7 @@ def conversation(first: str, second: str, *, text: str = "hello", **more: Any) -
     )
 
 
-def test_requests_that_differ_in_the_ids_of_calls_are_equal():
+def test_requests_with_other_call_ids_are_equal():
     one, other = canonical(conversation("a", "b")), canonical(conversation("x", "y"))
     assert one == other
     assert one["messages"][2]["tool_call_id"] == "call-1"
@@ -53,7 +53,7 @@ def test_requests_that_differ_in_the_ids_of_calls_are_equal():
     assert one["messages"][1]["content"][0]["input"] == {"id": "kept"}
 
 
-def test_requests_whose_results_belong_to_other_calls_differ():
+def test_requests_with_swapped_results_differ():
     swapped = conversation("a", "b")
     swapped.messages[2].tool_call_id = "b"
     assert canonical(swapped) != canonical(conversation("a", "b"))
@@ -88,7 +88,7 @@ def test_random_ids_in_texts_are_numbered(make):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_the_model_sees_is_compared(change):
+def test_model_visible_parts_are_compared(change):
     assert canonical(conversation("a", "b", **change)) != canonical(conversation("a", "b"))
 
 
@@ -97,7 +97,7 @@ def test_what_the_model_sees_is_compared(change):
     [{"stream": True}, {"timeout": 5.0}, {"metadata": {"user": "x"}}, {"conversation_id": "x"}],
     ids=lambda change: next(iter(change)),
 )
-def test_what_the_model_does_not_see_is_not_compared(change):
+def test_invisible_parts_are_not_compared(change):
     assert canonical(conversation("a", "b", **change)) == canonical(conversation("a", "b"))
 
 
@@ -107,7 +107,7 @@ def test_ignored_parts_are_not_compared():
     assert canonical(one, r"took \d+ ms") == canonical(other, r"took \d+ ms")
 
 
-def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
+def test_replayed_answer_leads_to_recorded_request():
     # The recorded answer has lost its secret, so the next request of the replay has lost it, too.
     answer = {"type": "text", "text": f"the token is {SECRET}; password=hunter2-hunter2"}
     recorded = ChatRequest(
@@ -138,11 +138,11 @@ def test_a_replayed_answer_leads_to_the_request_that_was_recorded():
         ({"a": "x"}, {"a": ["x"]}, ("$.a", "'x'", "['x']")),
     ],
 )
-def test_the_first_difference_is_found(recorded, asked, expected):
+def test_first_difference_is_found(recorded, asked, expected):
     assert first_difference(recorded, asked) == expected
 
 
-def test_long_texts_are_cut_to_their_first_difference():
+def test_long_texts_are_cut_to_difference():
     found = first_difference(
         {"a": "x" * 500 + "old" + "y" * 500}, {"a": "x" * 500 + "new" + "y" * 500}
     )

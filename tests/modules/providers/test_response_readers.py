@@ -96,7 +96,7 @@ LIBERTIES: dict[str, list[list[dict[str, Any]]]] = {
 
 @pytest.mark.parametrize("how", LIBERTIES)
 @pytest.mark.parametrize("end", ["[DONE]", None])
-def test_calls_are_put_together_however_a_server_sends_them(how, end):
+def test_chat_calls_are_assembled_from_pieces(how, end):
     events = [delta(tool_calls=pieces) for pieces in LIBERTIES[how]]
     ends = [delta(finish="tool_calls"), *([end] if end else [])]
     chunks, response = read(ChatCompletionsReader(), delta(content="so"), *events, *ends)
@@ -109,14 +109,14 @@ def test_calls_are_put_together_however_a_server_sends_them(how, end):
     assert sorted(c.index for c in chunks if c.kind == "block_end") == [0, 1, 2]
 
 
-def test_a_call_that_the_limit_of_tokens_cut_off_is_not_retryable():
+def test_truncated_chat_call_is_not_retryable():
     call = delta(tool_calls=[piece('{"x": "unfinis', index=0, id="a", name="look")])
     with pytest.raises(InvalidToolCallError, match="more output tokens") as caught:
         read(ChatCompletionsReader(), call, delta("length"))
     assert not caught.value.retryable
 
 
-def test_thoughts_words_and_thoughts_again_are_blocks_of_their_own():
+def test_alternating_thoughts_are_separate_blocks():
     events = [
         delta(reasoning="a"),
         delta(reasoning="b"),
@@ -129,21 +129,21 @@ def test_thoughts_words_and_thoughts_again_are_blocks_of_their_own():
     assert [getattr(block, "thinking", None) for block in response.content] == ["ab", None, "d"]
 
 
-def test_a_stream_without_a_reason_for_its_end_broke_off():
+def test_stream_without_finish_reason_is_interrupted():
     with pytest.raises(StreamError):
         read(ChatCompletionsReader(), delta(content="a"))
     with pytest.raises(StreamError):
         read(ChatCompletionsReader(), delta(content="a"), "[DONE]")
 
 
-def test_a_refusal_is_words_unless_there_are_none():
+def test_refusal_becomes_text_or_error():
     _, response = read(ChatCompletionsReader(), delta(refusal="I will not."), delta("stop"))
     assert to_dict(response.content[0]) == {"type": "text", "text": "I will not.", "refusal": True}
     with pytest.raises(ContentFilterError):
         read(ChatCompletionsReader(), delta("content_filter"))
 
 
-def test_only_the_first_choice_counts():
+def test_only_first_choice_counts():
     two = {"choices": [{"delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]}
     assert read(ChatCompletionsReader(), two, delta("stop"))[1].content == [TextBlock(text="a")]
 
@@ -169,7 +169,7 @@ def message(*blocks: list[dict[str, Any]], reason: str = "end_turn") -> list[dic
     ]
 
 
-def test_blocks_of_unknown_kinds_come_through_as_they_came():
+def test_unknown_blocks_pass_unchanged():
     search = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
     found = {
         "type": "web_search_tool_result",
@@ -198,7 +198,7 @@ def test_sealed_thoughts_and_citations_are_kept():
     assert response.content[1].extra["citations"] == [{"n": 1}, {"n": 2}]
 
 
-def test_events_and_deltas_of_the_future_are_passed_over():
+def test_unknown_events_and_deltas_are_skipped():
     future = {"type": "something_new", "index": 0}
     words = block(
         {"type": "text", "text": ""},
@@ -209,13 +209,13 @@ def test_events_and_deltas_of_the_future_are_passed_over():
     assert response.content == [TextBlock(text="so")]
 
 
-def test_counts_of_the_end_replace_those_of_the_beginning():
+def test_final_counts_replace_first_ones():
     reader = MessagesApiReader()
     read(reader, *message())
     assert (reader.counted["input_tokens"], reader.counted["output_tokens"]) == (1, 5)
 
 
-def test_a_truncated_call_is_distinguished_from_invalid_json():
+def test_truncated_call_differs_from_invalid_json():
     start = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
     events = block(start, {"type": "input_json_delta", "partial_json": '{"x": "unfin'})
     for reason, retryable in (("max_tokens", False), ("tool_use", True)):
@@ -234,7 +234,7 @@ def done(index: int, item: dict[str, Any]) -> dict[str, Any]:
 COMPLETED = {"type": "response.completed", "response": {"status": "completed", "usage": None}}
 
 
-def test_items_of_unknown_kinds_come_through_as_they_came():
+def test_unknown_items_pass_unchanged():
     search = {
         "type": "web_search_call",
         "id": "ws",
@@ -245,7 +245,7 @@ def test_items_of_unknown_kinds_come_through_as_they_came():
     assert [to_dict(item) for item in response.content] == [search]
 
 
-def test_finished_items_are_the_truth():
+def test_finished_items_win_over_pieces():
     """A piece may be lost or a server may send none at all; the finished item counts."""
     parts = [{"type": "output_text", "text": "whole"}, {"type": "refusal", "refusal": "no"}]
     item = {"type": "message", "id": "m", "phase": "final_answer", "content": parts}
@@ -267,7 +267,7 @@ def test_finished_items_are_the_truth():
     ]
 
 
-def test_an_incomplete_response_has_its_finish_reason():
+def test_incomplete_response_has_finish_reason():
     incomplete = {
         "type": "response.incomplete",
         "response": {"incomplete_details": {"reason": "max_output_tokens"}},
@@ -285,7 +285,7 @@ def test_an_incomplete_response_has_its_finish_reason():
 @pytest.mark.parametrize(
     "arguments", ['{"x": ["\\ud83d", "\\ud83d\\ude00"]}', {"x": ["\ud83d", "\U0001f600"]}]
 )
-def test_half_a_surrogate_pair_in_arguments_becomes_a_replacement_character(arguments):
+def test_lone_surrogate_in_arguments_is_replaced(arguments):
     """Models cut emojis in half; as it stands nothing could store the call, and the turn would end."""
     call = piece(arguments, index=0, id="a", name="look")
     _, response = read(ChatCompletionsReader(), delta(tool_calls=[call]), delta("tool_calls"))

@@ -48,7 +48,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("data", "events"), CASES)
-def test_events_are_parsed_as_the_standard_requires(data, events):
+def test_events_follow_standard(data, events):
     assert parse(data) == events
     assert parse(*(bytes([byte]) for byte in data)) == events
 
@@ -72,13 +72,13 @@ LINES = st.lists(
 
 
 @given(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.lists(st.integers(0, 200), max_size=8))
-def test_any_split_of_the_bytes_gives_the_same_events(lines, end, cuts):
+def test_byte_splits_give_same_events(lines, end, cuts):
     data = b"".join(line + end for line in lines)
     assert parse(*split(data, cuts)) == parse(data)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6))
-def test_no_bytes_raise_anything_but_a_value_error(pieces):
+def test_arbitrary_bytes_raise_only_value_error(pieces):
     try:
         events = parse(*pieces)
     except ValueError:
@@ -87,13 +87,13 @@ def test_no_bytes_raise_anything_but_a_value_error(pieces):
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "{", "[" * 100_000, ""])
-def test_what_is_no_json_is_a_value_error(text):
+def test_invalid_json_is_value_error(text):
     with pytest.raises(ValueError):  # noqa: PT011 — json's own errors have no common words
         read_json(text)
 
 
 @given(st.text(), st.lists(st.integers(0, 50), max_size=5))
-def test_text_in_pieces_of_utf16_is_put_together(text, cuts):
+def test_text_in_utf16_pieces_is_joined(text, cuts):
     """Services that count in UTF-16 cut characters in half; both halves arrive, and neither is ever shown alone."""
     units = text.encode("utf-16-le", "surrogatepass")
     pieces = [piece.decode("utf-16-le", "surrogatepass") for piece in split_units(units, cuts)]
@@ -108,7 +108,7 @@ def split_units(units: bytes, cuts: list[int]) -> list[bytes]:
     return [units[a:b] for a, b in itertools.pairwise(places)]
 
 
-def test_half_a_character_at_the_end_becomes_a_mark():
+def test_half_character_at_end_is_marked():
     blocks = ContentBlocks()
     blocks.start("b", "text")
     assert blocks.add("b", "a\ud83d")[0].text == "a"

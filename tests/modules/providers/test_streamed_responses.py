@@ -34,7 +34,7 @@ from tests.modules.providers.services import (
 )
 
 
-async def test_an_answer_comes_in_pieces_and_then_whole(service, server):
+async def test_answer_arrives_in_pieces_then_whole(service, server):
     server.answers(service.answer(["Hello", ", ", "world"]))
     async with mounted(service, server) as opened:
         chunks = await chunks_of(opened.provider, ask())
@@ -52,7 +52,7 @@ async def test_an_answer_comes_in_pieces_and_then_whole(service, server):
     assert (server.last.method, server.last.path) == ("POST", service.path)
 
 
-async def test_calls_have_their_arguments_put_together_and_are_parsed_in_order(service, server):
+async def test_call_arguments_are_assembled_in_order(service, server):
     calls = [("c1", "look", arguments(path="a b", deep={"n": [1, 2]})), ("c2", "count", "{}")]
     server.answers(service.answer(["let me see"], calls))
     async with mounted(service, server) as opened:
@@ -75,7 +75,7 @@ async def test_integers_beyond_64_bits_stay_exact(service, server):
 
 
 @pytest.mark.parametrize("given_id", ["", "taken"])
-async def test_an_id_that_is_missing_or_taken_is_replaced(service, server, given_id):
+async def test_missing_or_duplicate_id_is_replaced(service, server, given_id):
     script = service.answer([], [(given_id, "look", "{}"), (given_id, "look", "{}")])
     request = conversation_with(
         ChatResponse(content=[ToolCallBlock(id="taken", name="look", input={})])
@@ -103,7 +103,7 @@ def conversation_with(response):
     )
 
 
-async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(service, server):
+async def test_sealed_thoughts_return_unchanged(service, server):
     script = service.answer(["so"], [("c1", "look", "{}")], ["deep ", "thought"])
     response = await response_of(service, server, script)
     await response_of(service, server, script, conversation_with(response))
@@ -133,7 +133,7 @@ async def test_thoughts_survive_with_their_seal_and_go_back_unchanged(service, s
         assert sent["messages"][1]["reasoning_content"] == "deep thought"
 
 
-async def test_usage_adds_up_and_has_a_price(service, server):
+async def test_usage_adds_up_and_has_price(service, server):
     usage = (await response_of(service, server, service.answer(["x"]))).usage
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (17, 7, 24)
     assert usage.cache_read_tokens == 5
@@ -149,7 +149,7 @@ async def test_usage_adds_up_and_has_a_price(service, server):
 TOKEN_COUNT = re.compile(rb'("\w*tokens": )\d+')
 
 
-async def test_usage_that_is_no_number_is_an_error_of_the_stream(service, server):
+async def test_non_numeric_usage_is_stream_error(service, server):
     pieces = [re.sub(rb"^[^\r]+\r\n|\r\n$", b"", piece) for piece in service.pieces(["one"])]
     broken = [TOKEN_COUNT.sub(rb'\1"many"', piece) for piece in pieces]
     assert broken != pieces
@@ -157,7 +157,7 @@ async def test_usage_that_is_no_number_is_an_error_of_the_stream(service, server
     assert "sent a malformed response" in str(error)
 
 
-async def test_a_body_of_several_gzip_members_is_no_wrong_answer(service, server):
+async def test_multi_member_gzip_body_is_not_wrong(service, server):
     """The HTTP client of the SDKs reads the first member only: the rest is missing, and that is an error."""
     pieces = [re.sub(rb"^[^\r]+\r\n|\r\n$", b"", piece) for piece in service.pieces(["one", "two"])]
     members = [gzip.compress(b"".join(pieces[:3])), gzip.compress(b"".join(pieces[3:]))]
@@ -165,7 +165,7 @@ async def test_a_body_of_several_gzip_members_is_no_wrong_answer(service, server
     await error_of(LLMError, service, server, head, chunk(b"".join(members)), END)
 
 
-async def test_an_unknown_model_has_no_price(server):
+async def test_unknown_model_has_no_price(server):
     body = {
         "type": "message",
         "id": "m",
@@ -178,7 +178,7 @@ async def test_an_unknown_model_has_no_price(server):
     assert (usage.cost_usd, usage.total_tokens) == (None, 2)
 
 
-async def test_request_and_response_are_emitted_with_the_documented_usage(service, server):
+async def test_request_and_response_events_have_usage(service, server):
     server.answers(service.answer(["x"]))
     async with mounted(service, server) as opened:
         await opened.provider.complete(ask())
@@ -194,7 +194,7 @@ async def test_request_and_response_are_emitted_with_the_documented_usage(servic
     assert "raw" not in after
 
 
-async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(service, server):
+async def test_raw_events_never_contain_key(service, server):
     server.answers(service.answer(["x"]))
     async with mounted(service, server, raw=True) as opened:
         await opened.provider.complete(ask())
@@ -204,7 +204,7 @@ async def test_a_flag_adds_what_went_over_the_wire_but_never_the_key(service, se
     assert KEY not in str(opened.recorder.events)
 
 
-async def test_the_key_is_sent_where_the_service_wants_it(service, server):
+async def test_key_is_sent_in_service_header(service, server):
     await response_of(service, server, service.answer(["x"]), extra_headers={"X-Mine": "yes"})
     headers = server.last.headers
     assert (headers.get("x-api-key") or headers.get("authorization")).removeprefix("Bearer ") == KEY
@@ -232,7 +232,7 @@ async def test_bytes_may_be_split_anywhere(service, server):
     assert (await response_of(service, server, script)).content[-1] == TextBlock(text="grüße…😀")
 
 
-async def test_the_models_of_the_service_are_listed(service, server):
+async def test_service_models_are_listed(service, server):
     listed = {
         "data": [
             {"id": "model-a", "display_name": "A", "max_input_tokens": 5, "max_tokens": 3},
@@ -246,7 +246,7 @@ async def test_the_models_of_the_service_are_listed(service, server):
     assert server.last.path.partition("?")[0] == "/v1/models"
 
 
-async def test_the_server_may_report_the_context_window(server):
+async def test_server_may_report_context_window(server):
     listed = [
         {"id": "a", "max_model_len": 111},
         {"id": "b", "meta": {"n_ctx": 222}},
@@ -259,7 +259,7 @@ async def test_the_server_may_report_the_context_window(server):
     assert [model.context_window for model in models] == [111, 222, 333, 333]
 
 
-async def test_a_limit_is_sent_only_where_it_must_be_or_was_given(service, server):
+async def test_token_limit_is_sent_only_when_needed(service, server):
     server.answers(service.answer(["x"]))
     names = ("max_tokens", "max_output_tokens", "max_completion_tokens")
     async with mounted(service, server) as opened:
@@ -274,7 +274,7 @@ async def test_a_limit_is_sent_only_where_it_must_be_or_was_given(service, serve
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"data": 3}'])
-async def test_without_the_services_list_the_known_models_are_named(service, server, body, caplog):
+async def test_known_models_replace_missing_list(service, server, body, caplog):
     server.answers([reply(body)])
     async with mounted(service, server) as opened:
         models = await opened.provider.list_models()
@@ -282,7 +282,7 @@ async def test_without_the_services_list_the_known_models_are_named(service, ser
     assert "could not be read" in caplog.text
 
 
-async def test_an_answer_may_come_whole(service, server):
+async def test_answer_may_arrive_whole(service, server):
     """Because the server does not stream."""
     bodies = {
         "/v1/messages": {

@@ -65,7 +65,7 @@ class Background:
 # ── the helper ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_block_closes_it_and_an_iterator_closes_itself_at_the_end():
+async def test_block_and_exhaustion_close_stream():
     blocked, bare = Exchange("a", "b"), Exchange("a", "b")
     streams = AnswerStreams()
 
@@ -88,7 +88,7 @@ async def test_nothing_happens_before_it_is_read():
     assert exchange.life == []
 
 
-async def test_it_is_closed_before_the_reader_sees_an_error():
+async def test_error_closes_stream_before_reader_sees_it():
     exchange = Exchange("a", error=StreamError("planned"))
     stream = AnswerStreams().stream(exchange.opened())
     assert (await anext(stream)).text == "a"
@@ -97,7 +97,7 @@ async def test_it_is_closed_before_the_reader_sees_an_error():
     assert exchange.life == ["open", "closed"]
 
 
-async def test_it_is_closed_before_a_cancellation_leaves_it():
+async def test_cancellation_closes_stream_before_leaving():
     exchange = Exchange("a", "…")
     stream = AnswerStreams().stream(exchange.opened())
 
@@ -117,7 +117,7 @@ async def test_it_is_closed_before_a_cancellation_leaves_it():
     assert [chunk async for chunk in stream] == []
 
 
-async def test_one_that_is_left_is_closed_by_a_background_task():
+async def test_abandoned_stream_closes_in_background():
     exchange = Exchange("a", "b")
     async with anyio.create_task_group() as group:
         background = Background(group)
@@ -135,7 +135,7 @@ async def test_one_that_is_left_is_closed_by_a_background_task():
 
 
 @pytest.mark.slow
-async def test_one_that_is_left_without_a_background_is_closed_with_the_provider():
+async def test_abandoned_stream_closes_with_provider():
     exchange, other = Exchange("a", "b"), Exchange("a", "b")
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -154,7 +154,7 @@ async def test_one_that_is_left_without_a_background_is_closed_with_the_provider
         assert (left, one.life) == (["open"], ["open", "closed"])
 
 
-async def test_one_that_another_thread_collects_starts_no_task_there():
+async def test_collection_in_other_thread_starts_no_task():
     exchange = Exchange("a", "b")
     started: list[str] = []
     streams = AnswerStreams(
@@ -170,7 +170,7 @@ async def test_one_that_another_thread_collects_starts_no_task_there():
     assert exchange.life == ["open", "closed"]
 
 
-async def test_closing_by_hand_is_closing_and_twice_is_once():
+async def test_manual_close_is_idempotent():
     exchange = Exchange("a", "b")
     async with aclosing(AnswerStreams().stream(exchange.opened())) as stream:
         await anext(stream)
@@ -178,7 +178,7 @@ async def test_closing_by_hand_is_closing_and_twice_is_once():
     assert exchange.life == ["open", "closed"]
 
 
-async def test_closing_by_hand_wakes_the_task_that_reads_it():
+async def test_manual_close_wakes_reading_task():
     exchange, errors = Exchange("a", "…"), list[Exception]()
     stream = AnswerStreams().stream(exchange.opened())
 
@@ -197,7 +197,7 @@ async def test_closing_by_hand_wakes_the_task_that_reads_it():
     assert "closed while it was read" in str(errors[0])
 
 
-async def test_a_stream_whose_reading_was_cut_off_does_not_look_like_a_whole_answer():
+async def test_interrupted_reading_is_not_whole_answer():
     exchange = Exchange("a", "…", "b")
     async with AnswerStreams().stream(exchange.opened()) as chunks:
         with anyio.CancelScope() as scope:
@@ -228,9 +228,7 @@ class Grouped:
 
 
 @pytest.mark.parametrize("is_left", [True, False])
-async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_was_left(
-    is_left, monkeypatch
-):
+async def test_recorded_stream_keeps_inner_block_state(is_left, monkeypatch):
     recording: Any = RecordingProvider.__new__(RecordingProvider)
     recording.inner, recording._streams = Grouped(), AnswerStreams()
     exchange = SimpleNamespace(finish=None, fail=None)
@@ -246,7 +244,7 @@ async def test_a_recorded_stream_leaves_the_block_of_the_other_provider_as_it_wa
     assert scope.cancelled_caught is not is_left
 
 
-async def test_it_is_read_once():
+async def test_stream_is_read_once():
     exchange = Exchange("a")
     stream = AnswerStreams().stream(exchange.opened())
     assert [chunk.text async for chunk in stream] == ["a"]
@@ -256,7 +254,7 @@ async def test_it_is_read_once():
             pass
 
 
-async def test_inside_its_block_it_may_be_read_by_its_own_name():
+async def test_stream_inside_block_is_readable_by_name():
     exchange = Exchange("a", "b")
     async with AnswerStreams().stream(exchange.opened()) as _:
         pass
@@ -270,7 +268,7 @@ async def test_inside_its_block_it_may_be_read_by_its_own_name():
 
 
 @pytest.mark.parametrize("name", SHORT)
-async def test_a_connection_that_is_left_half_way_is_closed_while_the_session_is_open(server, name):
+async def test_abandoned_connection_closes_during_session(server, name):
     service = SERVICES[name]
     server.answers([EVENT_STREAM, *service.pieces(["one", "two"])[:6], STALL])
 

@@ -54,7 +54,7 @@ async def messages_of(session: AmplifierSession) -> list[dict[str, Any]]:
     return messages
 
 
-async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
+async def test_turn_with_two_tools_ends_in_text(service, server, loop):
     server.answers(
         service.answer(
             ["I look."],
@@ -88,7 +88,7 @@ async def test_a_turn_with_two_tools_ends_in_words(service, server, loop):
         assert server.last.body["messages"][1]["content"][0]["signature"] == "c2lnbmVk"
 
 
-async def test_a_service_that_can_count_is_asked_before_anything_is_left_out(service, server, loop):
+async def test_counting_service_decides_before_compaction(service, server, loop):
     counts = {
         "/v1/messages": "/v1/messages/count_tokens",
         "/v1/responses": "/v1/responses/input_tokens",
@@ -119,7 +119,7 @@ async def test_a_service_that_can_count_is_asked_before_anything_is_left_out(ser
         assert all(f"m{number}: abc" in str(asked.body) for number in range(50))
 
 
-async def test_images_and_pdf_files_go_out_in_the_form_of_the_service(service, server, loop):
+async def test_images_and_pdfs_in_service_form(service, server, loop):
     server.answers(service.answer(["A cat."]))
     png, pdf = file(b"\x89PNG\r\n\x1a\n..", name="cat.png"), file(b"%PDF-1.7", name="cat.pdf")
     async with session_with(service, server, loop) as session:
@@ -159,9 +159,7 @@ async def test_images_and_pdf_files_go_out_in_the_form_of_the_service(service, s
     )
 
 
-async def test_a_document_on_the_web_goes_out_or_is_refused_with_the_name_of_the_provider(
-    service, server
-):
+async def test_web_document_is_sent_or_refused(service, server):
     server.answers(service.answer(["Read."]), service.answer(["Read."]))
     prompt: Prompt = [
         "Read",
@@ -180,7 +178,7 @@ async def test_a_document_on_the_web_goes_out_or_is_refused_with_the_name_of_the
     assert ("https://x/y.pdf" in str(server.last.body)) != is_chat
 
 
-async def test_an_embedder_sees_the_words_as_they_come(service, server):
+async def test_embedder_sees_streamed_text(service, server):
     server.answers(
         service.answer([], [("c1", "look", arguments(path="a"))]),
         service.answer(["It ", "is ", "done."]),
@@ -199,7 +197,7 @@ async def test_an_embedder_sees_the_words_as_they_come(service, server):
 
 
 @pytest.mark.parametrize("how", ["token", "scope"])
-async def test_a_stop_in_mid_stream_closes_the_connection(service, server, loop, how):
+async def test_stop_during_stream_closes_connection(service, server, loop, how):
     pieces = service.pieces(["one", "two"], thoughts=["hm"])
     server.answers([EVENT_STREAM, *pieces[:4], STALL])
     async with session_with(service, server, loop) as session:

@@ -69,7 +69,7 @@ def schema_sent(body: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_answer_becomes_a_value_of_the_type(kind, mode, server):
+async def test_answer_becomes_value_of_type(kind, mode, server):
     (result_type, given, expected), service = (
         kind,
         SERVICES["anthropic"],
@@ -87,7 +87,7 @@ async def test_answer_becomes_a_value_of_the_type(kind, mode, server):
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_answer_that_does_not_fit_is_corrected(mode, service, server):
+async def test_wrong_answer_is_corrected(mode, service, server):
     wrong, right = json.dumps({"x": "one", "y": 2}), json.dumps({"x": 1, "y": 2})
     if mode == "native":
         server.answers(service.answer([wrong]), service.answer([right]))
@@ -100,7 +100,7 @@ async def test_answer_that_does_not_fit_is_corrected(mode, service, server):
 
 
 @pytest.mark.parametrize("name", [name for name in SERVICES if name != "openai-responses"])
-async def test_partial_values_arrive_with_the_arguments_of_the_final_tool(name, server):
+async def test_partial_values_arrive_with_final_arguments(name, server):
     service = SERVICES[name]
     text = json.dumps({"name": "Paris", "people": 2_100_000})
     look = ("c0", "look", json.dumps({"name": "elsewhere", "people": 1}))

@@ -103,7 +103,7 @@ RESULT = Message(role="tool", tool_call_id="c1", name="look", content="found")
 # ── Anthropic ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_messages_opening_system_words_go_into_their_own_place_and_later_ones_stay():
+def test_messages_leading_system_text_is_separate():
     opening = [system("one"), system("two", "developer"), user("hi")]
     sent = body(
         "messages", *opening, assistant(TextBlock(text="hello")), system("by the way"), user("more")
@@ -116,7 +116,7 @@ def test_messages_opening_system_words_go_into_their_own_place_and_later_ones_st
     ]
 
 
-def test_messages_results_follow_their_call_and_come_first_in_their_turn():
+def test_messages_results_follow_call_first_in_turn():
     sent = body(
         "messages", user("go"), assistant(TextBlock(text="a"), CALL), system("note"), RESULT
     )
@@ -132,7 +132,7 @@ def test_messages_results_follow_their_call_and_come_first_in_their_turn():
     ]
 
 
-def test_messages_every_block_goes_over_as_it_is():
+def test_messages_blocks_are_passed_unchanged():
     document = {
         "type": "document",
         "source": {"type": "text", "data": "x", "media_type": "text/plain"},
@@ -156,7 +156,7 @@ def test_messages_every_block_goes_over_as_it_is():
     ]
 
 
-def test_messages_thoughts_that_the_service_would_refuse_are_left_out():
+def test_messages_refusable_thoughts_are_left_out():
     foreign = assistant(
         ThinkingBlock(thinking="hm"), ReasoningBlock(content=[], summary=[]), TextBlock(text="so")
     )
@@ -165,7 +165,7 @@ def test_messages_thoughts_that_the_service_would_refuse_are_left_out():
     ]
 
 
-def test_messages_a_result_may_hold_pictures_and_be_an_error():
+def test_messages_result_with_pictures_and_error():
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
     found = user(made(ToolResultBlock, tool_call_id="c1", output=parts, is_error=True))
     assert body("messages", user("go"), assistant(CALL), found)["messages"][2]["content"] == [
@@ -173,7 +173,7 @@ def test_messages_a_result_may_hold_pictures_and_be_an_error():
     ]
 
 
-def test_messages_turns_alternate_and_the_user_begins():
+def test_messages_turns_alternate_from_user():
     sent = body(
         "messages",
         assistant(TextBlock(text="a")),
@@ -251,7 +251,7 @@ def test_messages_formats_and_options():
         ("claude-opus-5-5", None, None, None),
     ],
 )
-def test_messages_an_effort_lets_the_model_think(model, effort, thinking, config):
+def test_messages_effort_enables_thinking(model, effort, thinking, config):
     request = ChatRequest(messages=[user("a")], reasoning_effort=effort, temperature=0.5)
     sent = encode(DIALECTS["messages"], request, model=model, max_tokens=10_000).body
     assert sent.get("thinking") == thinking
@@ -272,7 +272,7 @@ def test_messages_an_effort_lets_the_model_think(model, effort, thinking, config
         ),
     ],
 )
-def test_messages_the_plan_may_decide_about_thinking(config, effort, thinks):
+def test_messages_plan_decides_about_thinking(config, effort, thinks):
     wire_format = MessagesApi(AnthropicOptions(default_model=MODEL, **config))
     sent = encode(wire_format, ChatRequest(messages=[user("a")], reasoning_effort=effort)).body
     assert sent.get("thinking") == thinks
@@ -281,7 +281,7 @@ def test_messages_the_plan_may_decide_about_thinking(config, effort, thinks):
 @pytest.mark.parametrize(
     "options", [{"tool_choice": "required", "tools": [TOOL]}, {"max_output_tokens": 1500}]
 )
-def test_messages_thinking_that_is_impossible_is_left_out_and_reported(options):
+def test_messages_impossible_thinking_is_reported(options):
     request = ChatRequest(messages=[user("a")], reasoning_effort="high", **options)
     encoded = encode(DIALECTS["messages"], request)
     assert "thinking" not in encoded.body
@@ -289,7 +289,7 @@ def test_messages_thinking_that_is_impossible_is_left_out_and_reported(options):
     assert encoded.degradation.requested == "thinking"
 
 
-def test_messages_what_stays_the_same_is_marked_for_the_cache():
+def test_messages_stable_prefix_is_cached():
     wire_format = MessagesApi(AnthropicOptions(default_model=MODEL))
     request = ChatRequest(messages=[system("s"), user("a"), assistant(CALL), RESULT], tools=[TOOL])
     sent = encode(wire_format, request).body
@@ -304,7 +304,7 @@ def test_messages_what_stays_the_same_is_marked_for_the_cache():
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
-def test_messages_ids_of_other_makes_are_spelt_anew_and_stay_apart(one, other):
+def test_messages_foreign_ids_are_respelt_distinctly(one, other):
     assert all(c.isascii() and (c.isalnum() or c in "_-") for c in tool_use_id(one))
     assert (tool_use_id(one) == tool_use_id(other)) == (one == other)
 
@@ -321,7 +321,7 @@ def test_messages_ids_of_other_makes_are_spelt_anew_and_stay_apart(one, other):
         ("something-new", True, 1_000_000, 32_000),
     ],
 )
-def test_messages_what_is_known_of_models(model, adaptive, window, output):
+def test_messages_known_models(model, adaptive, window, output):
     known = ClaudeModels().look_up(model)
     assert (thinks_adaptively(model), known.context_window, known.max_output_tokens) == (
         adaptive,
@@ -333,7 +333,7 @@ def test_messages_what_is_known_of_models(model, adaptive, window, output):
 # ── OpenAI ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_chat_roles_stand_where_they_stood():
+def test_chat_roles_keep_their_places():
     hello = assistant(TextBlock(text="hello"), CALL)
     messages = [system("one"), user("hi"), system("two", "developer"), hello, RESULT]
     sent = body("chat", *messages)
@@ -358,7 +358,8 @@ def test_chat_roles_stand_where_they_stood():
     assert sent["max_completion_tokens"] == 4000
 
 
-def test_chat_pictures_go_to_the_user_and_those_of_tools_follow_the_results():
+def test_chat_pictures_go_to_user():
+    """Pictures of tools follow the results."""
     parts: Any = [{"type": "text", "text": "see"}, {"type": "image", "source": PNG}]
     calls = assistant(CALL, ToolCallBlock(id="c2", name="look", input={}))
     looked = user(TextBlock(text="x"), ImageBlock(source={"type": "url", "url": "https://e/x.png"}))
@@ -381,7 +382,7 @@ def test_chat_pictures_go_to_the_user_and_those_of_tools_follow_the_results():
     ]
 
 
-def test_chat_thoughts_go_back_only_where_they_came_from():
+def test_chat_thoughts_return_to_origin_only():
     own = assistant(
         made(ThinkingBlock, thinking="hm", reasoning_field="reasoning"), TextBlock(text="so")
     )
@@ -428,7 +429,7 @@ def test_chat_formats_and_options():
     }
 
 
-def test_responses_items_stand_where_they_stood():
+def test_responses_items_keep_their_places():
     thought = made(
         ReasoningBlock,
         content=[],
@@ -489,7 +490,7 @@ def test_responses_items_stand_where_they_stood():
     assert sent["include"] == ["reasoning.encrypted_content"]
 
 
-def test_responses_thoughts_without_a_seal_are_left_out():
+def test_responses_unsealed_thoughts_are_left_out():
     foreign = assistant(
         made(ReasoningBlock, content=[], summary=[], id="rs"),
         ThinkingBlock(thinking="t", signature="s"),
@@ -522,7 +523,7 @@ def test_responses_formats_and_options():
 
 
 @pytest.mark.parametrize("wire_format", ["messages", "chat", "responses"])
-def test_audio_in_a_result_becomes_a_note(wire_format):
+def test_audio_in_result_becomes_note(wire_format):
     parts: Any = [
         {"type": "audio", "source": {"type": "base64", "media_type": "audio/wav", "data": "aGkh"}}
     ]
@@ -533,7 +534,7 @@ def test_audio_in_a_result_becomes_a_note(wire_format):
 
 
 @pytest.mark.parametrize("wire_format", ["chat", "responses"])
-def test_an_image_without_a_source_is_refused(wire_format):
+def test_image_without_source_is_refused(wire_format):
     with pytest.raises(InvalidRequestError, match="neither url nor data"):
         body(wire_format, user(TextBlock(text="a"), ImageBlock(source={"type": "file"})))
 
@@ -541,7 +542,7 @@ def test_an_image_without_a_source_is_refused(wire_format):
 # ── all of them ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_without_its_result_gets_one():
+def test_call_without_result_gets_one():
     conversation = read_conversation([user("a"), assistant(CALL), user("b")])
     assert conversation.entries[2] == ToolResultEntry(
         "c1", [TextBlock(text=NO_RESULT)], is_error=True
@@ -549,7 +550,7 @@ def test_a_call_without_its_result_gets_one():
     assert conversation.repairs == [{"tool_call_id": "c1", "repair": "result was missing"}]
 
 
-def test_a_result_follows_its_call_and_is_the_only_one():
+def test_result_follows_call_exactly_once():
     conversation = read_conversation(
         [user("a"), RESULT, assistant(CALL), user("b"), result("c1", "again")]
     )
@@ -559,7 +560,7 @@ def test_a_result_follows_its_call_and_is_the_only_one():
     assert [repair["repair"] for repair in conversation.repairs] == ["second result left out"]
 
 
-def test_a_result_without_a_call_becomes_words():
+def test_result_without_call_becomes_text():
     conversation = read_conversation([user("a"), RESULT])
     assert [entry.role for entry in conversation.entries if isinstance(entry, MessageEntry)] == [
         "user",
@@ -570,7 +571,7 @@ def test_a_result_without_a_call_becomes_words():
     ]
 
 
-def test_calls_may_stand_beside_the_content():
+def test_calls_beside_content():
     ours = made(
         Message,
         role="assistant",
@@ -595,11 +596,12 @@ def test_calls_may_stand_beside_the_content():
 
 
 @pytest.mark.parametrize("given_", [None, 3, {}, {"type": 4}, []])
-def test_an_unreadable_tool_choice_is_none(given_):
+def test_unreadable_tool_choice_is_none(given_):
     assert read_tool_choice(given_) is None
 
 
-def test_parameters_of_the_plan_are_merged_in_and_null_takes_one_out():
+def test_plan_parameters_are_merged():
+    """A value of null removes a parameter."""
     merged = merge_params(
         {"a": 1, "b": {"c": 1, "d": 2}, "e": 3},
         {"a": 2, "b": {"c": None, "x": 4}, "e": None, "f": [1]},
@@ -615,7 +617,7 @@ def test_parameters_of_the_plan_are_merged_in_and_null_takes_one_out():
         ("chat", {"type": "custom", "custom": {"name": "search"}}),
     ],
 )
-def test_tools_of_the_service_are_offered_beside_those_of_the_agent(dialect, tool):
+def test_service_tools_join_agent_tools(dialect, tool):
     sent = body(dialect, user("a"), tools=[TOOL])
     assert merge_params(sent, {"tools": [tool]})["tools"] == [*sent["tools"], tool]
 
@@ -663,7 +665,7 @@ MESSAGES = st.lists(
 
 @settings(max_examples=50)
 @given(MESSAGES)
-def test_any_conversation_is_written_with_one_result_behind_every_call(messages):
+def test_every_call_gets_one_result(messages):
     request = ChatRequest(messages=messages)
     before = to_json(request)
     chat, responses, claude = (

@@ -100,7 +100,7 @@ def repository(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_places_that_programs_obey_are_asked_about(path: str, tmp_path: Path) -> None:
+def test_obeyed_places_are_asked_about(path: str, tmp_path: Path) -> None:
     root = os.path.realpath(tmp_path)
     assert PLACES.judge(f"{root}/{path}", root=root).verdict == "ask"
 
@@ -148,13 +148,13 @@ def test_own_environment_is_refused() -> None:
     assert os.path.realpath(sys.prefix) in own_places()
 
 
-def test_name_above_the_root_protects_nothing(tmp_path: Path) -> None:
+def test_name_above_root_protects_nothing(tmp_path: Path) -> None:
     root = os.path.realpath(tmp_path) + "/.cursor/worktrees/x"
     assert PLACES.judge(f"{root}/a.py", root=root).verdict == "none"
     assert PLACES.judge(f"{root}/a.py").verdict == "ask"
 
 
-def test_bare_layout_is_protected_when_it_becomes_one(tmp_path: Path) -> None:
+def test_bare_layout_is_protected_once_complete(tmp_path: Path) -> None:
     root = os.path.realpath(tmp_path)
     bare = Path(root, "fixtures")
     (bare / "objects").mkdir(parents=True)
@@ -167,9 +167,7 @@ def test_bare_layout_is_protected_when_it_becomes_one(tmp_path: Path) -> None:
     assert PLACES.judge(f"{bare}/config", root=root).verdict == "ask"
 
 
-def test_real_bare_repository_and_separate_git_folder_are_protected(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_bare_repository_and_separate_git_folder(tmp_path: Path, repository: Path) -> None:
     root = os.path.realpath(tmp_path)
     git(tmp_path, "init", "-q", "--bare", "x")
     git(tmp_path, "init", "-q", "--separate-git-dir", f"{root}/data", "tree")
@@ -187,7 +185,7 @@ def test_real_bare_repository_and_separate_git_folder_are_protected(
     assert f"{root}/project/.git" in existing(f"{root}/second")
 
 
-def test_what_the_configuration_of_a_repository_names_is_protected(repository: Path) -> None:
+def test_places_named_by_git_configuration(repository: Path) -> None:
     for name in ("tools/hooks/x", "filter.sh", "more.config", "src/a.py"):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).touch()
@@ -230,7 +228,7 @@ def test_existing_places_are_found_at_any_depth(repository: Path) -> None:
     }
 
 
-def test_fifo_in_the_place_of_a_configuration_is_not_waited_for(repository: Path) -> None:
+def test_fifo_instead_of_configuration_is_not_awaited(repository: Path) -> None:
     (repository / ".git" / "config").unlink()
     os.mkfifo(repository / ".git" / "config")
     os.mkfifo(repository / ".git" / "commondir")
@@ -342,9 +340,7 @@ def prepare(repository: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["ask", "edits", "full"])
 @pytest.mark.parametrize("path", ATTACKS)
-async def test_protected_place_is_asked_about_in_every_mode(
-    repository: Path, mode: str, path: str
-) -> None:
+async def test_protected_place_asks_in_every_mode(repository: Path, mode: str, path: str) -> None:
     prepare(repository)
     before, place = snapshot(repository), real(repository / path)
     person = Person()
@@ -356,7 +352,7 @@ async def test_protected_place_is_asked_about_in_every_mode(
 
 @pytest.mark.parametrize("mode", ["full", None])
 @pytest.mark.parametrize("path", ATTACKS)
-async def test_protected_place_is_refused_where_no_one_can_be_asked(
+async def test_protected_place_without_answerer_is_refused(
     repository: Path, mode: str | None, path: str
 ) -> None:
     prepare(repository)
@@ -367,7 +363,7 @@ async def test_protected_place_is_refused_where_no_one_can_be_asked(
 
 
 @pytest.mark.parametrize("mode", ["full", None])
-async def test_protected_place_is_changed_after_one_yes(repository: Path, mode: str | None) -> None:
+async def test_protected_place_changes_after_yes(repository: Path, mode: str | None) -> None:
     prepare(repository)
     person = Person("Allow once")
     edit = (
@@ -381,7 +377,7 @@ async def test_protected_place_is_changed_after_one_yes(repository: Path, mode: 
 
 
 @pytest.mark.parametrize("mode", ["ask", "full", None])
-async def test_own_environment_is_refused_without_a_question(mode: str | None) -> None:
+async def test_own_environment_is_refused_without_question(mode: str | None) -> None:
     person = Person("Allow once")
     target = Path(sys.prefix) / "amplifier-test.pth"
     try:
@@ -395,7 +391,7 @@ async def test_own_environment_is_refused_without_a_question(mode: str | None) -
     assert person.questions == []
 
 
-async def test_ordinary_files_need_no_question_in_mode_full(repository: Path) -> None:
+async def test_full_mode_asks_about_no_ordinary_files(repository: Path) -> None:
     person = Person()
     made = plan(write("src/a.py"), write(".gitignore"), write(".github/workflows/ci.yml"))
     await run(repository, made, person)
@@ -403,7 +399,7 @@ async def test_ordinary_files_need_no_question_in_mode_full(repository: Path) ->
     assert (repository / ".github" / "workflows" / "ci.yml").exists()
 
 
-async def test_plan_allows_a_place(repository: Path) -> None:
+async def test_plan_allows_place(repository: Path) -> None:
     person = Person()
     await run(
         repository, plan(write(".vscode/a.json"), protected_places={"allow": [".vscode"]}), person
@@ -412,7 +408,7 @@ async def test_plan_allows_a_place(repository: Path) -> None:
     assert (repository / ".vscode" / "a.json").exists()
 
 
-async def test_allow_rule_opens_a_place_only_if_it_names_it(repository: Path) -> None:
+async def test_allow_rule_must_name_place(repository: Path) -> None:
     for pattern, asked in (
         (".vscode/**", 1),
         (".vscode/a.json", 0),
@@ -427,7 +423,7 @@ async def test_allow_rule_opens_a_place_only_if_it_names_it(repository: Path) ->
         assert len(person.questions) == asked, pattern
 
 
-async def test_place_that_changed_after_the_judgement_is_refused(repository: Path) -> None:
+async def test_place_changed_after_approval_is_refused(repository: Path) -> None:
     """A link is turned from a harmless file to git's configuration after the hooks have decided."""
     (repository / "notes").mkdir()
     (repository / "link").symlink_to("notes")
@@ -453,9 +449,7 @@ async def test_place_that_changed_after_the_judgement_is_refused(repository: Pat
         (repository / "link").symlink_to("notes")
 
 
-async def test_folder_that_is_moved_to_a_protected_name_is_not_written(
-    repository: Path, monkeypatch
-) -> None:
+async def test_folder_moved_to_protected_name_is_unwritten(repository: Path, monkeypatch) -> None:
     """A command moves it between the check and the moment the file gets its name."""
     (repository / "conf").mkdir()
     synced = os.fsync
@@ -471,7 +465,7 @@ async def test_folder_that_is_moved_to_a_protected_name_is_not_written(
     assert list((repository / ".vscode").iterdir()) == []
 
 
-async def test_editor_is_not_given_a_protected_file(repository: Path) -> None:
+async def test_editor_gets_no_protected_file(repository: Path) -> None:
     written: list[str] = []
 
     class Editor:

@@ -42,7 +42,7 @@ key
 """
 
 
-def test_configuration_is_read_as_git_does() -> None:
+def test_configuration_is_read_like_git() -> None:
     command = ["git", "config", "--file", "-", "-z", "--list"]
     for text in (CONFIGURATION, CONFIGURATION.replace("\n", "\r\n")):
         done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
@@ -97,7 +97,7 @@ LED = {
 
 
 @pytest.mark.parametrize(("script", "path"), LED.values(), ids=LED)
-def test_what_is_led_to_is_protected(script: str, path: str, tmp_path: Path) -> None:
+def test_referenced_place_is_protected(script: str, path: str, tmp_path: Path) -> None:
     root = os.path.realpath(tmp_path)
     assert outside(f"git init -q . && {{ {script}; }}", tmp_path).returncode == 0
     places = ProtectedPlaces()
@@ -105,7 +105,7 @@ def test_what_is_led_to_is_protected(script: str, path: str, tmp_path: Path) -> 
     assert places.judge(f"{root}/src/a.py", root=root).verdict == "none"
 
 
-def test_a_repository_above_the_folder_protects_in_it(tmp_path: Path) -> None:
+def test_repository_above_folder_protects_inside(tmp_path: Path) -> None:
     root = f"{os.path.realpath(tmp_path)}/sub"
     outside(
         "git init -q .; mkdir sub; git config core.hooksPath sub; git config core.editor 'sh sub/ed'",
@@ -118,7 +118,7 @@ def test_a_repository_above_the_folder_protects_in_it(tmp_path: Path) -> None:
     assert verdicts == ["ask", "ask", "none"]
 
 
-def test_what_is_led_to_changes_with_its_leader(tmp_path: Path) -> None:
+def test_referenced_place_follows_its_reference(tmp_path: Path) -> None:
     """The configuration is in a folder that did not change."""
     root = os.path.realpath(tmp_path)
     outside("git init -q .; git config core.editor ./a", tmp_path)
@@ -140,7 +140,8 @@ def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Plac
     return PlaceFinder(BashOptions(), f"{os.path.realpath(tmp_path)}/work", ProtectedPlaces())
 
 
-def test_the_first_repositories_are_mounted_and_those_of_commands_are_not(tmp_path, monkeypatch):
+def test_first_repositories_are_mounted(tmp_path, monkeypatch):
+    """Those that commands made are not."""
     found = finder(tmp_path, monkeypatch, "git init -q .; git init -q deep/down/here")
     workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
     before = found.look(workspace)
@@ -184,7 +185,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_folder_that_cannot_be_listed_is_opened_again() -> None:
+def test_unlistable_folder_is_opened_again() -> None:
     """Its names can be used by whoever knows them, so it could hide a repository."""
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
@@ -239,7 +240,7 @@ _SLOW = ("the 51st repository", "sixty empty ones")
         for name, each in COMMANDS.items()
     ],
 )
-async def test_a_command_plants_nothing_that_a_person_runs(
+async def test_command_plants_nothing_that_runs(
     script: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = tmp_path / "ran"
@@ -291,9 +292,7 @@ class Asked:
 
 @sandboxed
 @pytest.mark.parametrize("answer", ["Keep", "Leave aside", None])
-async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(
-    answer, tmp_path, monkeypatch
-):
+async def test_files_obeyed_elsewhere_wait_for_consent(answer, tmp_path, monkeypatch):
     desk = await opened(tmp_path, monkeypatch)
     # The rules about commands are no answer to this question.
     desk.coordinator.register_capability("approval.lets_pass", lambda tool, given: True)
@@ -320,7 +319,7 @@ async def test_what_other_programs_obey_stays_aside_until_it_is_allowed(
 
 
 @sandboxed
-async def test_places_of_the_repository_come_with_a_work_tree_and_a_clone(tmp_path, monkeypatch):
+async def test_work_tree_and_clone_keep_places(tmp_path, monkeypatch):
     """They say what they said before, and what a command made can be removed again."""
     desk = await opened(tmp_path, monkeypatch)
     outside(

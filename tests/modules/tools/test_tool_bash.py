@@ -30,14 +30,15 @@ async def opened(folder: Path | None = None, **config: Any) -> Desk:
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_timeout_above_the_most_is_a_config_problem_and_a_lower_most_lowers_the_default():
+async def test_timeout_options_respect_maximum():
+    """A default above the maximum is an error, and a lower maximum lowers the default."""
     with pytest.raises(PlanError, match=r"\$\.timeout: expected at most max_timeout, 5, got 10"):
         await opened(timeout=10, max_timeout=5)
     desk = await opened(max_timeout=0.2)
     assert (await desk.fail("bash", command="sleep 60"))[0] == "Timeout"
 
 
-async def test_without_any_bash_the_module_says_what_to_configure(monkeypatch):
+async def test_missing_bash_names_configuration(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ModuleLoadError, match="name a shell in its config as 'shell'"):
         await opened()
@@ -48,7 +49,7 @@ async def test_without_any_bash_the_module_says_what_to_configure(monkeypatch):
 # ── what a command is ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_output_errors_and_exit_code_come_back_apart():
+async def test_output_errors_and_exit_code_are_separate():
     desk = await opened()
     assert await desk.get("bash", command="echo out; echo err >&2") == {
         "stdout": "out\n",
@@ -65,9 +66,7 @@ async def test_output_errors_and_exit_code_come_back_apart():
         ("echo half; kill -SEGV $$", -11, "Signal", "ended by SIGSEGV"),
     ],
 )
-async def test_a_command_that_fails_is_a_failure_that_keeps_its_output(
-    command, code, kind, message
-):
+async def test_failing_command_keeps_output(command, code, kind, message):
     desk = await opened()
     result = await desk.call("bash", command=command)
     assert not result.success
@@ -77,23 +76,21 @@ async def test_a_command_that_fails_is_a_failure_that_keeps_its_output(
 
 
 @pytest.mark.parametrize("command", ["-c 'echo no'", "--version", "-", "--", "-x; echo x"])
-async def test_a_command_is_never_taken_for_an_option(command):
+async def test_command_is_never_option(command):
     desk = await opened()
     result = await desk.call("bash", command=command)
     assert "command not found" in result.output["stderr"] or result.output["returncode"] == 127
     assert "GNU bash" not in result.output["stdout"]
 
 
-async def test_every_command_has_a_new_shell_without_terminal_and_input(tmp_path):
+async def test_commands_have_fresh_shells_without_terminal(tmp_path):
     desk = await opened(tmp_path)
     await desk.get("bash", command="cd /; export LEFT=1; alias x=y")
     output = await desk.get("bash", command='pwd; echo "[$LEFT]"; cat; tty; ps -o tty= -p $$')
     assert output["stdout"].split() == [str(tmp_path.resolve()), "[]", "not", "a", "tty", "?"]
 
 
-async def test_no_file_of_the_user_or_of_the_folder_is_run_before_the_command(
-    tmp_path, monkeypatch
-):
+async def test_startup_files_are_not_run(tmp_path, monkeypatch):
     for name in (".bashrc", ".bash_profile", ".profile", "evil"):
         (tmp_path / name).write_text("echo evil\n")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -104,9 +101,7 @@ async def test_no_file_of_the_user_or_of_the_folder_is_run_before_the_command(
     assert (await desk.get("bash", command="echo good"))["stdout"] == "good\n"
 
 
-async def test_commands_run_in_the_sessions_working_directory_even_when_it_moves(
-    tmp_path, monkeypatch
-):
+async def test_commands_follow_session_working_directory(tmp_path, monkeypatch):
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "one")
@@ -144,7 +139,7 @@ SECRETS = (
 )
 
 
-async def test_no_variable_leaks_into_a_command_that_nobody_asked_for(monkeypatch):
+async def test_unrequested_variables_do_not_leak(monkeypatch):
     for name in SECRETS:
         monkeypatch.setenv(name, "canary")
     desk = await opened()
@@ -158,7 +153,7 @@ async def test_no_variable_leaks_into_a_command_that_nobody_asked_for(monkeypatc
     assert names <= {*PASSED_ON, "PWD", "OLDPWD", "SHLVL", "_", "GIT_CONFIG_SYSTEM"}
 
 
-async def test_the_plan_passes_on_and_sets_what_commands_need(monkeypatch):
+async def test_plan_sets_variables_of_commands(monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", "wanted")
     monkeypatch.setenv("LANG", "C")
     monkeypatch.delenv("TERM", raising=False)
@@ -170,7 +165,7 @@ async def test_the_plan_passes_on_and_sets_what_commands_need(monkeypatch):
 # ── output ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_of_long_output_the_beginning_and_the_end_are_kept_and_the_rest_is_counted():
+async def test_long_output_keeps_both_ends():
     desk = await opened(max_output_bytes=1000)
     output = await desk.get("bash", command="seq 1 100000; seq 1 10 >&2")
     total = len("".join(f"{n}\n" for n in range(1, 100001)))
@@ -195,13 +190,13 @@ async def test_of_long_output_the_beginning_and_the_end_are_kept_and_the_rest_is
         (r"printf '\r\n\t'", "\r\n\t"),
     ],
 )
-async def test_any_bytes_are_text_that_json_can_say(command, expected):
+async def test_any_bytes_become_json_text(command, expected):
     desk = await opened()
     assert (await desk.get("bash", command=command))["stdout"] == expected
 
 
 @given(chunks=st.lists(st.binary(max_size=40), max_size=12), limit=st.integers(2, 60))
-def test_a_capture_keeps_both_ends_of_any_stream_within_its_limit(chunks, limit):
+def test_capture_keeps_both_ends_within_limit(chunks, limit):
     capture, whole = Capture(limit), b"".join(chunks)
     for chunk in chunks:
         capture.add(chunk)
@@ -222,7 +217,7 @@ def test_a_capture_keeps_both_ends_of_any_stream_within_its_limit(chunks, limit)
 
 
 @pytest.mark.slow
-def test_400_mb_of_output_fit_into_little_memory():
+def test_huge_output_fits_little_memory():
     program = """
     import resource
     from amplifier.modules.tools import bash as tool_bash
@@ -258,7 +253,7 @@ ENOUGH_TIME_TO_START = (1, 10, 60)
 """Seconds until a deadline that is to find a command at work; each but the last may be too short on a busy machine."""
 
 
-async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
+async def test_timed_out_command_keeps_output():
     desk = await opened()
     for seconds in ENOUGH_TIME_TO_START:
         result = await desk.call(
@@ -273,7 +268,7 @@ async def test_a_command_whose_time_is_up_is_ended_and_what_it_said_is_kept():
             break
 
 
-async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
+async def test_timed_out_command_may_clean_up(tmp_path):
     command = "trap 'echo tidy; touch tidied; exit 0' TERM; touch started; sleep 600 & wait"
     for seconds in ENOUGH_TIME_TO_START:
         desk = await opened(tmp_path, timeout=seconds, kill_grace=60)
@@ -286,7 +281,7 @@ async def test_a_command_may_tidy_up_when_its_time_is_up(tmp_path):
             break
 
 
-async def test_a_command_that_refuses_to_end_is_killed():
+async def test_stubborn_command_is_killed():
     desk = await opened(timeout=0.3, kill_grace=0.1)
     with anyio.fail_after(60):
         kind, _ = await desk.fail(
@@ -295,7 +290,7 @@ async def test_a_command_that_refuses_to_end_is_killed():
     assert kind == "Timeout"
 
 
-async def test_output_that_comes_just_after_the_shell_has_ended_is_not_lost():
+async def test_output_after_shell_end_is_kept():
     desk = await opened()
     for _ in range(5):
         output = await desk.get("bash", command="exec > >(sed s/x/y/); echo x")
@@ -303,7 +298,7 @@ async def test_output_that_comes_just_after_the_shell_has_ended_is_not_lost():
         assert "note" not in output
 
 
-async def test_a_closed_session_has_ended_commands_that_ran_beside_its_turns():
+async def test_closed_session_ends_background_commands():
     desk = await opened()
     async with anyio.create_task_group() as group:
         results = []
@@ -326,7 +321,7 @@ async def test_a_closed_session_has_ended_commands_that_ran_beside_its_turns():
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_parallel_commands_do_not_mix_and_are_bounded_in_number(tmp_path):
+async def test_parallel_commands_are_separate_and_bounded(tmp_path):
     desk = await opened(tmp_path, max_parallel=3)
     outputs: dict[int, str] = {}
 
@@ -344,7 +339,7 @@ async def test_parallel_commands_do_not_mix_and_are_bounded_in_number(tmp_path):
     assert max(int(words[0]) for words in lines.values()) <= 3
 
 
-def test_commands_run_in_an_event_loop_outside_the_main_thread():
+def test_commands_outside_main_thread():
     outputs: list[Any] = []
 
     async def main() -> None:
@@ -363,7 +358,7 @@ def test_commands_run_in_an_event_loop_outside_the_main_thread():
     assert outputs == ["thread\n", "thread\n"]
 
 
-async def test_the_event_loop_goes_on_while_a_command_floods():
+async def test_event_loop_runs_during_output_flood():
     desk = await opened()
     gaps = []
     async with anyio.create_task_group() as group:
@@ -381,7 +376,7 @@ async def test_the_event_loop_goes_on_while_a_command_floods():
     assert len(gaps) >= 2  # the loop was not blocked for the whole time
 
 
-async def test_a_failure_is_logged_without_the_environment(caplog):
+async def test_failure_is_logged_without_environment(caplog):
     caplog.set_level("INFO")
     desk = await opened(env={"TOKEN": "canary"})
     refused = await desk.fail("bash", command="echo \ud800 $TOKEN")

@@ -141,7 +141,7 @@ async def test_daily_work(name: str, command: str, desk: Desk) -> None:
     assert checked.returncode == 0, checked
 
 
-async def test_commits_are_of_the_user(desk: Desk) -> None:
+async def test_commits_belong_to_user(desk: Desk) -> None:
     await desk.run("git commit -q --allow-empty -m two")
     seen = outside("git log -1 --format='%an <%ae>'", desk.folder).stdout
     assert seen == "Ada <ada@example.org>\n"
@@ -177,16 +177,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("command", "reason"), REFUSED.values(), ids=REFUSED)
-async def test_a_call_that_needs_a_program_is_refused(
-    command: str, reason: str, desk: Desk
-) -> None:
+async def test_call_needing_program_is_refused(command: str, reason: str, desk: Desk) -> None:
     output = await desk.fail(command)
     assert reason in output["stderr"]
     assert "ask the user to run it in a terminal" in output["stderr"]
     assert list(desk.folder.rglob("ran")) == []
 
 
-async def test_a_filter_fails_and_stores_nothing(desk: Desk) -> None:
+async def test_filter_fails_and_stores_nothing(desk: Desk) -> None:
     """git would store the raw content with exit code 0 if the filter was only left out."""
     (desk.folder / ".gitattributes").write_text("*.bin filter=ours\n")
     outside("git config filter.ours.clean 'tr a-z A-Z'", desk.folder)
@@ -196,7 +194,7 @@ async def test_a_filter_fails_and_stores_nothing(desk: Desk) -> None:
 
 
 @in_bubblewrap
-async def test_without_a_profile_the_result_says_why_a_commit_failed(tmp_path, monkeypatch):
+async def test_failed_commit_without_profile_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(
         _confinement,
         "open_git_profile",
@@ -219,7 +217,7 @@ def add_hook(folder: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-async def test_a_hook_checks_and_changes_the_commit(desk: Desk) -> None:
+async def test_hook_checks_and_changes_commit(desk: Desk) -> None:
     add_hook(desk.folder, "pre-commit", "sed -i s/bad/good/ file && git add file && git stash list")
     await desk.run("echo bad > file && git commit -q -am two")
     assert outside("git show HEAD:file", desk.folder).stdout == "good\n"
@@ -231,7 +229,7 @@ async def test_a_hook_checks_and_changes_the_commit(desk: Desk) -> None:
     await desk.run("git commit -q --allow-empty --no-verify -m three")
 
 
-async def test_a_hook_changes_and_refuses_messages(desk: Desk) -> None:
+async def test_hook_changes_and_refuses_messages(desk: Desk) -> None:
     add_hook(desk.folder, "commit-msg", 'grep -q bad "$1" && exit 1; echo "Signed" >> "$1"')
     await desk.run("git commit -q --allow-empty -m two")
     assert outside("git log -1 --format=%B", desk.folder).stdout.split() == ["two", "Signed"]
@@ -249,9 +247,7 @@ LEFT_BEHIND = {
 
 
 @pytest.mark.parametrize("script", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
-async def test_a_message_that_a_hook_left_is_read_as_a_file_only(
-    script: str, desk: Desk, tmp_path: Path
-) -> None:
+async def test_message_from_hook_is_plain_file(script: str, desk: Desk, tmp_path: Path) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
     add_hook(desk.folder, "commit-msg", script.replace("{secret}", str(secret)))
@@ -263,9 +259,7 @@ async def test_a_message_that_a_hook_left_is_read_as_a_file_only(
 @pytest.mark.parametrize(
     "script", ["ln -sf {secret} $i", "rm $i; mkfifo $i", "d=${i%/index}; rm -r $d; ln -s /dev $d"]
 )
-async def test_an_index_that_a_hook_left_is_read_as_a_file_only(
-    script: str, desk: Desk, tmp_path: Path
-) -> None:
+async def test_index_from_hook_is_plain_file(script: str, desk: Desk, tmp_path: Path) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
     outside("git worktree add -q tree -b t", desk.folder)
@@ -276,9 +270,7 @@ async def test_an_index_that_a_hook_left_is_read_as_a_file_only(
     assert outside("git log --format=%B t", desk.folder).stdout.split() == ["one"]
 
 
-async def test_a_hook_runs_in_the_sandbox_without_the_repository(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_hook_runs_sandboxed_without_repository(desk: Desk, tmp_path: Path) -> None:
     secret = tmp_path / "home" / "secret"
     secret.write_text("CANARY")
     add_hook(
@@ -345,7 +337,7 @@ LOOKING = (
 
 
 @pytest.mark.parametrize(("name", "command"), ATTACKS.items(), ids=ATTACKS)
-async def test_an_attack_leaves_nothing_that_git_runs(
+async def test_attack_leaves_nothing_git_runs(
     name: str, command: str, desk: Desk, tmp_path: Path
 ) -> None:
     """A person has a prompt with git's state in each folder, and commits there."""
@@ -366,7 +358,7 @@ async def test_an_attack_leaves_nothing_that_git_runs(
             assert not marker.exists(), folder
 
 
-async def test_what_was_taken_out_is_named_for_model_and_user(desk: Desk) -> None:
+async def test_removed_parts_are_named(desk: Desk) -> None:
     output = await desk.run(
         "git init -q sub; git -C sub config core.fsmonitor ./evil; git -C sub config user.name x"
     )
@@ -378,7 +370,7 @@ async def test_what_was_taken_out_is_named_for_model_and_user(desk: Desk) -> Non
     assert (await desk.run("true")).get("protected") is None
 
 
-async def test_settings_of_the_user_stay(desk: Desk) -> None:
+async def test_user_settings_stay(desk: Desk) -> None:
     outside(
         "git config alias.lg 'log --oneline'; git config core.editor my-editor; git config credential.helper x",
         desk.folder,
@@ -418,7 +410,7 @@ def listening(folder: Path) -> Iterator[str]:
             server.kill()
 
 
-async def test_a_socket_of_another_network_namespace_is_covered(desk: Desk) -> None:
+async def test_socket_of_foreign_network_namespace_is_covered(desk: Desk) -> None:
     (desk.folder / "mounted").mkdir()
     with listening(desk.folder / "mounted") as address:
         assert address not in await anyio.Path("/proc/net/unix").read_text()
@@ -429,7 +421,7 @@ async def test_a_socket_of_another_network_namespace_is_covered(desk: Desk) -> N
     assert "reached" not in result.output["stdout"], result
 
 
-async def test_no_file_gets_the_setuid_bit(desk: Desk) -> None:
+async def test_files_get_no_setuid_bit(desk: Desk) -> None:
     tries = [
         "cp /bin/true t; chmod u+s t",
         "cp /bin/true t; chmod 4755 t",
@@ -460,7 +452,7 @@ async def test_files_in_memory_count(tmp_path, monkeypatch):
 
 
 @in_bubblewrap
-async def test_the_home_on_the_search_path_is_not_shown(tmp_path, monkeypatch):
+async def test_home_on_search_path_is_hidden(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "secret").write_text("CANARY")
     (tmp_path / "work").mkdir()
@@ -511,16 +503,16 @@ HARMFUL = [
 
 
 @pytest.mark.parametrize(("key", "value"), HARMLESS)
-def test_a_harmless_setting(key: str, value: str) -> None:
+def test_harmless_setting(key: str, value: str) -> None:
     assert is_harmless(key, value)
 
 
 @pytest.mark.parametrize(("key", "value"), HARMFUL)
-def test_a_setting_that_may_name_a_program(key: str, value: str) -> None:
+def test_setting_naming_program(key: str, value: str) -> None:
     assert not is_harmless(key, value)
 
 
-def test_a_plain_repository_has_no_findings(tmp_path: Path) -> None:
+def test_plain_repository_has_no_findings(tmp_path: Path) -> None:
     outside(
         "git init -q . && git commit -q --allow-empty -m x && git worktree add -q t && git clone -q . c",
         tmp_path,
@@ -529,7 +521,7 @@ def test_a_plain_repository_has_no_findings(tmp_path: Path) -> None:
     assert findings(f"{tmp_path}/c/.git") == []
 
 
-def test_a_submodule_has_no_findings(tmp_path: Path) -> None:
+def test_submodule_has_no_findings(tmp_path: Path) -> None:
     made = outside(
         "git init -q lib && git -C lib commit -q --allow-empty -m x && git init -q top && cd top"
         " && git -c protocol.file.allow=always submodule --quiet add ../lib lib",
@@ -567,9 +559,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize(("script", "place"), PLANTED.values(), ids=PLANTED)
-def test_what_leads_git_elsewhere_is_found_and_taken_out(
-    script: str, place: str, tmp_path: Path
-) -> None:
+def test_redirections_of_git_are_removed(script: str, place: str, tmp_path: Path) -> None:
     for name in ("victim", "r"):
         (tmp_path / name).mkdir()
     outside("git init -q . && " + script.replace("{tmp}", str(tmp_path)), tmp_path / "r")
@@ -580,7 +570,7 @@ def test_what_leads_git_elsewhere_is_found_and_taken_out(
     assert findings(git) == []
 
 
-def test_another_content_of_a_hook_is_another_finding(tmp_path: Path) -> None:
+def test_changed_hook_is_new_finding(tmp_path: Path) -> None:
     outside("git init -q .", tmp_path)
     add_hook(tmp_path, "pre-commit", "exit 0")
     before = findings(f"{tmp_path}/.git")
@@ -588,7 +578,7 @@ def test_another_content_of_a_hook_is_another_finding(tmp_path: Path) -> None:
     assert findings(f"{tmp_path}/.git") != before
 
 
-def test_taking_out_keeps_what_was_taken_out_before(tmp_path: Path) -> None:
+def test_removal_keeps_earlier_removals(tmp_path: Path) -> None:
     outside(
         "git init -q . && mkdir .git/config.amplifier-aside && git config core.fsmonitor x",
         tmp_path,
@@ -599,7 +589,7 @@ def test_taking_out_keeps_what_was_taken_out_before(tmp_path: Path) -> None:
     assert "fsmonitor" in aside.read_text()
 
 
-def test_a_file_with_another_name_gets_its_own_content(tmp_path: Path) -> None:
+def test_renamed_file_gets_own_content(tmp_path: Path) -> None:
     outside(
         "git init -q . && ln .git/config cfg && git init -q s && ln s/.git/hooks/pre-commit.sample h",
         tmp_path,
@@ -615,7 +605,7 @@ def test_a_file_with_another_name_gets_its_own_content(tmp_path: Path) -> None:
     assert "pre-commit.sample: is a file of its own now" in note
 
 
-def test_a_pointer_is_read_as_git_does(tmp_path: Path) -> None:
+def test_pointer_is_read_like_git(tmp_path: Path) -> None:
     assert pointer_target("gitdir: a \r\n") == "a "
     assert pointer_target("x gitdir: a") == ""
     assert pointer_target("gitdir: a\0b") == "a"
@@ -629,7 +619,7 @@ def test_a_pointer_is_read_as_git_does(tmp_path: Path) -> None:
         "git reflog show -1 --format='touch ran' --output=.git/hooks/pre-commit",
     ],
 )
-async def test_no_call_changes_a_hook(command: str, desk: Desk) -> None:
+async def test_call_changes_no_hook(command: str, desk: Desk) -> None:
     add_hook(desk.folder, "pre-commit", "exit 0")
     before = (desk.folder / ".git/hooks/pre-commit").read_text()
     await run(
@@ -640,7 +630,7 @@ async def test_no_call_changes_a_hook(command: str, desk: Desk) -> None:
     assert os.access(desk.folder / ".git/hooks/pre-commit", os.X_OK)
 
 
-def test_taking_out_follows_no_link(tmp_path: Path) -> None:
+def test_removal_follows_no_link(tmp_path: Path) -> None:
     """Another command may replace a folder on the way by a link."""
     outside("git init -q . && git config core.fsmonitor x", tmp_path)
     found = findings(f"{tmp_path}/.git")
@@ -710,7 +700,7 @@ A_DAY: list[tuple[str, dict[str, str]]] = [
 # Each of these calls has a test of its own above.
 @pytest.mark.slow
 @in_bubblewrap
-async def test_an_agent_works_with_git_without_a_question(
+async def test_agent_uses_git_without_questions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It clones, branches, edits, commits with a hook, rebases, stashes and uses a worktree in mode ``full``."""

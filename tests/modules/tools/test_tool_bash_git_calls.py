@@ -45,7 +45,7 @@ async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 # ── two calls at once ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_calls_in_a_pipe_run_at_once(desk: Desk) -> None:
+async def test_piped_calls_run_concurrently(desk: Desk) -> None:
     """Each writes more than a pipe holds, so one after the other they would wait for ever."""
     await desk.run(
         "set -e; seq 60000 > file; timeout 30 git stash -q; timeout 30 git stash show -p | timeout 30 git apply;"
@@ -62,7 +62,7 @@ async def test_calls_in_a_pipe_run_at_once(desk: Desk) -> None:
     )
 
 
-async def test_a_call_ends_with_its_caller_and_leaves_no_process(desk: Desk) -> None:
+async def test_call_ends_with_caller(desk: Desk) -> None:
     """What is left of it could write to the repository after the look at it."""
     mark = f"mark-{os.getpid()}-{desk.folder.parent.name}"
     await run(
@@ -79,7 +79,7 @@ async def test_a_call_ends_with_its_caller_and_leaves_no_process(desk: Desk) -> 
 # ── protected files of the work tree ─────────────────────────────────────────────────────────────
 
 
-async def test_git_writes_what_the_repository_had(desk: Desk) -> None:
+async def test_git_restores_repository_contents(desk: Desk) -> None:
     outside(HISTORY, desk.folder)
     moves = [
         "git checkout -q old",
@@ -119,7 +119,7 @@ PLANTING = {
 
 
 @pytest.mark.parametrize("script", PLANTING.values(), ids=PLANTING)
-async def test_a_commit_of_the_agent_plants_nothing(script: str, desk: Desk) -> None:
+async def test_agent_commit_plants_nothing(script: str, desk: Desk) -> None:
     outside(HISTORY, desk.folder)
     make = (
         "blob=$(echo evil | git hash-object -w --stdin);"
@@ -136,7 +136,7 @@ async def test_a_commit_of_the_agent_plants_nothing(script: str, desk: Desk) -> 
     assert (desk.folder / ".envrc").read_text() in ("e1\n", "2\n"), "in a later session"
 
 
-async def test_branches_that_differ_in_protected_files(desk: Desk) -> None:
+async def test_branches_differing_in_protected_files(desk: Desk) -> None:
     """Nothing has to be allowed, in one command or in several, because the user has committed all of it."""
     outside(
         f"git branch none; {HISTORY} mkdir tools .claude; echo a > tools/check; git config core.hooksPath tools; chmod +x tools/check;"
@@ -156,7 +156,7 @@ async def test_branches_that_differ_in_protected_files(desk: Desk) -> None:
     assert not (desk.folder / ".envrc").exists()
 
 
-async def test_a_repository_of_the_agents_is_not_the_users_in_the_next_session(desk: Desk) -> None:
+async def test_agent_repository_stays_untrusted_next_session(desk: Desk) -> None:
     make = "git init -q -b main r && cd r && git commit -q --allow-empty -m one && git branch good"
     await desk.run(
         f"{make} && echo evil > .envrc && git add . && git commit -q -m two && git switch -q good"
@@ -175,7 +175,7 @@ async def test_a_repository_of_the_agents_is_not_the_users_in_the_next_session(d
     assert (desk.folder / "r" / ".envrc").read_text() == "mine\n"
 
 
-async def test_a_work_tree_of_a_repository_elsewhere_has_its_users_commits(tmp_path, monkeypatch):
+async def test_distant_work_tree_has_user_commits(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     outside(f"git init -q -b main . && {HISTORY}", elsewhere)
@@ -191,7 +191,7 @@ async def test_a_work_tree_of_a_repository_elsewhere_has_its_users_commits(tmp_p
         assert len(record._record.users) == 1
 
 
-async def test_a_commit_of_the_user_between_two_calls_counts(desk: Desk) -> None:
+async def test_user_commit_between_calls_counts(desk: Desk) -> None:
     outside(HISTORY, desk.folder)
     await desk.run("git switch -q -c topic && git commit -q --allow-empty -m mine")
     outside(
@@ -201,7 +201,7 @@ async def test_a_commit_of_the_user_between_two_calls_counts(desk: Desk) -> None
     await desk.run("git rebase -q main && grep 3 .envrc")
 
 
-def test_a_record_of_a_killed_agent_takes_no_commit_for_the_users(tmp_path, monkeypatch):
+def test_killed_agents_record_claims_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     outside(
         "git init -q -b main . && echo 1 > .envrc && git add . && git commit -q -m one", tmp_path
@@ -244,14 +244,14 @@ def test_a_record_of_a_killed_agent_takes_no_commit_for_the_users(tmp_path, monk
         assert not later.has(".envrc", ("100644", blob("HEAD")), log)
 
 
-def test_more_than_can_be_remembered_is_not_opened(tmp_path: Path) -> None:
+def test_unrememberable_amount_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / ".vscode").mkdir()
     (tmp_path / ".vscode" / "huge").write_bytes(bytes(17 << 20))
     os.mkfifo(tmp_path / ".envrc")
     assert TrackedPlaces([f"{tmp_path}/.vscode", f"{tmp_path}/.envrc"], set()).places == []
 
 
-async def test_a_moved_repository_keeps_its_record(desk: Desk) -> None:
+async def test_moved_repository_keeps_record(desk: Desk) -> None:
     outside(
         "git init -q -b main r; cd r; echo 2 > .envrc; git add .; git commit -q -m x", desk.folder
     )
@@ -264,7 +264,7 @@ async def test_a_moved_repository_keeps_its_record(desk: Desk) -> None:
     assert (desk.folder / "s" / ".envrc").read_text() == "2\n"
 
 
-async def test_a_hook_runs_where_git_removed_a_protected_file(desk: Desk) -> None:
+async def test_hook_runs_after_protected_file_removal(desk: Desk) -> None:
     outside(f"git branch none; {HISTORY}", desk.folder)
     add_hook(desk.folder, "post-checkout", "echo ran >> ran")
     await desk.run(
@@ -273,7 +273,7 @@ async def test_a_hook_runs_where_git_removed_a_protected_file(desk: Desk) -> Non
 
 
 @in_bubblewrap
-async def test_a_work_tree_shows_nothing_that_is_hidden(
+async def test_work_tree_shows_nothing_hidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seen").mkdir()
@@ -300,7 +300,7 @@ async def test_a_work_tree_shows_nothing_that_is_hidden(
 # ── other places ─────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_repositories_outside_of_the_folder(desk: Desk, tmp_path: Path) -> None:
+async def test_repositories_outside_folder(desk: Desk, tmp_path: Path) -> None:
     outside("git init -q -b main other && cd other && git commit -q --allow-empty -m o", tmp_path)
     await desk.run(
         "set -e; git clone -q ../other sub; git clone -q . own; git remote add o ../other; git fetch -q o;"
@@ -323,7 +323,7 @@ async def test_repositories_outside_of_the_folder(desk: Desk, tmp_path: Path) ->
 
 
 @in_bubblewrap
-async def test_what_is_hidden_stays_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hidden_parts_stay_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch)
     outside("git init -q -b main other && cd other && git commit -q --allow-empty -m o", tmp_path)
     output = await desk.fail("git fetch ../other")
@@ -348,9 +348,7 @@ async def test_objects_of_another_repository(
 
 
 @in_bubblewrap
-async def test_a_package_of_a_repository_above(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_package_of_repository_above(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch)
     package = desk.folder / "package"
     package.mkdir()
@@ -374,7 +372,7 @@ async def test_a_package_of_a_repository_above(
 
 
 @in_bubblewrap
-async def test_aliases_and_forms_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_aliases_and_forms_of_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch)
     outside("git config alias.ci 'commit -q'; git config alias.e 'ci --allow-empty'", desk.folder)
     await desk.run(
@@ -398,9 +396,7 @@ async def test_aliases_and_forms_of_a_call(tmp_path: Path, monkeypatch: pytest.M
 
 
 @in_bubblewrap
-async def test_an_alias_of_the_user_that_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reading_alias_of_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await opened(tmp_path, monkeypatch, settings="[alias]\n\tlg = log --format=%s\n")
     assert (await desk.run("mkdir d; cd d; git lg -1"))["stdout"] == "one\n"
 
@@ -460,13 +456,13 @@ WRITING = [
 @pytest.mark.parametrize(
     ("line", "writes"), [*((each, False) for each in READING), *((each, True) for each in WRITING)]
 )
-def test_what_only_reads_needs_no_broker(line: str, writes: bool) -> None:
+def test_reading_call_needs_no_broker(line: str, writes: bool) -> None:
     words = read_words(line.split(), "/w", {}, lambda name: None)
     assert words is not None
     assert words.is_writing is writes
 
 
-def test_an_alias_that_leads_to_itself_ends() -> None:
+def test_circular_alias_ends() -> None:
     words = read_words(["a"], "/w", {}, {"a": "b -x", "b": "a"}.get)
     assert words is None or not words.is_writing
     with pytest.raises(Refused, match="shell command"):
@@ -562,7 +558,7 @@ print(remove_tree(sys.argv[2]), os.path.lexists(sys.argv[2]))
 
 
 @pytest.mark.parametrize("command", CLOSING.values(), ids=CLOSING)
-async def test_what_a_command_closed_is_cleaned_all_the_same(command: str, desk: Desk) -> None:
+async def test_closed_folders_are_cleaned_as_root(command: str, desk: Desk) -> None:
     """As root everything can be opened; the test below is the same for a user."""
     await run(
         desk.coordinator,
@@ -573,7 +569,7 @@ async def test_what_a_command_closed_is_cleaned_all_the_same(command: str, desk:
     assert not (desk.folder / "sub/.git/hooks/pre-commit").stat().st_mode & 0o111
 
 
-def test_a_user_cleans_folders_without_permissions() -> None:
+def test_closed_folders_are_cleaned_as_user() -> None:
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         outside(
@@ -590,11 +586,11 @@ def test_a_user_cleans_folders_without_permissions() -> None:
         assert done.stdout == "[] True False\nNone False\n", done.stderr
 
 
-def test_what_cannot_be_removed_is_told(tmp_path: Path) -> None:
+def test_unremovable_part_is_reported(tmp_path: Path) -> None:
     assert remove_tree(f"{tmp_path}/missing") is not None
 
 
-async def test_nothing_is_left_of_a_call(
+async def test_call_leaves_nothing(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch = tmp_path / "scratch"

@@ -81,7 +81,7 @@ def left_by(tokens: dict[str, str]) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-async def test_cancelled_no_process_of_any_command_is_left():
+async def test_cancelled_commands_leave_no_process():
     desk = await Desk.open(None, tool_bash, max_parallel=len(WAYS))
     tokens = {}
     async with anyio.create_task_group() as group:
@@ -102,7 +102,7 @@ async def test_cancelled_no_process_of_any_command_is_left():
 
 
 @pytest.mark.slow
-async def test_timed_out_no_process_is_left():
+async def test_timed_out_command_leaves_no_process():
     desk = await Desk.open(None, tool_bash, max_parallel=len(WAYS), timeout=1.5, kill_grace=0.2)
     tokens = {}
     kinds = set()
@@ -136,7 +136,7 @@ AFTER_THE_SHELL = {
 
 
 @pytest.mark.slow
-async def test_what_a_command_leaves_behind_is_ended_with_it():
+async def test_leftover_processes_end_with_command():
     desk = await Desk.open(None, tool_bash, kill_grace=0.2)
     for way, text in AFTER_THE_SHELL.items():
         command, token = marked(text)
@@ -147,7 +147,7 @@ async def test_what_a_command_leaves_behind_is_ended_with_it():
 
 
 @pytest.mark.long
-async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
+async def test_cancellation_at_any_time_leaves_nothing():
     """Moments that no suspension marks: between a fork and an exec, between the shell's start and its first child."""
     desk = await Desk.open(None, tool_bash)
     chance, token = random.Random(7), str(uuid.uuid4().int)
@@ -163,7 +163,7 @@ async def test_cancelled_after_any_while_no_process_of_a_tree_is_left():
 
 
 @pytest.mark.slow
-async def test_without_a_supervisor_the_whole_group_is_ended_still(monkeypatch):
+async def test_whole_group_ends_without_supervisor(monkeypatch):
     monkeypatch.setattr(_confinement, "can_supervise", lambda: False)
     monkeypatch.setattr(
         _command, "_KILLING", 0.2
@@ -183,7 +183,7 @@ async def test_without_a_supervisor_the_whole_group_is_ended_still(monkeypatch):
     }
 
 
-def test_a_process_that_got_the_id_of_another_is_never_signalled():
+def test_reused_process_id_is_never_signalled():
     """`send` signals by id and start time; a member that is not the one that was seen stays alone."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as unrelated:
         try:
@@ -197,7 +197,7 @@ def test_a_process_that_got_the_id_of_another_is_never_signalled():
             unrelated.kill()
 
 
-def test_a_kernel_that_refuses_process_descriptors_still_delivers_signals(monkeypatch):
+def test_signals_work_without_process_descriptors(monkeypatch):
     def refused(pid: int) -> int:
         raise OSError(errno.ENOSYS, "not implemented")
 
@@ -217,7 +217,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 @pytest.mark.usefixtures("patient")
-def test_a_call_cancelled_at_any_suspension_leaves_nothing(mode):
+def test_call_cancelled_anywhere_leaves_nothing(mode):
     token = str(uuid.uuid4().int)
     command = f"trap '' TERM; sleep 600.{token} & sleep 0.05"
 
@@ -237,7 +237,7 @@ def test_a_call_cancelled_at_any_suspension_leaves_nothing(mode):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.usefixtures("patient")
-def test_a_session_cancelled_at_any_suspension_leaves_no_process(mode):
+def test_session_cancelled_anywhere_leaves_no_process(mode):
     token = str(uuid.uuid4().int)
 
     def make() -> Any:

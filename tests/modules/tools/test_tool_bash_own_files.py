@@ -174,7 +174,7 @@ def escaped(
 
 @in_bubblewrap
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
+def test_commands_cannot_change_agents_environment(environment, backend):
     workspace, own, site, marker = environment
     number = {"x86_64": 316, "aarch64": 276}.get(os.uname().machine, 0)
     commands = [
@@ -204,7 +204,7 @@ def test_no_command_changes_what_the_agent_itself_runs(environment, backend):
 
 
 @in_bubblewrap
-def test_no_command_changes_a_package_that_is_installed_in_place(environment):
+def test_package_installed_in_place_is_protected(environment):
     """With an editable installation the package is in the working directory, outside of the environment."""
     workspace, own, _, marker = environment
     project = workspace / "project"
@@ -221,9 +221,7 @@ def test_no_command_changes_a_package_that_is_installed_in_place(environment):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_refused(
-    kind, tmp_path, monkeypatch
-):
+async def test_writable_agents_environment_is_refused(kind, tmp_path, monkeypatch):
     make_folders(tmp_path, "work")
     (tmp_path / "work" / ".venv").symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "work" / ".venv"))
@@ -241,9 +239,7 @@ async def test_a_link_to_the_agents_environment_and_a_folder_inside_of_it_are_re
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_importing_from_the_working_directory_is_reported(
-    kind, tmp_path, monkeypatch, caplog
-):
+async def test_import_from_working_directory_is_reported(kind, tmp_path, monkeypatch, caplog):
     await opened(tmp_path, sandbox=kind)
     assert "imports Python modules" not in caplog.text
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -331,7 +327,7 @@ ELSEWHERE = {
 
 @in_bubblewrap
 @pytest.mark.parametrize(("file", "text"), ELSEWHERE.values(), ids=ELSEWHERE)
-async def test_what_a_configuration_of_git_names_cannot_be_changed(
+async def test_places_named_by_git_are_read_only(
     file, text, tmp_path, monkeypatch, anyio_backend_name
 ):
     """Git executes it, or reads there what it executes, the next time that the user runs it here."""
@@ -361,7 +357,7 @@ async def test_what_a_configuration_of_git_names_cannot_be_changed(
 
 
 @in_bubblewrap
-async def test_in_the_home_folder_start_up_files_of_shells_are_protected(tmp_path, monkeypatch):
+async def test_startup_files_in_home_are_protected(tmp_path, monkeypatch):
     (tmp_path / ".bashrc").write_text("")
     monkeypatch.setenv("HOME", str(tmp_path))
     coordinator = await opened(tmp_path, sandbox="bwrap")
@@ -377,7 +373,7 @@ async def test_in_the_home_folder_start_up_files_of_shells_are_protected(tmp_pat
 
 
 @in_bubblewrap
-async def test_a_helper_below_a_writable_folder_is_protected(tmp_path, monkeypatch):
+async def test_helper_below_writable_folder_is_protected(tmp_path, monkeypatch):
     make_folders(tmp_path, "tools/built", "bin", "work")
     helper = tmp_path / "tools" / "built" / "rg"
     helper.write_text("#!/bin/sh\n")
@@ -394,7 +390,7 @@ async def test_a_helper_below_a_writable_folder_is_protected(tmp_path, monkeypat
 
 
 @in_bubblewrap
-async def test_no_command_plants_a_program_in_a_folder_of_the_search_path(tmp_path, monkeypatch):
+async def test_command_plants_no_program_on_search_path(tmp_path, monkeypatch):
     """Neither in one that exists nor in one that does not; the next session or a server of tool-mcp would start it."""
     (tmp_path / "tools" / "bin").mkdir(parents=True)
     folders = [tmp_path / "tools" / "bin", tmp_path / "tools" / "later" / "bin"]
@@ -412,7 +408,7 @@ async def test_no_command_plants_a_program_in_a_folder_of_the_search_path(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["auto", *SANDBOXES])
-async def test_a_folder_of_the_search_path_cannot_be_writable(kind, tmp_path, monkeypatch):
+async def test_search_path_folder_cannot_be_writable(kind, tmp_path, monkeypatch):
     for name in ("work", "bin", "elsewhere"):
         (tmp_path / name).mkdir()
     (tmp_path / "elsewhere" / "bin").symlink_to(tmp_path / "bin")
@@ -431,7 +427,7 @@ async def test_a_folder_of_the_search_path_cannot_be_writable(kind, tmp_path, mo
 
 
 @in_bubblewrap
-async def test_variables_for_the_linker_do_not_reach_what_runs_outside(tmp_path, monkeypatch):
+async def test_linker_variables_stay_inside_sandbox(tmp_path, monkeypatch):
     """A library that cannot be loaded is reported by the linker of each program: here by that of the shell alone."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     coordinator = await opened(
@@ -443,7 +439,7 @@ async def test_variables_for_the_linker_do_not_reach_what_runs_outside(tmp_path,
 
 
 @in_bubblewrap
-async def test_a_command_cannot_forge_the_report_of_its_end(tmp_path):
+async def test_command_cannot_forge_end_report(tmp_path):
     coordinator = await opened(tmp_path, sandbox="bwrap")
     forging = "for f in /proc/1/fd/*; do { echo status 0 0; echo error 0 x; } > $f && echo ESC''APED; done; exit 5"
     result = await run(coordinator, forging)
@@ -452,7 +448,7 @@ async def test_a_command_cannot_forge_the_report_of_its_end(tmp_path):
 
 
 @in_bubblewrap
-async def test_the_plan_can_allow_and_add_protected_places(tmp_path):
+async def test_plan_allows_and_adds_protected_places(tmp_path):
     git(tmp_path, "init", "-q", ".")
     for name in (".vscode", ".zed", "ours"):
         (tmp_path / name).mkdir()
@@ -517,7 +513,7 @@ async def test_many_repositories_do_not_stop_commands(tmp_path):
     assert (await run(coordinator, "true")).output == {"stdout": "", "stderr": "", "returncode": 0}
 
 
-def test_commands_share_placeholders_and_the_last_one_removes_them(tmp_path):
+def test_last_command_removes_shared_placeholders(tmp_path):
     path = str(tmp_path / ".vscode")
     with placeholders([path]) as held:
         assert held == (path,)
@@ -535,7 +531,7 @@ def test_commands_share_placeholders_and_the_last_one_removes_them(tmp_path):
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_a_placeholder_is_one_from_its_first_moment(tmp_path, monkeypatch, mask):
+def test_new_placeholder_is_recognised_at_once(tmp_path, monkeypatch, mask):
     """Another command that takes it for a folder of the user does not hold it, and loses it when this one ends."""
     path, seen = str(tmp_path / ".idea"), []
     opened = os.open
@@ -559,7 +555,7 @@ def test_a_placeholder_is_one_from_its_first_moment(tmp_path, monkeypatch, mask)
 
 
 @in_bubblewrap
-async def test_a_folder_that_another_command_replaces_by_a_link_at_the_start_opens_nothing(
+async def test_folder_replaced_by_link_opens_nothing(
     monkeypatch,
 ):
     """bubblewrap follows links, and looks at the folders later than this process did."""
@@ -595,7 +591,7 @@ async def test_a_folder_that_another_command_replaces_by_a_link_at_the_start_ope
         assert sorted(os.listdir(outside)) == ["config", "hooks"]
 
 
-def test_placeholders_are_not_made_behind_a_link(tmp_path):
+def test_placeholders_are_not_made_behind_link(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "bin").symlink_to("outside")
@@ -606,7 +602,7 @@ def test_placeholders_are_not_made_behind_a_link(tmp_path):
 
 
 @in_bubblewrap
-async def test_a_writable_folder_cannot_be_replaced_by_a_link(tmp_path):
+async def test_writable_folder_cannot_become_link(tmp_path):
     make_folders(tmp_path, "work/out/build", "secret")
     writable = tmp_path / "work" / "out" / "build"
     coordinator = await opened(tmp_path / "work", sandbox="bwrap", writable=[str(writable)])
@@ -621,7 +617,7 @@ async def test_a_writable_folder_cannot_be_replaced_by_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_writable_folder_that_became_a_link_is_refused(kind, tmp_path):
+async def test_writable_folder_turned_link_is_refused(kind, tmp_path):
     make_folders(tmp_path, "work/out", "secret")
     coordinator = await opened(
         tmp_path / "work", sandbox=kind, writable=[str(tmp_path / "work" / "out")]
@@ -641,7 +637,7 @@ async def test_a_writable_folder_that_became_a_link_is_refused(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_path):
+async def test_working_directory_behind_link_is_refused(kind, tmp_path):
     make_folders(tmp_path, "work", "secret")
     coordinator = TestCoordinator()
     coordinator.register_capability("session.working_dir", str(tmp_path / "work"))
@@ -655,7 +651,7 @@ async def test_a_working_directory_behind_a_planted_link_is_refused(kind, tmp_pa
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_working_directory_that_another_session_redirects_is_refused(kind, tmp_path):
+async def test_redirected_working_directory_is_refused(kind, tmp_path):
     """Commands of a session that works in a folder above can make any folder on the way a link."""
     make_folders(tmp_path, "place/a/keys", "secret/keys")
     above = await opened(tmp_path / "place", sandbox=kind)
@@ -671,9 +667,7 @@ async def test_a_working_directory_that_another_session_redirects_is_refused(kin
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refused(
-    kind, tmp_path, monkeypatch
-):
+async def test_folder_redirected_during_setup_is_refused(kind, tmp_path, monkeypatch):
     make_folders(tmp_path, "in/place", "in/out", "secret/place", "secret/out", "helpers")
     swap = f"mv {tmp_path}/in {tmp_path}/moved; ln -s secret {tmp_path}/in"
     helper = tmp_path / "helpers" / "bwrap"
@@ -694,7 +688,7 @@ async def test_a_folder_that_is_redirected_while_the_sandbox_is_set_up_is_refuse
 
 
 @in_bubblewrap
-async def test_what_is_hidden_stays_hidden_when_a_command_moves_what_is_around_it(tmp_path):
+async def test_hidden_place_stays_hidden_after_move(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / ".env").write_text("CANARY")
     coordinator = await opened(
@@ -715,7 +709,7 @@ async def test_what_is_hidden_stays_hidden_when_a_command_moves_what_is_around_i
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_programs_of_the_current_folder_and_of_its_repository_are_not_used(tmp_path, monkeypatch):
+def test_current_folder_programs_are_not_used(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     for folder in ("bin", "sub/bin", "elsewhere"):
         (tmp_path / folder).mkdir(parents=True)
@@ -744,7 +738,7 @@ def test_programs_of_the_current_folder_and_of_its_repository_are_not_used(tmp_p
 @pytest.mark.parametrize(
     "command", [["doctor"], ["module", "validate", "tool-todo", "--only", "T4"]]
 )
-def test_the_command_line_executes_nothing_of_the_current_folder(command, tmp_path):
+def test_command_line_executes_nothing_from_folder(command, tmp_path):
     marker = tmp_path / "marker"
     for name in ("bwrap", "rg", "bash", "sh", "python", "python3"):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {name} >> {marker}\nexit 1\n")
@@ -789,7 +783,7 @@ print(families)
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_system_calls_that_reach_past_the_sandbox_are_denied(kind, tmp_path):
+async def test_escaping_system_calls_are_denied(kind, tmp_path):
     if system_call_filter() is None:
         assert os.uname().machine not in ("x86_64", "aarch64")
         return
@@ -822,14 +816,14 @@ async def test_system_calls_that_reach_past_the_sandbox_are_denied(kind, tmp_pat
 
 
 @in_bubblewrap
-async def test_names_of_keys_are_not_seen(tmp_path):
+async def test_key_names_are_hidden(tmp_path):
     coordinator = await opened(tmp_path, sandbox="bwrap")
     result = await run(coordinator, "cat /proc/keys /proc/key-users /proc/timer_list | wc -c")
     assert result.output["stdout"] == "0\n"
 
 
 @in_bubblewrap
-async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
+async def test_renamed_bound_socket_is_unreachable():
     with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:
         make_folders(Path(folder), "work/deep")
         renames = [
@@ -858,7 +852,7 @@ async def test_a_socket_that_was_renamed_after_it_was_bound_cannot_be_reached():
 
 
 @in_bubblewrap
-async def test_a_socket_that_is_gone_when_the_command_starts_does_not_matter(tmp_path, monkeypatch):
+async def test_vanished_socket_does_not_matter(tmp_path, monkeypatch):
     found = [["/nonexistent/socket"], ["/nonexistent/socket"], []]
     monkeypatch.setattr(_places, "foreign_sockets", lambda seen: found.pop(0))
     coordinator = await opened(tmp_path, sandbox="bwrap")
@@ -883,7 +877,7 @@ ENDS = [
 
 
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
-async def test_the_end_of_a_command_is_reported_alike_in_every_sandbox(kind, tmp_path):
+async def test_command_end_is_reported_alike_everywhere(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind, kill_grace=0.2)
     for command, code, message in ENDS:
         result = await run(coordinator, command)
@@ -895,7 +889,7 @@ async def test_the_end_of_a_command_is_reported_alike_in_every_sandbox(kind, tmp
 
 
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
-async def test_a_command_that_is_too_long_or_no_program_is_reported_alike(kind, tmp_path):
+async def test_unrunnable_command_is_reported_alike(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
     result = await run(coordinator, ": " + "\N{GRINNING FACE}" * 99_000)
     assert result.success or result.error["type"] == "TooLarge"
@@ -938,7 +932,7 @@ print(json.dumps(finder.places(workspace, finder.look(workspace)).readable))
 """
 
 
-def test_a_folder_of_the_search_path_that_the_user_cannot_look_at_is_left_out():
+def test_unreadable_search_path_folder_is_omitted():
     """Bubblewrap would end with an error about it, and no command could be run."""
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
@@ -968,7 +962,7 @@ print(json.dumps(foreign_sockets([])))
 """
 
 
-def test_a_socket_of_someone_else_that_the_user_cannot_look_at_is_left_out():
+def test_unreadable_foreign_socket_is_omitted():
     """Every other user's tmux has one in a folder of its own; commands cannot reach it either."""
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)

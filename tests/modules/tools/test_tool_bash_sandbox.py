@@ -77,14 +77,14 @@ def make_folders(root: Path, *names: str) -> None:
 # ── escapes ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_there_are_enough_attempts_with_names_of_their_own():
+def test_attempts_are_many_and_distinct():
     assert len({attempt.name for attempt in ATTEMPTS}) == len(ATTEMPTS) >= 40
     assert {attempt.name for attempt in ATTEMPTS} >= QUICK
     assert not [attempt.name for attempt in ATTEMPTS if "bwrap" in attempt.open_in]
 
 
 @pytest.mark.slow
-def test_bubblewrap_is_tested_where_it_can_be_had():
+def test_bubblewrap_is_tested_where_available():
     """The tests below run with what there is; on Debian that has to include bubblewrap."""
     assert BWRAP is not None or not Path("/usr/bin/apt-get").exists()
 
@@ -134,7 +134,7 @@ HELD = [
 
 
 @pytest.mark.parametrize(("attempt", "kind", "anyio_backend"), HELD)
-async def test_an_attempt_to_escape(attempt: Attempt, kind: str, monkeypatch):
+async def test_escape_attempt(attempt: Attempt, kind: str, monkeypatch):
     with world() as place:
         monkeypatch.setenv("HOME", str(place.home))
         results, how = await run_attempt(attempt, kind, place)
@@ -164,7 +164,7 @@ async def test_ordinary_work_is_possible(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_home_folder_below_dev_does_not_hide_the_devices(kind, monkeypatch):
+async def test_home_below_dev_keeps_devices(kind, monkeypatch):
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         (Path(folder) / "home").mkdir()
         (Path(folder) / "work").mkdir()
@@ -176,7 +176,7 @@ async def test_a_home_folder_below_dev_does_not_hide_the_devices(kind, monkeypat
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_terminals_and_shared_memory_of_the_user_are_not_opened(kind, tmp_path):
+async def test_terminals_and_shared_memory_stay_closed(kind, tmp_path):
     ours, theirs = pty.openpty()
     with tempfile.NamedTemporaryFile("w", dir="/dev/shm") as shared:
         shared.write("secret")
@@ -202,7 +202,7 @@ async def test_terminals_and_shared_memory_of_the_user_are_not_opened(kind, tmp_
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_credentials_beside_programs_of_the_home_are_not_seen(kind, tmp_path, monkeypatch):
+async def test_credentials_beside_home_programs_are_hidden(kind, tmp_path, monkeypatch):
     share = tmp_path / "home" / ".local" / "share" / "uv"
     for name in ("python", "credentials"):
         (share / name).mkdir(parents=True)
@@ -224,7 +224,7 @@ async def test_temporary_files_do_not_last(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_the_plan_opens_folders_and_the_network(kind, tmp_path):
+async def test_plan_opens_folders_and_network(kind, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "more").mkdir()
     (tmp_path / "seen").write_text("seen")
@@ -248,7 +248,7 @@ async def test_the_plan_opens_folders_and_the_network(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_readable_parts_of_the_home_are_found_by_the_programs(kind, tmp_path, monkeypatch):
+async def test_programs_find_readable_parts_of_home(kind, tmp_path, monkeypatch):
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
     (tmp_path / "home" / ".gitconfig").write_text("[user]\n\tname = Ada\n")
@@ -266,7 +266,7 @@ async def test_readable_parts_of_the_home_are_found_by_the_programs(kind, tmp_pa
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_the_model_and_the_user_learn_what_the_sandbox_allows(kind, tmp_path):
+async def test_sandbox_limits_are_described(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
     assert "Commands run in a sandbox" in coordinator.get("tools", "bash").description
     result = await run(coordinator, "echo x > /etc/amplifier-test")
@@ -277,14 +277,14 @@ async def test_the_model_and_the_user_learn_what_the_sandbox_allows(kind, tmp_pa
     assert "sandbox" not in (await run(coordinator, "false")).output
 
 
-async def test_without_a_sandbox_nothing_is_said_of_one(tmp_path):
+async def test_missing_sandbox_is_not_described(tmp_path):
     coordinator = await opened(tmp_path, sandbox="off")
     assert "sandbox" not in coordinator.get("tools", "bash").description
     assert coordinator.get_capability("bash.sandbox") == {"kind": "off", "network": True}
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_a_command_with_too_many_processes_is_ended_and_told_why(kind, tmp_path):
+async def test_excess_processes_end_command_with_reason(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind, max_processes=10)
     result = await run(coordinator, "for i in $(seq 60); do sleep 600 & done; sleep 600")
     assert not result.success
@@ -297,7 +297,7 @@ async def test_a_command_with_too_many_processes_is_ended_and_told_why(kind, tmp
 
 
 @pytest.mark.parametrize("kind", SANDBOXES)
-async def test_the_root_of_the_file_system_is_no_place_to_be_confined_to(kind, tmp_path):
+async def test_file_system_root_cannot_confine(kind, tmp_path):
     with pytest.raises(ModuleLoadError, match="the working directory is /"):
         await opened(Path("/"), sandbox=kind)
     coordinator = await opened(tmp_path, sandbox=kind)
@@ -313,9 +313,7 @@ async def test_the_root_of_the_file_system_is_no_place_to_be_confined_to(kind, t
 
 
 @pytest.mark.parametrize(("problem", "expected"), [(None, "bwrap"), ("broken", "off")])
-async def test_auto_takes_bubblewrap_where_it_works(
-    problem, expected, tmp_path, monkeypatch, caplog
-):
+async def test_auto_selects_working_bubblewrap(problem, expected, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(_confinement, "find_program", lambda name, **_: f"/usr/bin/{name}")
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: problem)
     coordinator = await opened(tmp_path, shell="/bin/sh")
@@ -323,9 +321,7 @@ async def test_auto_takes_bubblewrap_where_it_works(
     assert ("commands run without a sandbox: broken" in caplog.text) == (expected == "off")
 
 
-async def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(
-    tmp_path, monkeypatch, caplog
-):
+async def test_machine_without_filter_has_no_sandbox(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(_confinement, "find_program", lambda name, **_: f"/usr/bin/{name}")
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: None)
     monkeypatch.setattr(_confinement, "system_call_filter", lambda: None)
@@ -334,7 +330,7 @@ async def test_a_machine_without_a_filter_of_system_calls_has_no_sandbox(
     assert "there is no filter of system calls for" in caplog.text
 
 
-async def test_a_sandbox_that_is_asked_for_and_missing_is_refused(tmp_path, monkeypatch):
+async def test_missing_requested_sandbox_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(_confinement, "bubblewrap_problem", lambda program: "broken")
     with pytest.raises(
         ModuleLoadError,
@@ -347,7 +343,7 @@ async def test_a_sandbox_that_is_asked_for_and_missing_is_refused(tmp_path, monk
         await opened(tmp_path, sandbox="landlock")
 
 
-async def test_another_system_has_no_sandbox(tmp_path, monkeypatch):
+async def test_other_system_has_no_sandbox(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.platform", "darwin")
     sandbox, warning = _confinement.choose_sandbox(BashOptions(), str(tmp_path))
     assert (sandbox.kind, warning) == (
@@ -360,7 +356,7 @@ async def test_another_system_has_no_sandbox(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
-async def test_a_cancelled_command_leaves_nothing(kind, tmp_path):
+async def test_cancelled_command_leaves_nothing(kind, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
     token = f"600.{uuid.uuid4().int}"
     command = f"(setsid env -i sleep {token} >/dev/null 2>&1 &); trap '' TERM; sleep {token} & sleep {token}"
@@ -373,7 +369,7 @@ async def test_a_cancelled_command_leaves_nothing(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*SANDBOXES, "off"])
-def test_a_killed_agent_leaves_no_command(kind, tmp_path):
+def test_killed_agent_leaves_no_command(kind, tmp_path):
     token = f"600.{uuid.uuid4().int}"
     program = (
         "import anyio; from amplifier.modules.tools import bash; from amplifier.testing import TestCoordinator\n"
@@ -394,7 +390,7 @@ def test_a_killed_agent_leaves_no_command(kind, tmp_path):
 # ── keys of the agent ────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
+def test_agent_environment_is_unreadable_to_same_user():
     """As another user than root, whom nothing keeps from reading it."""
     code = (
         "import os, subprocess\n"
@@ -425,7 +421,7 @@ def test_a_process_of_the_same_user_cannot_read_the_environment_of_the_agent():
     ("kind", "action"),
     [pytest.param("bwrap", "continue", marks=IN_BUBBLEWRAP), ("off", "ask_user")],
 )
-async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
+async def test_rule_can_be_lenient_in_sandbox(kind, action, tmp_path):
     coordinator = await opened(tmp_path, sandbox=kind)
     rules = [
         {"tool": "bash", "sandboxed": True, "action": "allow"},
@@ -441,7 +437,7 @@ async def test_a_rule_can_be_lenient_in_a_sandbox_only(kind, action, tmp_path):
 # ── the supervisor ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_supervisor_that_has_reported_start_and_end_at_once_is_not_waited_for(monkeypatch):
+def test_quick_supervisor_is_not_awaited(monkeypatch):
     reported = b"pid 1\nstatus 7\n"
     wait_started = processes.StartedProcess.wait_started
 

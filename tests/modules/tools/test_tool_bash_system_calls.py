@@ -144,7 +144,7 @@ def run_filter(program: bytes, token: int, number: int, arguments: tuple[int, ..
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_filter_judges_each_system_call(architecture: str) -> None:
+def test_filter_decides_about_each_call(architecture: str) -> None:
     program = (FOLDER / f"{architecture}.bpf").read_bytes()
     numbers, token = NUMBERS[architecture], TOKENS[architecture]
     judged = [
@@ -157,7 +157,7 @@ def test_the_filter_judges_each_system_call(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_calls_of_another_architecture_end_the_process(architecture: str) -> None:
+def test_foreign_architecture_calls_end_process(architecture: str) -> None:
     program = (FOLDER / f"{architecture}.bpf").read_bytes()
     others = [token for name, token in TOKENS.items() if name != architecture]
     for token in (*others, I386):
@@ -169,7 +169,7 @@ def test_calls_of_another_architecture_end_the_process(architecture: str) -> Non
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="there are sandboxes for Linux only"
 )
-def test_the_filters_are_the_ones_that_libseccomp_makes() -> None:
+def test_filters_match_libseccomp() -> None:
     library = load_library()
     if library is None:
         pytest.skip("needs libseccomp: make parts")
@@ -181,7 +181,7 @@ def test_the_filters_are_the_ones_that_libseccomp_makes() -> None:
             assert system_call(library, architecture, name) == number, (architecture, name)
 
 
-def test_a_rule_that_is_left_out_changes_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omitted_rule_changes_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     library = load_library()
     if library is None:
         pytest.skip("needs libseccomp: make parts")

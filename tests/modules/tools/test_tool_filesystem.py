@@ -80,7 +80,7 @@ async def test_all_tools_are_mounted_under_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("config", [{"read_only": True}, {"writable_paths": []}])
-async def test_where_nothing_may_be_written_no_writing_tool_is_offered(tmp_path, config):
+async def test_read_only_desk_has_no_writing_tool(tmp_path, config):
     assert sorted((await Desk.open(tmp_path, **config)).tools) == [
         "glob",
         "list_directory",
@@ -88,11 +88,11 @@ async def test_where_nothing_may_be_written_no_writing_tool_is_offered(tmp_path,
     ]
 
 
-async def test_the_plan_may_choose_tools(tmp_path):
+async def test_plan_may_choose_tools(tmp_path):
     assert list((await Desk.open(tmp_path, tools=["read_file"])).tools) == ["read_file"]
 
 
-async def test_glob_is_mounted_once_when_both_modules_offer_it(tmp_path, caplog):
+async def test_shared_glob_is_mounted_once(tmp_path, caplog):
     for first, second in ((tool_filesystem, tool_search), (tool_search, tool_filesystem)):
         desk = await Desk.open(tmp_path, first)
         glob = desk.tools["glob"]
@@ -103,15 +103,13 @@ async def test_glob_is_mounted_once_when_both_modules_offer_it(tmp_path, caplog)
 
 
 @pytest.mark.parametrize("path", ["missing", "file", "a\0b"])
-async def test_a_root_that_is_no_directory_is_a_config_problem(tmp_path, path):
+async def test_non_directory_root_is_config_problem(tmp_path, path):
     (tmp_path / "file").touch()
     with pytest.raises(PlanError, match=r"\$\.allowed_paths\[0\]: expected an existing directory"):
         await Desk.open(None, allowed_paths=[str(tmp_path / path)])
 
 
-async def test_without_a_root_the_working_directory_of_the_session_is_it_even_when_it_moves(
-    tmp_path, monkeypatch
-):
+async def test_default_root_follows_working_directory(tmp_path, monkeypatch):
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
@@ -128,7 +126,7 @@ async def test_without_a_root_the_working_directory_of_the_session_is_it_even_wh
     ] == "OutsideRoots"
 
 
-async def test_relative_paths_start_at_the_first_root_and_absolute_ones_reach_all(tmp_path):
+async def test_relative_paths_start_at_first_root(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "f").write_text(name)
@@ -159,7 +157,7 @@ async def test_only_writable_paths_are_written(tmp_path):
     assert (await desk.get("read_file", file_path="out/link"))["content"] == "x"
 
 
-async def test_a_root_behind_a_link_may_be_named_either_way(tmp_path):
+async def test_root_behind_link_has_two_names(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "f").write_text("x")
     (tmp_path / "link").symlink_to("real")
@@ -171,7 +169,7 @@ async def test_a_root_behind_a_link_may_be_named_either_way(tmp_path):
 # ── read_file ────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_range_of_lines_says_where_to_go_on(tmp_path):
+async def test_line_range_names_next_start(tmp_path):
     (tmp_path / "f").write_bytes(b"one\r\ntwo\nthree\nfour")
     desk = await Desk.open(tmp_path)
     output = await desk.get("read_file", file_path="f", offset=2, limit=2)
@@ -188,13 +186,13 @@ async def test_a_range_of_lines_says_where_to_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("content", "note"), [(b"", "the file is empty"), (b"a\nb\n", "the file has only 2 lines")]
 )
-async def test_reading_past_the_end_is_an_empty_answer(tmp_path, content, note):
+async def test_reading_past_end_is_empty(tmp_path, content, note):
     (tmp_path / "f").write_bytes(content)
     output = await (await Desk.open(tmp_path)).get("read_file", file_path="f", offset=9)
     assert (output["content"], output["lines"], output["note"]) == ("", 0, note)
 
 
-async def test_a_long_answer_is_cut_between_characters_and_says_so(tmp_path):
+async def test_long_answer_is_cut_between_characters(tmp_path):
     (tmp_path / "f").write_text("a\n" + "é" * 100)
     output = await (await Desk.open(tmp_path, max_read_bytes=11)).get("read_file", file_path="f")
     assert output["content"] == "a\néééé"
@@ -206,7 +204,7 @@ async def test_a_long_answer_is_cut_between_characters_and_says_so(tmp_path):
     assert output["note"] == "cut after 11 bytes, in line 2; the rest of this line cannot be shown"
 
 
-async def test_a_huge_file_is_not_read_to_its_end(tmp_path):
+async def test_huge_file_is_read_in_part(tmp_path):
     with (tmp_path / "f").open("wb") as file:
         file.write(b"line\n" * 4000)
         file.truncate(1 << 40)
@@ -218,14 +216,14 @@ async def test_a_huge_file_is_not_read_to_its_end(tmp_path):
     )
 
 
-async def test_bytes_that_are_no_utf8_are_replaced_and_noted(tmp_path):
+async def test_invalid_utf8_is_replaced_and_noted(tmp_path):
     (tmp_path / "f").write_bytes(b"caf\xe9\n")
     output = await (await Desk.open(tmp_path)).get("read_file", file_path="f")
     assert output["content"] == "caf\ufffd\n"
     assert "not UTF-8" in output["note"]
 
 
-async def test_binary_files_are_refused_and_images_given_only_where_the_plan_says_so(tmp_path):
+async def test_binary_files_and_images_need_permission(tmp_path):
     (tmp_path / "f").write_bytes(b"ab\0cd")
     (tmp_path / "p.png").write_bytes(PNG)
     desk = await Desk.open(tmp_path)
@@ -251,9 +249,7 @@ async def test_binary_files_are_refused_and_images_given_only_where_the_plan_say
 )
 @example(data=b"a\nb", first=2, limit=1)
 @example(data=b"x" * 70_000 + b"\n" + b"y" * 70_000, first=2, limit=1)
-def test_a_range_of_lines_is_what_splitting_the_whole_file_gives(
-    tmp_path_factory, data, first, limit
-):
+def test_line_range_equals_split_of_file(tmp_path_factory, data, first, limit):
     lines = Lines(first, limit, max_bytes=1 << 30)
     path = tmp_path_factory.getbasetemp() / "lines"
     path.write_bytes(data)
@@ -273,7 +269,7 @@ def test_a_range_of_lines_is_what_splitting_the_whole_file_gives(
 # ── write_file and edit_file ─────────────────────────────────────────────────────────────────────
 
 
-async def test_a_new_file_and_its_directories_are_made(tmp_path):
+async def test_new_file_creates_its_directories(tmp_path):
     desk = await Desk.open(tmp_path)
     output = await desk.get("write_file", file_path="a/b/f.txt", content="hé")
     assert output == {"file_path": "a/b/f.txt", "bytes": 3, "created": True}
@@ -281,7 +277,7 @@ async def test_a_new_file_and_its_directories_are_made(tmp_path):
     assert os.listdir(tmp_path / "a/b") == ["f.txt"]
 
 
-async def test_a_new_file_has_the_mode_the_umask_leaves_and_an_old_one_keeps_its_own(tmp_path):
+async def test_file_modes_follow_umask_or_persist(tmp_path):
     desk = await Desk.open(tmp_path)
     before = os.umask(0o027)
     try:
@@ -295,7 +291,7 @@ async def test_a_new_file_has_the_mode_the_umask_leaves_and_an_old_one_keeps_its
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o755
 
 
-async def test_who_reads_while_a_file_is_replaced_sees_all_of_the_old_one(tmp_path):
+async def test_concurrent_reader_sees_old_file_whole(tmp_path):
     (tmp_path / "f").write_text("old")
     desk = await Desk.open(tmp_path)
     with (tmp_path / "f").open() as reader:
@@ -305,7 +301,7 @@ async def test_who_reads_while_a_file_is_replaced_sees_all_of_the_old_one(tmp_pa
     assert os.listdir(tmp_path) == ["f"]
 
 
-async def test_a_link_that_stays_inside_is_followed_and_stays_a_link(tmp_path):
+async def test_inner_link_is_followed_and_kept(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "f").write_text("old")
     (tmp_path / "sub" / "up").symlink_to("../link")
@@ -320,7 +316,7 @@ async def test_a_link_that_stays_inside_is_followed_and_stays_a_link(tmp_path):
     assert (tmp_path / "sub" / "up").is_symlink()
 
 
-async def test_text_that_is_no_unicode_is_refused_before_anything_happens(tmp_path):
+async def test_non_unicode_text_is_refused_first(tmp_path):
     desk = await Desk.open(tmp_path)
     kind, message = await desk.fail("write_file", file_path="new/f", content="ab\ud800")
     assert (kind, message) == (
@@ -333,7 +329,7 @@ async def test_text_that_is_no_unicode_is_refused_before_anything_happens(tmp_pa
     assert os.listdir(tmp_path) == []
 
 
-async def test_more_than_the_limit_is_neither_written_nor_edited(tmp_path):
+async def test_oversized_file_is_neither_written_nor_edited(tmp_path):
     (tmp_path / "f").write_text("x" * 11)
     (tmp_path / "g").write_text("x" * 10)
     desk = await Desk.open(tmp_path, max_write_bytes=10)
@@ -366,9 +362,7 @@ async def test_more_than_the_limit_is_neither_written_nor_edited(tmp_path):
         ("a" * 9, "a", "TextNotUnique", "9 times, at lines 1, 1, 1, 1, 1, …"),
     ],
 )
-async def test_an_edit_that_is_not_exact_says_why_and_changes_nothing(
-    tmp_path, content, old, kind, words
-):
+async def test_inexact_edit_explains_and_changes_nothing(tmp_path, content, old, kind, words):
     (tmp_path / "f").write_bytes(content.encode())
     found, message = await (await Desk.open(tmp_path)).fail(
         "edit_file", file_path="f", old_string=old, new_string="!"
@@ -378,7 +372,7 @@ async def test_an_edit_that_is_not_exact_says_why_and_changes_nothing(
     assert (tmp_path / "f").read_bytes() == content.encode()
 
 
-async def test_an_edit_replaces_one_occurrence_or_all(tmp_path):
+async def test_edit_replaces_one_or_all(tmp_path):
     (tmp_path / "f").write_bytes(b"a\r\nbb\na")
     desk = await Desk.open(tmp_path)
     assert (await desk.get("edit_file", file_path="f", old_string="bb", new_string=""))[
@@ -395,7 +389,7 @@ async def test_an_edit_replaces_one_occurrence_or_all(tmp_path):
     ("content", "old", "kind"),
     [(b"a\0b", "a", "BinaryFile"), (b"a\xff", "a", "NotUTF8"), (b"a", "!", "NothingToChange")],
 )
-async def test_what_is_no_text_cannot_be_edited(tmp_path, content, old, kind):
+async def test_non_text_cannot_be_edited(tmp_path, content, old, kind):
     (tmp_path / "f").write_bytes(content)
     assert (
         await (await Desk.open(tmp_path)).fail(
@@ -409,7 +403,7 @@ async def test_what_is_no_text_cannot_be_edited(tmp_path, content, old, kind):
     )[0] == "NotFound"
 
 
-async def test_edits_at_the_same_time_are_all_kept(tmp_path):
+async def test_concurrent_edits_are_all_kept(tmp_path):
     (tmp_path / "f").write_text("".join(f"<{number}>" for number in range(20)))
     desk = await Desk.open(tmp_path)
 
@@ -424,9 +418,7 @@ async def test_edits_at_the_same_time_are_all_kept(tmp_path):
     assert (tmp_path / "f").read_text() == "".join(f"[{number}]" for number in range(20))
 
 
-async def test_a_file_changed_by_somebody_else_during_an_edit_is_not_overwritten(
-    tmp_path, monkeypatch
-):
+async def test_foreign_change_during_edit_is_kept(tmp_path, monkeypatch):
     (tmp_path / "f").write_text("old")
     desk = await Desk.open(tmp_path)
     fsync = os.fsync
@@ -447,7 +439,7 @@ async def test_a_file_changed_by_somebody_else_during_an_edit_is_not_overwritten
 # ── list_directory and glob ──────────────────────────────────────────────────────────────────────
 
 
-async def test_a_directory_is_listed_in_order_with_types(tmp_path):
+async def test_directory_listing_is_ordered_with_types(tmp_path):
     (tmp_path / "b").write_text("xy")
     (tmp_path / "a").mkdir()
     (tmp_path / "c").symlink_to("nowhere")
@@ -465,7 +457,7 @@ async def test_a_directory_is_listed_in_order_with_types(tmp_path):
     assert (await desk.fail("list_directory", path="b"))[0] == "NotADirectory"
 
 
-async def test_a_long_listing_is_cut_and_says_so(tmp_path):
+async def test_long_listing_is_cut_with_notice(tmp_path):
     for number in range(5):
         (tmp_path / str(number)).touch()
     desk = await Desk.open(tmp_path, max_entries=3, max_results=2)
@@ -502,14 +494,14 @@ async def test_globs_match_names_and_directories(tmp_path, pattern, path, expect
 
 
 @pytest.mark.parametrize("pattern", ["../*", "/etc/*", "a/../b", "~/x", "/", "a\0", "{a,b}" * 7])
-async def test_a_glob_that_is_no_pattern_below_its_path_is_refused(tmp_path, pattern):
+async def test_invalid_glob_is_refused(tmp_path, pattern):
     assert (await (await Desk.open(tmp_path)).fail("glob", pattern=pattern))[0] == "InvalidPattern"
 
 
 # ── events ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_what_was_read_and_written_is_told(tmp_path):
+async def test_reads_and_writes_emit_events(tmp_path):
     desk = await Desk.open(tmp_path)
     await desk.get("write_file", file_path="f", content="abc")
     await desk.get("read_file", file_path="f")
@@ -524,7 +516,7 @@ async def test_what_was_read_and_written_is_told(tmp_path):
     ]
 
 
-async def test_a_hook_that_refuses_does_not_undo_what_was_done(tmp_path):
+async def test_refusing_hook_does_not_undo(tmp_path):
     desk = await Desk.open(tmp_path)
 
     async def refuse(event: str, data: dict[str, Any]) -> HookResult:
@@ -535,9 +527,7 @@ async def test_a_hook_that_refuses_does_not_undo_what_was_done(tmp_path):
     assert (tmp_path / "f").read_text() == "abc"
 
 
-async def test_a_hook_that_writes_in_a_circle_is_an_entry_in_the_log_and_no_failure_of_the_tool(
-    tmp_path, caplog
-):
+async def test_circular_hook_is_logged_only(tmp_path, caplog):
     desk = await Desk.open(tmp_path)
 
     async def write_again(event: str, data: dict[str, Any]) -> None:
@@ -567,7 +557,7 @@ async def desk_with_everything(root: Path) -> Desk:
 @pytest.mark.parametrize(
     "given", [None, [], "x", 3, {1: 2}, {"\ud800": 1}, {"file_path": 10**5000}]
 )
-async def test_input_that_is_no_json_object_of_ours_is_refused_in_words(tmp_path, given):
+async def test_malformed_input_is_refused(tmp_path, given):
     for name, tool in (await desk_with_everything(tmp_path)).tools.items():
         result = await tool.execute(given)
         assert result.error is not None, name
@@ -575,7 +565,7 @@ async def test_input_that_is_no_json_object_of_ours_is_refused_in_words(tmp_path
         canonical_dumps(result.error)
 
 
-async def test_a_whole_number_may_be_written_with_a_point_and_is_no_truth_value(tmp_path):
+async def test_integer_valued_float_is_accepted(tmp_path):
     """As JSON Schema has it."""
     (tmp_path / "f").write_text("a\nb\n")
     desk = await Desk.open(tmp_path)

@@ -216,7 +216,7 @@ def scene(tmp_path: Path) -> Scene:
         ("edit_file", {"old_string": SECRET, "new_string": "pwned"}, WRITE_VECTORS),
     ],
 )
-async def test_no_hostile_path_reaches_a_file(scene, tool, extra, vectors):
+async def test_hostile_paths_reach_no_file(scene, tool, extra, vectors):
     desk, before = await Desk.open(scene.root), scene.contents_outside()
     escaped = []
     for vector in vectors:
@@ -281,7 +281,7 @@ async def test_no_hostile_path_is_listed_or_searched(scene):
         ("fifo", "NotARegularFile", "fifo is a FIFO, expected a regular file"),
     ],
 )
-async def test_a_path_that_cannot_be_is_refused_in_words(scene, path, kind, words):
+async def test_impossible_path_is_refused(scene, path, kind, words):
     found, message = await (await Desk.open(scene.root)).fail("read_file", file_path=path)
     assert found == kind
     assert words in message
@@ -290,33 +290,33 @@ async def test_a_path_that_cannot_be_is_refused_in_words(scene, path, kind, word
 @pytest.mark.parametrize(
     ("path", "kind"), [("a", "IsADirectory"), (".", "IsADirectory"), ("fifo", "NotARegularFile")]
 )
-async def test_what_is_no_file_is_neither_written_nor_edited(scene, path, kind):
+async def test_non_file_is_neither_written_nor_edited(scene, path, kind):
     desk = await Desk.open(scene.root)
     assert (await desk.fail("write_file", file_path=path, content=""))[0] == kind
     assert (await desk.fail("edit_file", file_path=path, old_string="a", new_string="b"))[0] == kind
 
 
-async def test_a_link_that_goes_up_to_the_top_and_comes_back_inside_is_followed(scene):
+async def test_link_returning_inside_is_followed(scene):
     (scene.root / "round").symlink_to("../" * 40 + str(scene.root / "f").lstrip("/"))
     assert (await (await Desk.open(scene.root)).get("read_file", file_path="round"))[
         "content"
     ] == "inside"
 
 
-def test_a_place_never_goes_up():
+def test_place_never_goes_up():
     with pytest.raises(ToolFailure, match=r"'\.\.' is not the name of a place"):
         ConfinedPath("/root-of-all", ("a", "..", "b"))
 
 
 @pytest.mark.parametrize("name", ["zero", "null", "full", "random", "tty", "stdin"])
-async def test_devices_are_neither_read_nor_written_even_inside_a_root(name):
+async def test_devices_are_neither_read_nor_written(name):
     desk = await Desk.open(Path("/dev"))
     with anyio.fail_after(60):
         assert not (await desk.call("read_file", file_path=name)).success
         assert not (await desk.call("write_file", file_path=name, content="x")).success
 
 
-async def test_a_hard_link_is_read_but_not_written(scene):
+async def test_hard_link_is_read_only(scene):
     desk = await Desk.open(scene.root)
     assert (await desk.get("read_file", file_path="hard"))[
         "content"
@@ -540,7 +540,7 @@ async def try_all(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", [*READS, *WRITES])
-def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
+def test_swaps_never_lead_outside(tmp_path, before_every_call, tool):
     attacks = WRITE_ATTACKS if tool in WRITES else READ_ATTACKS
     anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, None)
     assert not (tmp_path / "scene").exists()
@@ -549,9 +549,7 @@ def test_no_swap_of_any_kind_leads_outside(tmp_path, before_every_call, tool):
 @pytest.mark.slow
 @pytest.mark.parametrize("undo_after", [1, pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize("tool", [*READS, "write_file new", "edit_file"])
-def test_no_swap_that_is_undone_at_once_leads_outside(
-    tmp_path, before_every_call, tool, undo_after
-):
+def test_brief_swaps_never_lead_outside(tmp_path, before_every_call, tool, undo_after):
     attacks = [swap_dir, swap_parent, swap_leaf]
     anyio.run(try_all, tmp_path / "scene", before_every_call, tool, attacks, undo_after)
     assert not (tmp_path / "scene").exists()
@@ -561,7 +559,7 @@ def test_no_swap_that_is_undone_at_once_leads_outside(
 @pytest.mark.parametrize(
     "attack", [swap_dir, swap_parent, swap_leaf], ids=lambda attack: attack.__name__
 )
-def test_no_swap_leads_a_search_outside(tmp_path, before_every_call, attack):
+def test_swaps_never_lead_search_outside(tmp_path, before_every_call, attack):
     async def make(root: Path) -> Callable[[], Any]:
         desk = await Desk.open(root, tool_search, ripgrep=False)
         return lambda: desk.call("grep", pattern="secret", path="a/b")
@@ -573,9 +571,7 @@ def test_no_swap_leads_a_search_outside(tmp_path, before_every_call, attack):
     assert count > 10
 
 
-async def test_the_same_attacks_succeed_against_a_tool_that_checks_and_then_opens(
-    tmp_path, before_every_call
-):
+async def test_attacks_succeed_against_careless_tool(tmp_path, before_every_call):
     """The proof that the attacks are attacks."""
 
     class Careless:
@@ -613,7 +609,7 @@ async def test_the_same_attacks_succeed_against_a_tool_that_checks_and_then_open
 
 
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_directory", "glob"])
-async def test_what_the_system_forbids_is_said_in_words(scene, monkeypatch, tool):
+async def test_system_refusal_is_explained(scene, monkeypatch, tool):
     desk = await Desk.open(scene.root)
     given = {**READS, **WRITES}[tool]
     original = os.open
@@ -630,7 +626,7 @@ async def test_what_the_system_forbids_is_said_in_words(scene, monkeypatch, tool
         assert (await desk.fail(tool, **given))[0] == "PermissionDenied"
 
 
-async def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(scene, monkeypatch):
+async def test_full_disk_leaves_old_file_only(scene, monkeypatch):
     desk = await Desk.open(scene.root)
 
     def full(*args: Any) -> int:
@@ -644,9 +640,7 @@ async def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(scene, monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tool", ["read_file", "write_file"])
-async def test_a_system_call_that_hangs_is_given_up_and_undoes_itself_later(
-    scene, monkeypatch, caplog, tool
-):
+async def test_hanging_system_call_undoes_itself_later(scene, monkeypatch, caplog, tool):
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
     name = "read" if tool == "read_file" else "fsync"
     original = getattr(os, name)

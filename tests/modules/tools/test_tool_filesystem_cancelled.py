@@ -41,7 +41,7 @@ def broken(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 @pytest.mark.parametrize("tool", GIVEN)
-def test_a_call_cancelled_anywhere_leaves_the_file_whole(tmp_path, tool, mode):
+def test_call_cancelled_anywhere_keeps_file_whole(tmp_path, tool, mode):
     folder = tmp_path / "ws"
 
     def make() -> Any:
@@ -69,7 +69,7 @@ def test_a_call_cancelled_anywhere_leaves_the_file_whole(tmp_path, tool, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_path, mode):
+def test_session_cancelled_anywhere_keeps_files_whole(tmp_path, mode):
     folder = tmp_path / "ws"
 
     def make() -> Any:
@@ -98,9 +98,7 @@ def test_a_session_cancelled_anywhere_while_tools_run_leaves_files_whole(tmp_pat
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(
-    tmp_path, monkeypatch, call
-):
+async def test_write_cancelled_in_system_call_is_atomic(tmp_path, monkeypatch, call):
     """The moments that a sweep over suspensions cannot reach, because the thread is at work."""
     folder = fresh(tmp_path / "ws")
     desk = await Desk.open(folder)
@@ -138,7 +136,7 @@ async def test_a_write_cancelled_inside_a_system_call_is_undone_or_done(
     )
 
 
-async def test_a_call_cancelled_before_its_turn_never_begins(tmp_path, monkeypatch, caplog):
+async def test_call_cancelled_while_queued_never_begins(tmp_path, monkeypatch, caplog):
     folder = fresh(tmp_path / "ws")
     desk = await Desk.open(folder, threads=1)
     inside, release = threading.Event(), threading.Event()

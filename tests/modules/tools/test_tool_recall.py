@@ -51,13 +51,13 @@ CONVERSATION: list[dict[str, Any]] = [
         ("%", set()),
     ],
 )
-async def test_words_are_found_wherever_they_were_said(query, numbers):
+async def test_words_are_found_anywhere(query, numbers):
     result = await (await tool_over(CONVERSATION)).execute({"query": query})
     assert {hit["number"] for hit in result.output["found"]} == numbers
     assert result.output["messages"] == 4
 
 
-async def test_a_hit_shows_the_text_around_the_word():
+async def test_hit_shows_surrounding_text():
     result = await (await tool_over(CONVERSATION)).execute({"query": "06"})
     hit = next(hit for hit in result.output["found"] if hit["number"] == 3)
     assert hit["text"].startswith("…")
@@ -65,7 +65,7 @@ async def test_a_hit_shows_the_text_around_the_word():
     assert len(hit["text"]) < 600
 
 
-async def test_a_message_is_read_whole_piece_by_piece():
+async def test_message_is_read_in_pieces():
     tool = await tool_over(CONVERSATION)
     text, left, offset = "", 1, 0
     while left:
@@ -78,7 +78,7 @@ async def test_a_message_is_read_whole_piece_by_piece():
     )
 
 
-async def test_a_message_that_is_not_there_is_reported():
+async def test_missing_message_is_reported():
     result = await (await tool_over(CONVERSATION)).execute({"number": 5})
     assert result.error == {
         "message": "there is no message 5; the conversation has 4",
@@ -86,7 +86,7 @@ async def test_a_message_that_is_not_there_is_reported():
     }
 
 
-async def test_a_model_reads_again_what_its_view_no_longer_shows():
+async def test_model_rereads_compacted_text():
     word = "rhododendron"
 
     def answer(request: Any) -> Any:

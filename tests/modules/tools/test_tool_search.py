@@ -62,7 +62,7 @@ def fake_ripgrep(folder: Path, body: str) -> str:
 # ── what is found ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_matching_lines_are_given_with_file_and_number(tree):
+async def test_matching_lines_have_file_and_number(tree):
     output = await (await desk_for(tree)).get("grep", pattern="find")
     assert [(match["file_path"], match["line"], match["text"]) for match in output["matches"]] == [
         ("a.py", 3, "def find():"),
@@ -95,7 +95,7 @@ async def test_patterns_paths_and_globs_choose(tree, given, found):
     assert [f"{match['file_path']}:{match['line']}" for match in output["matches"]] == found
 
 
-async def test_files_and_counts_can_be_asked_for_alone(tree):
+async def test_files_and_counts_alone(tree):
     desk = await desk_for(tree)
     assert (await desk.get("grep", pattern="find", output_mode="files_with_matches"))["files"] == [
         "a.py",
@@ -109,7 +109,7 @@ async def test_files_and_counts_can_be_asked_for_alone(tree):
     assert output["count"] == 3
 
 
-async def test_context_stands_around_a_match(tree):
+async def test_context_surrounds_match(tree):
     output = await (await desk_for(tree)).get("grep", pattern="def find", context=2, path="a.py")
     assert output["matches"] == [
         {
@@ -123,7 +123,7 @@ async def test_context_stands_around_a_match(tree):
 
 
 @pytest.mark.parametrize("mode", ["content", "files_with_matches", "count"])
-async def test_more_matches_than_wanted_are_cut_and_it_says_so(tree, mode):
+async def test_surplus_matches_are_cut_with_notice(tree, mode):
     desk = await desk_for(tree, max_matches=2)
     output = await desk.get("grep", pattern="n", limit=2, output_mode=mode)
     assert output["truncated"] is True
@@ -133,7 +133,7 @@ async def test_more_matches_than_wanted_are_cut_and_it_says_so(tree, mode):
     assert exact["truncated"] is False
 
 
-async def test_what_was_left_out_is_said(tree):
+async def test_omissions_are_reported(tree):
     (tree / "large").write_text("find\n" * 100)
     (tree / "long").write_text("x" * 50 + "find\nfind" + "y" * 50)
     desk = await desk_for(tree, max_file_bytes=400, max_line_length=20)
@@ -145,33 +145,33 @@ async def test_what_was_left_out_is_said(tree):
     )
 
 
-async def test_a_long_line_is_shown_in_part(tree):
+async def test_long_line_is_shown_in_part(tree):
     (tree / "long").write_text("find" + "y" * 1000)
     output = await (await desk_for(tree)).get("grep", pattern="find", path="long")
     assert output["matches"][0]["text"] == "find" + "y" * 496 + "… (1004 characters)"
 
 
-async def test_names_and_text_that_are_no_unicode_are_shown_all_the_same(tree):
+async def test_non_unicode_names_and_text_are_shown(tree):
     (tree / os.fsdecode(b"\xff.txt")).write_bytes(b"find \xfe")
     output = await (await desk_for(tree)).get("grep", pattern="find", glob="*.txt")
     assert {"file_path": "\\xff.txt", "line": 1, "text": "find \ufffd"} in output["matches"]
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<x", "a{3,2}", "(?<=a+)b", "\\"])
-async def test_a_pattern_that_is_none_is_refused_in_words(tree, pattern):
+async def test_invalid_pattern_is_refused(tree, pattern):
     kind, message = await (await desk_for(tree)).fail("grep", pattern=pattern)
     assert kind == "InvalidPattern"
     assert ascii(pattern) in message
 
 
-async def test_a_lone_surrogate_in_a_pattern_is_only_a_pattern_that_never_matches(tree):
+async def test_lone_surrogate_pattern_never_matches(tree):
     assert (await (await desk_for(tree)).get("grep", pattern="\ud800"))["matches"] == []
 
 
 @pytest.mark.parametrize(
     ("path", "kind"), [("none", "NotFound"), ("../x", "InvalidPath"), ("a.py/x", "NotADirectory")]
 )
-async def test_a_path_that_cannot_be_searched_is_a_failure(tree, path, kind):
+async def test_unsearchable_path_is_failure(tree, path, kind):
     assert (await (await desk_for(tree)).fail("grep", pattern="x", path=path))[0] == kind
 
 
@@ -191,7 +191,7 @@ async def test_grep_agrees_with_matching_line_by_line(tmp_path_factory, lines, p
 # ── it always ends ───────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_pattern_that_never_ends_is_killed_and_the_loop_runs_meanwhile(tree):
+async def test_endless_pattern_is_killed_beside_loop(tree):
     (tree / "f").write_text(ENDLESS_LINE)
     turns = 0
 
@@ -218,7 +218,7 @@ async def test_a_pattern_that_never_ends_is_killed_and_the_loop_runs_meanwhile(t
     )  # a pattern in a thread of ours would have held the interpreter's lock all the time
 
 
-def test_a_pattern_that_nobody_stops_is_ended_by_the_system():
+def test_abandoned_pattern_is_ended_by_system():
     with closing(
         Matcher(FOREVER, ignore_case=False, max_line=100, seconds=-4, stop=Stop())
     ) as matcher:
@@ -230,13 +230,13 @@ def test_a_pattern_that_nobody_stops_is_ended_by_the_system():
 @pytest.mark.parametrize(
     "pattern", ["(" * 400 + ")" * 400, "x{99999999999999999999}", "(?:" * 300 + "x" + "){9}" * 100]
 )
-async def test_a_monstrous_pattern_gets_a_result_like_any_other(tree, pattern):
+async def test_monstrous_pattern_gets_normal_result(tree, pattern):
     desk = await desk_for(tree)
     await desk.call("grep", pattern=pattern)
     assert (await desk.get("grep", pattern="find"))["count"] == 3
 
 
-async def test_cancelling_a_search_kills_the_process_at_once(tree):
+async def test_cancelled_search_kills_process_at_once(tree):
     (tree / "f").write_text(ENDLESS_LINE)
     desk = await desk_for(tree)
     with anyio.fail_after(60), anyio.move_on_after(0.3) as scope:
@@ -247,7 +247,7 @@ async def test_cancelling_a_search_kills_the_process_at_once(tree):
 # ── ripgrep ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_only_files_that_ripgrep_names_are_opened(tree, tmp_path_factory):
+async def test_only_files_from_ripgrep_are_opened(tree, tmp_path_factory):
     program = fake_ripgrep(
         tmp_path_factory.mktemp("bin"), 'sys.stdout.write("./src/c.txt\\0./a.py\\0")'
     )
@@ -261,7 +261,7 @@ async def test_only_files_that_ripgrep_names_are_opened(tree, tmp_path_factory):
     assert output["files_searched"] == 2
 
 
-async def test_ripgrep_gets_the_pattern_and_no_shell_environment_or_config(
+async def test_ripgrep_gets_pattern_without_shell_or_environment(
     tree, tmp_path_factory, monkeypatch
 ):
     folder = tmp_path_factory.mktemp("bin")
@@ -287,14 +287,14 @@ async def test_ripgrep_gets_the_pattern_and_no_shell_environment_or_config(
     ],
     ids=["refuses", "dies", "floods", "is-gone"],
 )
-async def test_where_ripgrep_cannot_say_every_file_is_looked_at(tree, tmp_path_factory, body):
+async def test_undecided_ripgrep_means_reading_every_file(tree, tmp_path_factory, body):
     program = fake_ripgrep(tmp_path_factory.mktemp("bin"), body)
     if not body:
         os.unlink(program)
     assert (await (await desk_for(tree, ripgrep=program)).get("grep", pattern="find"))["count"] == 3
 
 
-async def test_names_that_ripgrep_should_not_give_are_not_followed(tree, tmp_path_factory):
+async def test_unexpected_names_from_ripgrep_are_ignored(tree, tmp_path_factory):
     (tree / "src" / "out").symlink_to(tree)
     (tree / "src" / "link").symlink_to("c.txt")
     absolute = str(tree / "a.py")
@@ -319,7 +319,7 @@ async def test_names_that_ripgrep_should_not_give_are_not_followed(tree, tmp_pat
     assert output["files_searched"] == 1
 
 
-async def test_ripgrep_and_all_it_started_is_killed_when_the_time_is_up(tree, tmp_path_factory):
+async def test_timeout_kills_ripgrep_and_children(tree, tmp_path_factory):
     for seconds in (
         1,
         10,
@@ -336,7 +336,7 @@ async def test_ripgrep_and_all_it_started_is_killed_when_the_time_is_up(tree, tm
             break
 
 
-def test_a_program_below_a_root_is_not_taken_for_ripgrep(tmp_path, monkeypatch):
+def test_program_below_root_is_not_ripgrep(tmp_path, monkeypatch):
     program = fake_ripgrep(tmp_path, "")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert _ripgrep.find_ripgrep([]) == program
@@ -346,14 +346,14 @@ def test_a_program_below_a_root_is_not_taken_for_ripgrep(tmp_path, monkeypatch):
 # ── mounting and cancellation ────────────────────────────────────────────────────────────────────
 
 
-async def test_without_a_python_to_run_patterns_in_it_does_not_mount(tmp_path, monkeypatch):
+async def test_missing_python_prevents_mount(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "")
     with pytest.raises(ModuleLoadError, match=r"sys\.executable is empty"):
         await Desk.open(tmp_path, tool_search)
 
 
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
-def test_a_search_cancelled_anywhere_leaves_no_thread_and_no_process(tmp_path, mode):
+def test_search_cancelled_anywhere_leaves_nothing(tmp_path, mode):
     (tmp_path / "f").write_text("find me")
     before = set(_children())  # a server that other tests talk to may be among them
 

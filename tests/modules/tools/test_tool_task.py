@@ -158,7 +158,7 @@ def _mounting(point: str, thing: Any) -> Callable[..., Any]:
 # ── one task ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_agent_answers_from_a_session_of_its_own():
+async def test_agent_answers_from_own_session():
     family = Family(
         [[task(instruction="count the files")], "thanks"],
         {"helper": [answer("seven", cost="0.25")]},
@@ -189,7 +189,7 @@ async def test_an_agent_answers_from_a_session_of_its_own():
     assert child.statistics().state == "closed"
 
 
-async def test_the_child_has_the_parents_plan_under_the_agents_overlay():
+async def test_child_plan_is_overlaid_by_agent():
     seen = MockTool("look", respond=lambda given: "seen")
     family = Family(
         [[task()], "done"],
@@ -211,7 +211,7 @@ async def test_the_child_has_the_parents_plan_under_the_agents_overlay():
 @pytest.mark.parametrize(
     "overlay", [{"instruction": "Be brief."}, {"system": {"instruction": "Be brief."}}]
 )
-async def test_an_agents_instruction_comes_before_its_task(overlay):
+async def test_agent_instruction_precedes_task(overlay):
     family = Family([[task()], "done"], {"helper": ["ok"]}, agents={"helper": overlay})
     await family.run()
     [request] = family.providers["helper"].requests
@@ -221,7 +221,7 @@ async def test_an_agents_instruction_comes_before_its_task(overlay):
     ]
 
 
-async def test_events_tell_of_a_child_from_its_beginning_to_its_end():
+async def test_events_frame_child_session():
     family = Family([[task()], "done"], {"helper": [answer("ok")]})
     async with family.open() as session:
         announced = await session.coordinator.collect_contributions("observability.events")
@@ -247,7 +247,7 @@ async def test_events_tell_of_a_child_from_its_beginning_to_its_end():
     assert completed["usage"]["total_tokens"] == 15
 
 
-async def test_agents_work_side_by_side_but_no_more_than_allowed():
+async def test_agents_run_concurrently_up_to_limit():
     now, most, all_places_taken = 0, 0, anyio.Event()
 
     async def slowly(request: Any) -> str:
@@ -272,7 +272,7 @@ async def test_agents_work_side_by_side_but_no_more_than_allowed():
     assert most == 3
 
 
-async def test_a_long_answer_is_cut_and_says_so():
+async def test_long_answer_is_cut_with_notice():
     family = Family([[task()], "done"], {"helper": ["x" * 500]}, config={"max_response_chars": 100})
     result = await family.result()
     assert result["output"]["response"] == "x" * 100
@@ -282,7 +282,7 @@ async def test_a_long_answer_is_cut_and_says_so():
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_unknown_agent_is_an_error_that_lists_those_there_are():
+async def test_unknown_agent_error_lists_agents():
     family = Family([[task("helpr")], "done"], {"helper": [], "other": []})
     result = await family.result()
     assert result["error"] == {
@@ -292,7 +292,7 @@ async def test_an_unknown_agent_is_an_error_that_lists_those_there_are():
     assert len(family.sessions) == 1
 
 
-async def test_a_child_that_fails_leaves_what_it_had_said_and_what_it_had_cost():
+async def test_failed_child_keeps_text_and_cost():
     turns = [
         answer("half of it", call=("look", {})),
         AuthenticationError(
@@ -323,7 +323,7 @@ async def test_a_child_that_fails_leaves_what_it_had_said_and_what_it_had_cost()
         ({"session": {"orchestrator": None}}, "session.orchestrator is required"),
     ],
 )
-async def test_an_agent_whose_plan_is_wrong_is_an_error_for_the_model(overlay, words):
+async def test_agent_with_wrong_plan_is_error(overlay, words):
     family = Family([[task()], "done"], {"helper": []}, agents={"helper": overlay})
     assert await family.run() == "done"
     [result] = family.results()
@@ -332,7 +332,7 @@ async def test_an_agent_whose_plan_is_wrong_is_an_error_for_the_model(overlay, w
 
 
 @pytest.mark.virtual_time
-async def test_a_child_that_takes_too_long_is_ended_with_what_it_had_said():
+async def test_slow_child_ends_with_its_text():
     async def for_ever(request: Any) -> str:
         await anyio.sleep_forever()
         raise AssertionError
@@ -357,7 +357,7 @@ async def test_a_child_that_takes_too_long_is_ended_with_what_it_had_said():
 # ── stopping ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_immediate_stop_of_the_parent_ends_the_child_and_still_counts_it():
+async def test_immediate_parent_stop_counts_ended_child():
     family: Family
 
     async def stop(request: Any) -> str:
@@ -378,7 +378,7 @@ async def test_an_immediate_stop_of_the_parent_ends_the_child_and_still_counts_i
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
 
 
-async def test_a_stop_that_meets_a_child_just_as_it_has_opened_is_a_stop_of_the_call():
+async def test_stop_at_child_opening_stops_call():
     async def mount(coordinator: Any, config: Any) -> None:
         def stop(event: str, data: Any) -> None:
             family.sessions[0].coordinator.cancellation.request_immediate()
@@ -391,7 +391,7 @@ async def test_a_stop_that_meets_a_child_just_as_it_has_opened_is_a_stop_of_the_
     assert family.results() == []
 
 
-async def test_a_graceful_stop_of_the_parent_lets_the_child_come_to_a_stop():
+async def test_graceful_parent_stop_reaches_child():
     family: Family
 
     def stop(given: Any) -> str:
@@ -413,7 +413,7 @@ async def test_a_graceful_stop_of_the_parent_lets_the_child_come_to_a_stop():
     assert result["output"]["response"] == "so far"
 
 
-async def test_a_child_that_is_stopped_alone_is_a_failure_for_the_parent():
+async def test_lone_child_stop_is_failure():
     family: Family
 
     async def stop(request: Any) -> str:
@@ -428,7 +428,7 @@ async def test_a_child_that_is_stopped_alone_is_a_failure_for_the_parent():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_family_cancelled_at_any_suspension_leaves_no_child_and_forgets_no_usage(mode):
+def test_family_cancelled_anywhere_keeps_usage(mode):
     def make() -> Any:
         family = Family(
             [[task(), task("other")], "done"],
@@ -466,14 +466,14 @@ def test_a_family_cancelled_at_any_suspension_leaves_no_child_and_forgets_no_usa
 # ── depth, budget, inheritance ───────────────────────────────────────────────────────────────────
 
 
-async def test_a_child_at_the_deepest_level_is_not_offered_the_tool():
+async def test_deepest_child_lacks_tool():
     family = Family([[task()], "done"], {"helper": ["ok"]})
     await family.run()
     assert [tool.name for tool in family.providers["parent"].requests[0].tools] == ["task"]
     assert family.providers["helper"].requests[0].tools is None
 
 
-async def test_tasks_may_be_handed_on_as_deep_as_the_plan_allows():
+async def test_tasks_nest_to_planned_depth():
     turns = [[task("helper", "deeper")], [task("helper", "deepest")], "bottom", "middle", "top"]
     family = Family([[task()], "done"], {"helper": turns}, config={"max_depth": 3})
     await family.run()
@@ -485,7 +485,7 @@ async def test_tasks_may_be_handed_on_as_deep_as_the_plan_allows():
     assert offered == [True, True, False, True, True]
 
 
-async def test_what_grandchildren_consume_is_counted_once_at_every_level():
+async def test_grandchild_usage_counts_once_per_level():
     turns = [
         answer(call=task("helper", "deeper"), tokens=(100, 1), cost="1"),
         answer("bottom", tokens=(10, 1), cost="0.1"),
@@ -510,7 +510,7 @@ async def test_what_grandchildren_consume_is_counted_once_at_every_level():
     }
 
 
-async def test_capabilities_of_the_application_are_handed_on_by_name():
+async def test_capabilities_are_passed_on_by_name():
     family = Family([[task()], "done"], {"helper": ["ok"]})
     async with family.open() as session:
         session.coordinator.register_capability("session.working_dir", "here")
@@ -525,7 +525,7 @@ async def test_capabilities_of_the_application_are_handed_on_by_name():
 # ── other ways in ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_application_may_open_children_its_own_way():
+async def test_application_may_open_children_itself():
     asked: list[dict[str, Any]] = []
 
     async def spawn(
@@ -549,7 +549,7 @@ async def test_an_application_may_open_children_its_own_way():
 @pytest.mark.parametrize(
     "wrong", [lambda **given: 1 / 0, lambda **given: "text", lambda task: {"output": task}]
 )
-async def test_what_an_applications_own_way_does_wrong_is_a_failure(wrong):
+async def test_faulty_custom_opening_is_failure(wrong):
     family = Family([[task()], "done"], {"helper": []})
     async with family.open() as session:
         session.coordinator.register_capability("session.spawn", wrong)
@@ -558,7 +558,7 @@ async def test_what_an_applications_own_way_does_wrong_is_a_failure(wrong):
     assert result["success"] == (result["output"]["response"] == "do it")
 
 
-async def test_other_modules_find_the_agents_as_capabilities():
+async def test_agents_are_found_as_capabilities():
     family = Family(["unused"], {"helper": ["from afar"], "other": []})
     async with family.open() as session:
         get = session.coordinator.get_capability
@@ -574,14 +574,14 @@ async def test_other_modules_find_the_agents_as_capabilities():
 
 
 @pytest.mark.parametrize("agents", [None, {}, "all", {"dirs": ["x"]}, {1: {}}])
-async def test_without_agents_the_tool_is_not_offered(agents):
+async def test_tool_without_agents_is_not_offered(agents):
     family = Family(["alone"], {})
     family.plan["agents"] = agents
     assert await family.run() == "alone"
     assert family.providers["parent"].requests[0].tools is None
 
 
-async def test_a_misspelt_section_of_an_agent_is_a_warning_with_the_nearest_known_name(caplog):
+async def test_misspelt_agent_section_suggests_known_name(caplog):
     family = Family(["alone"], {})
     family.plan["agents"] = {"helper": {"toools": [], "owner": "me", "tool": [], "tools": []}}
     with pytest.warns(MisspellingWarning) as caught:
@@ -597,7 +597,7 @@ async def test_a_misspelt_section_of_an_agent_is_a_warning_with_the_nearest_know
 # ── the tool contract ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_the_tool_describes_itself_and_its_agents():
+async def test_tool_describes_itself_and_agents():
     family = Family(
         [], {"helper": [], "other": []}, agents={"other": {"description": "Does\n  the rest."}}
     )
@@ -624,7 +624,7 @@ async def test_the_tool_describes_itself_and_its_agents():
     "data",
     [{"usage": None}, {"usage": {"input_tokens": "x", "output_tokens": -3, "cost_usd": "NaN"}}],
 )
-async def test_whatever_a_provider_reports_counting_does_not_fail(data):
+async def test_usage_counting_never_fails(data):
     async def mount(coordinator: Any, config: Any) -> None:
         async def report(event: str, _: Any) -> None:
             await coordinator.hooks.emit("provider:response", data)

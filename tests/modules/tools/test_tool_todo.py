@@ -17,7 +17,7 @@ async def opened() -> Desk:
     return await Desk.open(None, tool_todo)
 
 
-async def test_a_list_is_created_shown_and_replaced():
+async def test_list_is_created_shown_and_replaced():
     desk = await opened()
     assert (await desk.get("todo", action="list"))["todos"] == []
     output = await desk.get("todo", action="create", todos=[FIRST, SECOND])
@@ -35,7 +35,7 @@ async def test_a_list_is_created_shown_and_replaced():
     assert (await desk.get("todo", action="create", todos=[]))["count"] == 0
 
 
-async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
+async def test_two_items_in_progress_are_refused():
     desk = await opened()
     await desk.get("todo", action="create", todos=[FIRST])
     kind, message = await desk.fail(
@@ -75,7 +75,7 @@ async def test_more_than_one_in_progress_is_refused_and_changes_nothing():
         ({"action": "create", "todos": [None] * 50}, "and 45 more problems"),
     ],
 )
-async def test_what_is_no_list_of_todos_is_refused_in_words(given, problem):
+async def test_malformed_list_is_refused(given, problem):
     desk = await opened()
     kind, message = await desk.fail("todo", **given)
     assert kind == "InvalidInput"
@@ -83,7 +83,8 @@ async def test_what_is_no_list_of_todos_is_refused_in_words(given, problem):
     assert desk.coordinator.session_state["todos"] == []
 
 
-async def test_the_list_is_the_sessions_and_hooks_find_it_where_they_look():
+async def test_list_belongs_to_session():
+    """Hooks find it in its place."""
     one, other = await opened(), await opened()
     await one.get("todo", action="create", todos=[SECOND])
     assert one.coordinator.session_state["todos"][0]["content"] == "write"

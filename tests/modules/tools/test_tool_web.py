@@ -138,13 +138,13 @@ async def failure_of(site: Site, **config: Any) -> tuple[str, str]:
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_file_without_certificates_is_a_config_problem(tmp_path):
+async def test_file_without_certificates_is_config_problem(tmp_path):
     (tmp_path / "ca.pem").write_text("nothing")
     with pytest.raises(PlanError, match=r"\$\.ca_file: no certificates can be read"):
         await Desk.open(None, tool_web, ca_file=str(tmp_path / "ca.pem"))
 
 
-async def test_without_the_client_the_extra_is_named(monkeypatch):
+async def test_missing_client_names_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("amplifier.modules.tools.web._")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(tool_web, "_fetcher", raising=False)
@@ -157,7 +157,7 @@ async def test_without_the_client_the_extra_is_named(monkeypatch):
 # ── what is fetched ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_page_comes_back_as_text(site):
+async def test_page_is_returned_as_text(site):
     site.serve("/", PAGE, "text/html; charset=utf-8")
     desk = await opened(site)
     output = await desk.get("web_fetch", url=f"{site.url}#part")
@@ -176,7 +176,7 @@ async def test_a_page_comes_back_as_text(site):
     assert raw["content"] == PAGE.decode()
 
 
-async def test_a_request_says_nothing_about_us(site, monkeypatch):
+async def test_request_does_not_identify_agent(site, monkeypatch):
     site.serve("/", b"x", Set_Cookie="a=b")
     for name in (
         "HTTP_PROXY",
@@ -204,7 +204,7 @@ async def test_a_request_says_nothing_about_us(site, monkeypatch):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirects_are_followed_and_told(site, status):
+async def test_redirects_are_followed_and_reported(site, status):
     site.serve("/a/b", status=status, Location="../c?x=y#z")
     site.serve("/c?x=y", b"here")
     desk = await opened(site)
@@ -214,13 +214,13 @@ async def test_redirects_are_followed_and_told(site, status):
     assert output["content"] == "here"
 
 
-async def test_redirects_without_end_are_ended(site):
+async def test_endless_redirects_are_stopped(site):
     site.serve("/", status=302, Location="/")
     assert (await failure_of(site, max_redirects=3))[0] == "TooManyRedirects"
     assert len(site.requests) == 4
 
 
-async def test_a_status_that_means_failure_is_one_and_keeps_some_text(site):
+async def test_failure_status_keeps_some_text(site):
     site.serve("/", b"<h1>gone</h1>" + b"x" * 9000, "text/html", status=404)
     desk = await opened(site)
     result = await desk.call("web_fetch", url=site.url)
@@ -229,7 +229,7 @@ async def test_a_status_that_means_failure_is_one_and_keeps_some_text(site):
     assert len(result.output["content"]) == 2000
 
 
-async def test_a_long_page_is_read_part_by_part(site):
+async def test_long_page_is_read_in_parts(site):
     site.serve("/", "".join(chr(0x4E00 + n) for n in range(1000)).encode())
     desk = await opened(site, max_chars=400)
     parts, offset = [], 0
@@ -268,7 +268,7 @@ async def test_a_long_page_is_read_part_by_part(site):
         ("text/plain", b"", ""),
     ],
 )
-async def test_text_of_any_type_and_encoding_is_read(site, content_type, body, expected):
+async def test_text_of_any_type_and_encoding(site, content_type, body, expected):
     site.serve("/", body, content_type)
     assert (await page_of(site))["content"] == expected
 
@@ -283,7 +283,7 @@ async def test_text_of_any_type_and_encoding_is_read(site, content_type, body, e
         ("text/plain", b"a\0b"),
     ],
 )
-async def test_what_is_no_text_is_refused(site, content_type, body):
+async def test_non_text_is_refused(site, content_type, body):
     site.serve("/", body, content_type)
     kind, message = await failure_of(site)
     assert kind == "UnsupportedContent"
@@ -301,7 +301,7 @@ def endless(site: Site, handler: Any) -> None:
         site.sent += handler.wfile.write(b"x" * 65536)
 
 
-async def test_an_endless_body_is_cut_at_the_limit(site):
+async def test_endless_body_is_cut_at_limit(site):
     site.pages["/"] = endless
     output = await page_of(site, max_bytes=100_000, max_chars=1_000_000)
     assert output["total_chars"] == 100_000
@@ -313,7 +313,7 @@ async def test_an_endless_body_is_cut_at_the_limit(site):
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
-async def test_a_bomb_is_not_unpacked_beyond_the_limit(site, encoding):
+async def test_bomb_is_not_unpacked_beyond_limit(site, encoding):
     bomb = gzip.compress(b"\0x" * 10_000_000)
     site.serve("/", bomb, "text/plain; charset=utf-16le", Content_Encoding=encoding)
     output = await page_of(site, max_bytes=100_000)
@@ -331,9 +331,7 @@ GZIP_BODIES: dict[str, tuple[bytes, int, bytes]] = {
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
 @pytest.mark.parametrize(("sent", "limit", "expected"), GZIP_BODIES.values(), ids=GZIP_BODIES)
-def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(
-    sent, limit, expected, size
-):
+def test_gzip_members_are_read_within_limit(sent, limit, expected, size):
     body = Body("gzip", limit)
     for start in range(0, len(sent), size):
         body.add(sent[start : start + size])
@@ -345,7 +343,7 @@ def test_every_member_of_a_gzip_body_is_read_within_the_limit_however_it_is_cut(
     ("encoding", "body"),
     [("br", b"x"), ("gzip, gzip", b"x"), ("deflate", b"x"), ("gzip", b"not gzip")],
 )
-async def test_a_body_compressed_otherwise_is_refused(site, encoding, body):
+async def test_other_compression_is_refused(site, encoding, body):
     site.serve("/", body, Content_Encoding=encoding)
     assert (await failure_of(site))[0] == "UnsupportedContent"
 
@@ -369,7 +367,7 @@ def dripping_headers(site: Site, handler: Any) -> None:
 
 
 @pytest.mark.parametrize("page", [silent, dripping, dripping_headers])
-async def test_a_server_that_takes_its_time_gets_no_more_than_there_is(site, page):
+async def test_slow_server_gets_remaining_time_only(site, page):
     site.pages["/"] = page
     with anyio.fail_after(60):
         kind, message = await failure_of(site, timeout=0.4)
@@ -394,12 +392,12 @@ def endless_headers(site: Site, handler: Any) -> None:
 
 
 @pytest.mark.parametrize("page", [broken, nonsense, endless_headers, lambda site, handler: None])
-async def test_an_answer_that_is_none_is_a_failure(site, page):
+async def test_invalid_response_is_failure(site, page):
     site.pages["/"] = page
     assert (await failure_of(site))[0] == "ConnectionFailed"
 
 
-async def test_a_port_nobody_listens_at_is_a_failure():
+async def test_closed_port_is_failure():
     site = Site()
     with site.running():
         pass
@@ -428,7 +426,7 @@ async def secure(
     return await Desk.open(None, tool_web, allow_private=[f"{name}:{port}"], **trusted)
 
 
-async def test_a_certificate_of_the_name_is_accepted(authority, tmp_path):
+async def test_certificate_of_name_is_accepted(authority, tmp_path):
     pages = Site()
     pages.serve("/", b"safe")
     seen: list[str | None] = []
@@ -449,7 +447,7 @@ async def test_a_certificate_of_the_name_is_accepted(authority, tmp_path):
         pytest.param(["localhost"], False, id="an untrusted authority"),
     ],
 )
-async def test_a_certificate_that_does_not_fit_is_refused(authority, tmp_path, names, trust):
+async def test_unfitting_certificate_is_refused(authority, tmp_path, names, trust):
     pages = Site()
     pages.serve("/", b"unsafe")
     with pages.running(server_context(authority, *names)) as port:
@@ -555,7 +553,7 @@ def test_any_page_becomes_text(page):
 
 @pytest.mark.slow  # over TLS; the sweep of a whole session below is not
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
-def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path, mode):
+def test_fetch_cancelled_anywhere_leaves_nothing(authority, tmp_path, mode):
     pages = Site()
     pages.serve("/", status=302, Location="/page")
     pages.serve("/page", gzip.compress(PAGE), "text/html", Content_Encoding="gzip")
@@ -580,7 +578,7 @@ def test_a_fetch_cancelled_at_any_suspension_leaves_nothing(authority, tmp_path,
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_session_cancelled_at_any_suspension_of_a_fetch_leaves_nothing(mode):
+def test_session_cancelled_during_fetch_leaves_nothing(mode):
     pages = Site()
     pages.serve("/", PAGE, "text/html")
     with pages.running(threads=False) as port:
@@ -611,7 +609,7 @@ def test_a_session_cancelled_at_any_suspension_of_a_fetch_leaves_nothing(mode):
     assert report.points[mode] >= 5
 
 
-async def test_a_fetch_cancelled_while_a_server_drips_hangs_up(site):
+async def test_cancelled_fetch_leaves_dripping_server(site):
     asked, gone = threading.Event(), threading.Event()
 
     def watch(site: Site, handler: Any) -> None:

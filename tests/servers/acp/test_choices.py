@@ -26,7 +26,7 @@ async def said(client: Client, session_id: str) -> str:
 @pytest.mark.parametrize(
     ("mode", "outcome"), [("ask", "asked"), ("edits", "ran"), ("full", "ran"), ("plan", "denied")]
 )
-async def test_modes_decide_what_is_asked_about(mode, outcome, tmp_path):
+async def test_modes_decide_about_questions(mode, outcome, tmp_path):
     (tmp_path / "a.txt").write_text("old")
     plan = {"tools": ["tool-filesystem"], "hooks": ["hooks-approval"]}
     edit = {"tool": "edit_file", "file_path": "a.txt", "old_string": "old", "new_string": "new"}
@@ -61,7 +61,7 @@ async def test_modes_decide_what_is_asked_about(mode, outcome, tmp_path):
         assert (tmp_path / "a.txt").read_text() == ("old" if outcome == "denied" else "new")
 
 
-async def test_without_hooks_approval_there_are_no_modes():
+async def test_modes_need_hooks_approval():
     async with connected() as client:
         session_id = await client.open()
         answer = await client.answer_to(
@@ -89,7 +89,7 @@ class TwoModels(ScriptedProvider):
 @pytest.mark.parametrize(
     ("in_plan", "first"), [({}, "large"), ({"config": {"model": "special"}}, "special")]
 )
-async def test_the_model_can_be_chosen(in_plan, first):
+async def test_model_can_be_chosen(in_plan, first):
     async def mount(coordinator, config):
         await coordinator.mount("providers", TwoModels(), name="two")
 
@@ -125,7 +125,7 @@ async def test_the_model_can_be_chosen(in_plan, first):
         assert await said(client, choice["sessionId"]) == "by larger "
 
 
-def test_the_official_client_sees_and_changes_what_can_be_chosen(backend, home, workdir):
+def test_official_client_sees_and_changes_choices(backend, home, workdir):
     session = {"orchestrator": "loop-streaming", "context": "context-simple"}
     file = workdir / "plan.json"
     file.write_text(

@@ -34,9 +34,7 @@ class OpenFiles(Editor):
 
 
 @pytest.mark.slow
-def test_the_official_client_has_its_open_files_read_and_written(
-    backend, home, workdir, plan, monkeypatch
-):
+def test_official_client_reads_and_writes_open_files(backend, home, workdir, plan, monkeypatch):
     (workdir / "open.txt").write_text("saved\n")
     (workdir / "closed.txt").write_text("on disk\n")
     plan = plan_with(plan, home.parent, tools=["tool-filesystem"])
@@ -78,9 +76,7 @@ def test_the_official_client_has_its_open_files_read_and_written(
 
 
 @pytest.mark.slow
-def test_the_official_client_sees_that_a_call_was_denied_when_it_loads_the_session(
-    backend, home, workdir, plan
-):
+def test_official_client_sees_denied_calls_on_load(backend, home, workdir, plan):
     async def scenario():
         async with editing(backend, plan, home, workdir) as editor:
             editor.answer = "Deny"
@@ -98,7 +94,7 @@ def test_the_official_client_sees_that_a_call_was_denied_when_it_loads_the_sessi
     assert edit(scenario) == ["failed"]
 
 
-async def test_commands_of_ones_own_are_shown_and_stand_for_their_text():
+async def test_own_commands_are_shown_and_expanded():
     host = Host(own={"tidy": "# Tidy up\nsay tidy $ARGUMENTS", "echo": "say it"})
     async with connected(host) as client:
         await client.answer_to(client.tell("initialize", protocolVersion=1))
@@ -120,7 +116,7 @@ async def test_commands_of_ones_own_are_shown_and_stand_for_their_text():
 
 
 @pytest.mark.parametrize("version", [1, 2, 99])
-async def test_client_of_a_newer_protocol_is_told_the_one_that_is_spoken(version):
+async def test_newer_client_gets_spoken_protocol_version(version):
     async with connected(Host()) as client:
         answer = await client.answer_to(
             client.tell("initialize", protocolVersion=version, clientCapabilities={"new": 1})

@@ -35,7 +35,7 @@ PING = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
         ),
     ],
 )
-async def test_nonsense_is_answered_with_the_reason(line, code, message):
+async def test_nonsense_is_answered_with_reason(line, code, message):
     async with connected() as client:
         client.write(line + b"\n")
         error = (await client.next())["error"]
@@ -93,7 +93,7 @@ async def test_nonsense_is_answered_with_the_reason(line, code, message):
         ("session/close", {"sessionId": 3}, -32602, "sessionId"),
     ],
 )
-async def test_wrong_parameters_are_answered_with_their_name(method, params, code, message):
+async def test_wrong_parameters_are_named(method, params, code, message):
     async with connected() as client:
         await client.open()
         error = (await client.answer_to(client.tell(method, **params)))["error"]
@@ -120,7 +120,7 @@ async def test_wrong_parameters_are_answered_with_their_name(method, params, cod
         ("s3cret", "mcpServers"),
     ],
 )
-async def test_secrets_of_mcp_servers_are_not_repeated_in_errors(servers, path):
+async def test_mcp_server_secrets_are_hidden_in_errors(servers, path):
     async with connected() as client:
         await client.open()
         answer = await client.answer_to(client.tell("session/new", cwd="/", mcpServers=servers))
@@ -128,7 +128,7 @@ async def test_secrets_of_mcp_servers_are_not_repeated_in_errors(servers, path):
         assert "s3cret" not in answer["error"]["message"]
 
 
-async def test_mcp_servers_are_handed_to_the_host_in_the_form_of_a_plan():
+async def test_mcp_servers_reach_host_as_plan():
     host = Host(has_mcp=True)
     servers = [
         {
@@ -159,14 +159,14 @@ async def test_mcp_servers_are_handed_to_the_host_in_the_form_of_a_plan():
     ]
 
 
-async def test_messages_may_come_in_any_pieces():
+async def test_messages_may_come_in_pieces():
     async with connected() as client:
         for byte in json.dumps({**PING, "params": {"protocolVersion": 1}}).encode() + b"\r\n\n":
             client.write(bytes([byte]))
         assert (await client.answer_to(1))["result"]["protocolVersion"] == 1
 
 
-async def test_message_that_is_too_long_is_answered_at_its_end_and_skipped(monkeypatch):
+async def test_overlong_message_is_answered_and_skipped(monkeypatch):
     monkeypatch.setattr("amplifier.servers.acp._connection.LONGEST_LINE", 1 << 20)
     async with connected() as client:
         client.write(b'"' + b"x" * (1 << 20))
@@ -180,7 +180,7 @@ async def test_message_that_is_too_long_is_answered_at_its_end_and_skipped(monke
         assert await client.open()
 
 
-async def test_requests_with_the_same_id_get_an_answer_each():
+async def test_requests_with_same_id_get_own_answers():
     async with connected() as client:
         session_id = await client.open()
         for _ in range(3):
@@ -216,7 +216,7 @@ async def test_stored_sessions_come_in_pages():
         {"result": {"outcome": "selected"}},
     ],
 )
-async def test_answer_that_is_no_option_denies(outcome, tmp_path):
+async def test_unknown_option_denies(outcome, tmp_path):
     trace = tmp_path / "trace"
     async with connected() as client:
         number = client.ask(await client.open(), f"call risky {json.dumps({'path': str(trace)})}")
@@ -225,7 +225,7 @@ async def test_answer_that_is_no_option_denies(outcome, tmp_path):
     assert not trace.exists()
 
 
-async def test_answer_that_comes_after_its_turn_was_stopped_is_ignored(tmp_path):
+async def test_late_answer_is_ignored(tmp_path):
     async with connected() as client:
         session_id = await client.open()
         number = client.ask(
@@ -243,7 +243,7 @@ async def test_answer_that_comes_after_its_turn_was_stopped_is_ignored(tmp_path)
 
 
 @pytest.mark.parametrize("leave", [Client.hang_up, Client.vanish])
-async def test_client_that_vanishes_during_a_question_leaves_nothing(leave, tmp_path):
+async def test_client_vanishing_during_question_leaves_nothing(leave, tmp_path):
     host = Host()
     async with connected(host) as client:
         client.ask(
@@ -258,7 +258,7 @@ async def test_client_that_vanishes_during_a_question_leaves_nothing(leave, tmp_
     assert not (tmp_path / "trace").exists()
 
 
-async def test_client_that_stops_reading_holds_the_turn_instead_of_memory(monkeypatch):
+async def test_client_not_reading_holds_turn(monkeypatch):
     monkeypatch.setattr("amplifier.servers.acp._connection._DRAIN_SECONDS", 0.0)
     host = Host()
     async with connected(host) as client:
@@ -272,7 +272,7 @@ async def test_client_that_stops_reading_holds_the_turn_instead_of_memory(monkey
     assert not host.made[0].initialized
 
 
-async def test_100_sessions_are_opened_and_closed():
+async def test_hundred_sessions_open_and_close():
     host = Host()
     async with connected(host) as client:
         await client.open()
@@ -285,7 +285,7 @@ async def test_100_sessions_are_opened_and_closed():
         assert sum(session.initialized for session in host.made) == 1
 
 
-async def test_notifications_about_nothing_are_ignored():
+async def test_irrelevant_notifications_are_ignored():
     async with connected() as client:
         session_id = await client.open()
         client.notify("session/cancel", sessionId="nowhere")
@@ -301,7 +301,7 @@ async def test_notifications_about_nothing_are_ignored():
         ] == "end_turn"
 
 
-async def test_session_that_is_closed_twice_or_while_a_turn_runs(tmp_path):
+async def test_session_closed_twice_or_during_turn(tmp_path):
     host = Host()
     async with connected(host) as client:
         session_id = await client.open()
@@ -321,7 +321,7 @@ async def test_session_that_is_closed_twice_or_while_a_turn_runs(tmp_path):
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_a_session_is_closed_before_it_is_deleted(is_open):
+async def test_deletion_closes_session_first(is_open):
     host = Host()
     async with connected(host) as client:
         session_id = await client.open()
@@ -338,7 +338,7 @@ async def test_a_session_is_closed_before_it_is_deleted(is_open):
         )
 
 
-async def test_the_person_is_told_which_mcp_server_is_missing():
+async def test_missing_mcp_server_is_reported():
     host = Host()
 
     async def mount_status(coordinator, config):
@@ -355,7 +355,7 @@ async def test_the_person_is_told_which_mcp_server_is_missing():
         await client.answer_to(number)
 
 
-async def test_mcp_servers_without_the_module_are_a_note_in_the_first_turn():
+async def test_unsupported_mcp_servers_are_noted():
     host = Host(has_mcp=False)
     async with connected(host) as client:
         await client.answer_to(client.tell("initialize", protocolVersion=1))
@@ -368,7 +368,7 @@ async def test_mcp_servers_without_the_module_are_a_note_in_the_first_turn():
     assert host.servers == [{}]
 
 
-async def test_client_that_closed_its_input_is_reported():
+async def test_client_with_closed_input_is_reported():
     client = Client()
     client._at_client.close()
     client.tell("initialize", protocolVersion=1)

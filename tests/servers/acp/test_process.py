@@ -68,7 +68,7 @@ class Agent:
         return self.process.returncode, errors.decode()
 
 
-def test_nothing_but_messages_is_on_standard_output(backend, home, workdir, plan):
+def test_standard_output_has_messages_only(backend, home, workdir, plan):
     package = home.parent / "modules" / "amplifier_module_tool_noisy"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(NOISY)
@@ -83,7 +83,7 @@ def test_nothing_but_messages_is_on_standard_output(backend, home, workdir, plan
 
 
 @pytest.mark.slow
-def test_pipes_that_break_during_a_question_end_the_process(backend, home, workdir, plan):
+def test_broken_pipes_during_question_end_process(backend, home, workdir, plan):
     agent = Agent(backend, plan, home, workdir)
     agent.prompt(agent.open(workdir), f"call risky {json.dumps({'path': str(workdir / 'trace')})}")
     agent.until("session/request_permission")
@@ -97,7 +97,7 @@ def test_pipes_that_break_during_a_question_end_the_process(backend, home, workd
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_stops_the_turn_and_closes_the_session(number, backend, home, workdir, plan):
+def test_signal_stops_turn_and_closes_session(number, backend, home, workdir, plan):
     agent = Agent(backend, plan, home, workdir)
     session_id = agent.open(workdir)
     agent.prompt(session_id, f"call wait_for {json.dumps({'path': str(workdir / 'never')})}")
@@ -108,7 +108,7 @@ def test_signal_stops_the_turn_and_closes_the_session(number, backend, home, wor
     assert (workdir / "never.cancelled").exists()
 
 
-def test_standard_input_may_be_a_file(backend, home, workdir, plan):
+def test_standard_input_may_be_file(backend, home, workdir, plan):
     line = json.dumps(
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
     )
@@ -123,7 +123,7 @@ def test_standard_input_may_be_a_file(backend, home, workdir, plan):
     assert -32700 in [answer.get("error", {}).get("code") for answer in answers]
 
 
-def test_plan_that_cannot_be_used_ends_with_the_reason_on_standard_error(home, workdir):
+def test_unusable_plan_is_reported_on_stderr(home, workdir):
     (workdir / "plan.json").write_text("{")
     finished = run_cli("acp", "--plan", "plan.json", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")

@@ -16,7 +16,7 @@ from tests.servers.acp._editor import edit, editing, plan_with
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-def test_text_is_streamed_and_the_turn_ends_with_usage(shared, workdir):
+def test_text_is_streamed_and_usage_reported(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         answer = await editor.ask(session_id, "say one two three")
@@ -30,7 +30,7 @@ def test_text_is_streamed_and_the_turn_ends_with_usage(shared, workdir):
     shared.run(scenario)
 
 
-def test_initialize_reports_the_version_and_the_capabilities(shared, workdir):
+def test_initialize_reports_version_and_capabilities(shared, workdir):
     async def scenario(editor):
         answer = await editor.agent.initialize(protocol_version=7)
         assert answer.protocol_version == 1
@@ -46,9 +46,8 @@ def test_initialize_reports_the_version_and_the_capabilities(shared, workdir):
 
 
 @pytest.mark.slow
-def test_thoughts_are_streamed_and_an_answer_that_is_not_streamed_is_shown(
-    backend, home, workdir, plan
-):
+def test_thoughts_are_streamed(backend, home, workdir, plan):
+    """An answer that is not streamed is shown."""
     script = {"responses": [{"thinking": "let me see", "text": "done"}]}
     mock: dict[str, object] = {
         "providers": None,
@@ -71,7 +70,7 @@ def test_thoughts_are_streamed_and_an_answer_that_is_not_streamed_is_shown(
     edit(lambda: scenario("loop-basic"))
 
 
-def test_tool_call_is_shown_with_its_status_input_and_output(shared, workdir):
+def test_tool_call_has_status_input_and_output(shared, workdir):
     (workdir / "gate").touch()
 
     async def scenario(editor):
@@ -92,7 +91,8 @@ def test_tool_call_is_shown_with_its_status_input_and_output(shared, workdir):
     shared.run(scenario)
 
 
-def test_changes_of_files_are_diffs_and_commands_show_their_output(shared, workdir):
+def test_file_changes_are_diffs(shared, workdir):
+    """Commands show their output."""
     (workdir / "old.txt").write_text("before\n")
 
     async def scenario(editor):
@@ -124,7 +124,7 @@ def test_changes_of_files_are_diffs_and_commands_show_their_output(shared, workd
     shared.run(scenario)
 
 
-def test_todo_list_is_shown_as_the_plan(shared, workdir):
+def test_todo_list_is_shown_as_plan(shared, workdir):
     todos = [{"content": "Look", "activeForm": "Looking", "status": "in_progress"}]
 
     async def scenario(editor):
@@ -140,7 +140,7 @@ def test_todo_list_is_shown_as_the_plan(shared, workdir):
 @pytest.mark.parametrize(
     ("answer", "is_done"), [("Allow once", True), ("Deny", False), ("something else", False)]
 )
-def test_permission_is_asked_for_with_the_tool_call(answer, is_done, shared, workdir):
+def test_permission_request_has_tool_call(answer, is_done, shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         editor.answer = answer
@@ -156,7 +156,7 @@ def test_permission_is_asked_for_with_the_tool_call(answer, is_done, shared, wor
     assert (workdir / "trace").exists() is is_done
 
 
-def test_cancel_stops_the_turn_and_the_session_goes_on(shared, workdir):
+def test_cancel_stops_turn_only(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         running = asyncio.create_task(
@@ -174,7 +174,7 @@ def test_cancel_stops_the_turn_and_the_session_goes_on(shared, workdir):
     assert (workdir / "never.cancelled").exists()
 
 
-def test_a_message_is_taken_in_by_the_running_turn(shared, workdir):
+def test_message_joins_running_turn(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         steered = {"sessionId": session_id, "message": "say blue"}
@@ -192,7 +192,7 @@ def test_a_message_is_taken_in_by_the_running_turn(shared, workdir):
     shared.run(scenario)
 
 
-def test_cancel_that_follows_a_prompt_immediately_is_not_lost(shared, workdir):
+def test_cancel_right_after_prompt_is_kept(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         for _ in range(5):
@@ -204,7 +204,7 @@ def test_cancel_that_follows_a_prompt_immediately_is_not_lost(shared, workdir):
     shared.run(scenario)
 
 
-def test_second_prompt_at_once_is_refused_and_other_sessions_go_on(shared, workdir):
+def test_second_prompt_at_once_is_refused(shared, workdir):
     async def scenario(editor):
         first = await editor.open(workdir)
         second = (await editor.agent.new_session(cwd=str(workdir), mcp_servers=[])).session_id
@@ -221,7 +221,7 @@ def test_second_prompt_at_once_is_refused_and_other_sessions_go_on(shared, workd
     shared.run(scenario)
 
 
-def test_failure_of_the_model_is_the_error_of_the_prompt(shared, workdir):
+def test_model_failure_is_prompt_error(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         with pytest.raises(RequestError, match="the quota is used up"):
@@ -231,7 +231,7 @@ def test_failure_of_the_model_is_the_error_of_the_prompt(shared, workdir):
     shared.run(scenario)
 
 
-def test_stored_session_is_listed_and_loaded_with_its_conversation(shared, workdir):
+def test_stored_session_is_listed_and_loaded(shared, workdir):
     (workdir / "gate").touch()
 
     async def first(editor):
@@ -268,7 +268,7 @@ def test_stored_session_is_listed_and_loaded_with_its_conversation(shared, workd
 
 
 @pytest.mark.slow
-def test_session_that_is_open_in_another_process_cannot_be_loaded(backend, home, workdir, plan):
+def test_session_open_elsewhere_cannot_be_loaded(backend, home, workdir, plan):
     async def scenario():
         async with (
             editing(backend, plan, home, workdir) as editor,
@@ -285,7 +285,7 @@ def test_session_that_is_open_in_another_process_cannot_be_loaded(backend, home,
     edit(scenario)
 
 
-def test_embedded_files_and_links_are_part_of_the_prompt(shared, workdir):
+def test_embedded_files_and_links_join_prompt(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         resource = acp.embedded_text_resource("file:///a.txt", "its content")
@@ -308,7 +308,7 @@ def test_embedded_files_and_links_are_part_of_the_prompt(shared, workdir):
     shared.run(scenario)
 
 
-def test_images_are_part_of_the_prompt(shared, workdir):
+def test_images_join_prompt(shared, workdir):
     async def scenario(editor):
         session_id = await editor.open(workdir)
         blocks = [
@@ -340,14 +340,14 @@ def test_images_are_part_of_the_prompt(shared, workdir):
         ("end refusal no", "refusal"),
     ],
 )
-def test_the_client_is_told_why_the_model_stopped(shared, workdir, prompt, stop_reason):
+def test_stop_reason_of_model_is_reported(shared, workdir, prompt, stop_reason):
     async def scenario(editor):
         assert (await editor.ask(await editor.open(workdir), prompt)).stop_reason == stop_reason
 
     shared.run(scenario)
 
 
-def test_a_turn_that_its_loop_cuts_off_says_so(backend, home, workdir, plan):
+def test_turn_stopped_by_loop_is_reported(backend, home, workdir, plan):
     loop = {"module": "loop-streaming", "config": {"max_iterations": 1}}
     file = plan_with(
         plan, workdir, session={"orchestrator": loop, "context": "context-simple"}, hooks=[]
@@ -364,7 +364,7 @@ def test_a_turn_that_its_loop_cuts_off_says_so(backend, home, workdir, plan):
     edit(scenario)
 
 
-def test_module_that_cannot_be_mounted_is_the_error_of_the_session(backend, home, workdir, plan):
+def test_unmountable_module_is_session_error(backend, home, workdir, plan):
     file = plan_with(plan, home.parent, tools=["tool-nowhere"])
 
     async def scenario():

@@ -52,7 +52,7 @@ def answer(question: Any, payload: Any = None, status: str = "resolved") -> dict
 YES = {"approved": True}
 
 
-async def test_properties_that_a_frontend_forwards_reach_the_model_request():
+async def test_forwarded_properties_reach_model_request():
     async with serving() as client:
         events = await run(client, "settings", forwardedProps={"tenant": "7"})
         assert json.loads(text_of(events))["metadata"] == {"tenant": "7"}
@@ -86,7 +86,7 @@ async def test_properties_that_a_frontend_forwards_reach_the_model_request():
         ({"messages": [{"id": "1", "role": "assistant", "content": "x"}]}, "the last message"),
     ],
 )
-async def test_wrong_run_of_ag_ui_is_answered_with_the_reason(change, message):
+async def test_wrong_run_is_answered_with_reason(change, message):
     async with serving() as client:
         body = {"threadId": "a", "runId": "b", "messages": [{"id": "1", **USER}], **change}
         answer = await client.ask("POST", "/ag-ui", body)
@@ -97,7 +97,7 @@ async def test_wrong_run_of_ag_ui_is_answered_with_the_reason(change, message):
 # ── questions ──
 
 
-async def test_question_ends_the_run_and_the_answer_goes_on_with_the_turn(tmp_path):
+async def test_answered_question_continues_turn(tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
     async with serving() as client:
         events = await run(client, prompt)
@@ -140,7 +140,7 @@ async def test_question_ends_the_run_and_the_answer_goes_on_with_the_turn(tmp_pa
         ("cancelled", {"approved": True}),
     ],
 )
-async def test_denied_call_does_not_run_and_the_turn_goes_on(status, payload, tmp_path):
+async def test_denied_call_does_not_run(status, payload, tmp_path):
     async with serving() as client:
         (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
         events = await run(client, resume=[answer(question, payload, status)])
@@ -149,7 +149,7 @@ async def test_denied_call_does_not_run_and_the_turn_goes_on(status, payload, tm
     assert not (tmp_path / "trace").exists()
 
 
-async def test_option_of_the_question_can_be_chosen(tmp_path):
+async def test_option_of_question_can_be_chosen(tmp_path):
     async with serving() as client:
         (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
         await run(client, resume=[answer(question, {"approved": True, "option": "Allow always"})])
@@ -171,7 +171,7 @@ async def test_option_of_the_question_can_be_chosen(tmp_path):
         {"approved": True, "option": {}},
     ],
 )
-async def test_answer_that_is_none_is_refused_and_the_question_waits(payload, tmp_path):
+async def test_invalid_answer_keeps_question_waiting(payload, tmp_path):
     async with serving() as client:
         (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
         (error,) = await run(client, resume=[answer(question, payload)])
@@ -183,7 +183,7 @@ async def test_answer_that_is_none_is_refused_and_the_question_waits(payload, tm
     assert (tmp_path / "trace").exists()
 
 
-async def test_answer_to_no_question_is_refused(tmp_path):
+async def test_answer_without_question_is_refused(tmp_path):
     async with serving() as client:
         (error,) = await run(client, "say x", resume=[answer({"id": "q-never"}, YES)])
         assert (error["type"], error["code"]) == ("RUN_ERROR", "question_not_found")
@@ -195,7 +195,7 @@ async def test_answer_to_no_question_is_refused(tmp_path):
         assert not (tmp_path / "trace").exists()
 
 
-async def test_answer_that_is_repeated_runs_nothing_twice(tmp_path):
+async def test_repeated_answer_runs_nothing_twice(tmp_path):
     trace = tmp_path / "trace"
     async with serving() as client:
         (question,) = await interrupted(client, call("risky", path=str(trace)))
@@ -206,7 +206,7 @@ async def test_answer_that_is_repeated_runs_nothing_twice(tmp_path):
     assert not trace.exists()
 
 
-async def test_thread_with_an_open_question_takes_no_other_run(tmp_path):
+async def test_thread_with_question_takes_no_run(tmp_path):
     async with serving() as client:
         (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
         (error,) = await run(client, "say hello")
@@ -217,7 +217,7 @@ async def test_thread_with_an_open_question_takes_no_other_run(tmp_path):
         }
 
 
-async def test_question_that_is_given_up_for_another_prompt_ends_its_turn(tmp_path):
+async def test_prompt_replacing_question_ends_turn(tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
     async with serving() as client:
         (question,) = await interrupted(client, prompt)
@@ -254,7 +254,7 @@ async def test_questions_of_parallel_calls_are_asked_together(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_question_that_is_not_answered_in_time_ends_the_turn(tmp_path):
+async def test_unanswered_question_ends_turn(tmp_path):
     async with serving() as client:
         (question,) = await interrupted(client, call("risky", path=str(tmp_path / "trace")))
         await anyio.sleep(31)
@@ -270,7 +270,7 @@ async def test_question_that_is_not_answered_in_time_ends_the_turn(tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
-async def test_client_that_vanishes_with_its_question_can_be_followed_by_another_one(tmp_path):
+async def test_vanished_client_has_successor(tmp_path):
     async with serving() as client:
         exchange = client.begin(
             "POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace")))
@@ -287,7 +287,7 @@ async def test_client_that_vanishes_with_its_question_can_be_followed_by_another
 
 
 @pytest.mark.virtual_time
-async def test_client_that_does_not_take_its_question_stops_the_turn(tmp_path):
+async def test_undelivered_question_stops_turn(tmp_path):
     async with serving(limits=Limits(send_seconds=5)) as client:
         exchange = client.begin(
             "POST", "/ag-ui", run_input(call("risky", path=str(tmp_path / "trace")))
@@ -300,7 +300,7 @@ async def test_client_that_does_not_take_its_question_stops_the_turn(tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
-async def test_client_that_leaves_the_run_with_its_answer_stops_the_turn(tmp_path):
+async def test_client_leaving_answered_run_stops_turn(tmp_path):
     first = json.dumps({"tool": "risky", "path": str(tmp_path / "one")}, separators=(",", ":"))
     second = json.dumps({"path": str(tmp_path / "never")}, separators=(",", ":"))
     async with serving() as client:
@@ -316,7 +316,7 @@ async def test_client_that_leaves_the_run_with_its_answer_stops_the_turn(tmp_pat
     assert (tmp_path / "never.cancelled").exists()
 
 
-async def test_newer_question_on_a_thread_replaces_the_older_one(tmp_path):
+async def test_newer_question_replaces_older_one(tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
     async with serving() as client:
         exchanges = [client.begin("POST", "/ag-ui", run_input(prompt)) for _ in range(2)]
@@ -335,14 +335,14 @@ async def test_newer_question_on_a_thread_replaces_the_older_one(tmp_path):
         assert sorted(outcomes) == ["RUN_ERROR", "RUN_FINISHED"]
 
 
-async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
+async def test_shutdown_stops_waiting_turns_at_once(tmp_path):
     async with serving() as client:
         await interrupted(client, call("risky", path=str(tmp_path / "trace")))
         await client.app.shut_down()
         assert client.factory.statuses() == ["cancelled"]
 
 
-async def test_run_that_is_stopped_with_the_server_ends_as_cancelled(tmp_path, monkeypatch):
+async def test_run_stopped_with_server_is_cancelled(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving(limits=Limits(shutdown_seconds=0.01)) as client:
         exchange = client.begin("POST", "/ag-ui", run_input("hang"))
@@ -352,7 +352,7 @@ async def test_run_that_is_stopped_with_the_server_ends_as_cancelled(tmp_path, m
         assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "cancelled"}
 
 
-async def test_conversation_of_a_run_that_was_stopped_is_accepted():
+async def test_conversation_of_stopped_run_is_accepted():
     async with serving() as client:
         body = run_input("first")
         calls = [
@@ -384,9 +384,10 @@ WEATHER = {
 }
 
 
-async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_the_next_one(
+async def test_frontend_tool_call_ends_run(
     tmp_path,
 ):
+    """Its result comes with the next run."""
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
@@ -418,7 +419,7 @@ async def test_call_of_a_frontend_tool_ends_the_run_and_its_result_comes_with_th
         assert text_of(await run(client, messages=messages, tools=[WEATHER])) == "done: rain "
 
 
-async def test_context_and_state_of_the_application_reach_the_model():
+async def test_application_context_and_state_reach_model():
     context = [{"description": "The page", "value": "a map of Oslo"}]
     async with serving() as client:
         text = text_of(await run(client, "notes", context=context, state={"zoom": 7}))
@@ -426,7 +427,7 @@ async def test_context_and_state_of_the_application_reach_the_model():
         assert '{"zoom":7}' in text
 
 
-async def test_message_in_a_run_below_one_that_is_not_over_is_read_and_answered_there(tmp_path):
+async def test_message_below_running_run_is_answered(tmp_path):
     prompt = call("wait_for", path=str(tmp_path / "gate"))
     below = {"runId": "c", "parentRunId": "b"}
     async with serving() as client:

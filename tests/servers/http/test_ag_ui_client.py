@@ -11,7 +11,7 @@ from tests.cli._scripted_agent import call
 
 
 @pytest.mark.slow
-def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(ag_ui, server, workdir):
+def test_ag_ui_client_accepts_every_event(ag_ui, server, workdir):
     (workdir / "gate").touch()
     found = ag_ui(
         server, call("wait_for", path=str(workdir / "gate")), call("nowhere"), "history", "fail"
@@ -29,7 +29,7 @@ def test_ag_ui_client_accepts_every_event_and_keeps_the_conversation(ag_ui, serv
 
 
 @pytest.mark.slow
-def test_ag_ui_client_keeps_calls_of_one_answer_in_one_message(ag_ui, server):
+def test_ag_ui_client_groups_calls_of_answer(ag_ui, server):
     town = {"type": "object", "properties": {"town": {"type": "string"}}}
     weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
     inputs = [{"tool": "weather", "town": town} for town in ("Oslo", "Rome")]
@@ -59,7 +59,7 @@ def test_ag_ui_client_answers_questions(ag_ui, server, workdir):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_can_be_restarted_before_it_answers(ag_ui, server, workdir):
+def test_ag_ui_client_restarts_before_answering(ag_ui, server, workdir):
     asked = ag_ui(server, call("risky", path=str(workdir / "trace")))
     (question,) = asked["interrupts"]
     wrong = {
@@ -83,7 +83,7 @@ def test_ag_ui_client_can_be_restarted_before_it_answers(ag_ui, server, workdir)
 
 
 @pytest.mark.slow
-def test_ag_ui_client_carries_out_a_tool_of_its_own(ag_ui, server):
+def test_ag_ui_client_runs_own_tool(ag_ui, server):
     town = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
     weather = {"name": "weather", "description": "The weather of a town.", "parameters": town}
     found = ag_ui(server, call("weather", town="Oslo"), {"result": "rain"}, tools=[weather])
@@ -99,7 +99,7 @@ def test_ag_ui_client_carries_out_a_tool_of_its_own(ag_ui, server):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_shows_its_page_to_the_model(ag_ui, server):
+def test_ag_ui_client_shows_page_to_model(ag_ui, server):
     """What CopilotKit sends for `useCopilotReadable`."""
     context = [{"description": "The page", "value": "a map of Oslo"}]
     found = ag_ui(server, "notes", "history", context=context)

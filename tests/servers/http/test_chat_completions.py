@@ -13,7 +13,7 @@ USER = {"role": "user", "content": "say hello"}
 CHAT = "/v1/chat/completions"
 
 
-async def test_answer_is_given_as_a_whole_or_in_pieces():
+async def test_answer_is_whole_or_in_pieces():
     async with serving() as client:
         whole = (await client.ask("POST", CHAT, {"messages": [USER]})).json()
         assert whole["choices"][0]["message"]["content"] == "hello "
@@ -34,7 +34,7 @@ async def test_answer_is_given_as_a_whole_or_in_pieces():
         assert done == "[DONE]"
 
 
-async def test_conversation_comes_with_the_request():
+async def test_conversation_comes_with_request():
     async with serving() as client:
         messages = [
             {"role": "developer", "content": "be brief"},
@@ -53,7 +53,7 @@ async def test_conversation_comes_with_the_request():
         assert client.factory.requests[0].session_id is None
 
 
-async def test_tools_of_the_agent_run_inside_and_questions_are_denied(tmp_path):
+async def test_agent_tools_run_and_questions_are_denied(tmp_path):
     async with serving() as client:
         answer = await client.ask(
             "POST",
@@ -111,7 +111,7 @@ async def test_tools_of_the_agent_run_inside_and_questions_are_denied(tmp_path):
         ({"messages": [USER], "n": 2}, "n: expected 1"),
     ],
 )
-async def test_wrong_request_is_answered_with_the_reason(body, message):
+async def test_wrong_request_is_answered_with_reason(body, message):
     async with serving() as client:
         answer = await client.ask("POST", CHAT, body)
         assert answer.status == 400
@@ -120,14 +120,14 @@ async def test_wrong_request_is_answered_with_the_reason(body, message):
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_failure_of_the_model_before_the_first_piece_has_a_status(is_streamed):
+async def test_early_model_failure_has_status(is_streamed):
     async with serving() as client:
         body = {"messages": [{"role": "user", "content": "fail"}], "stream": is_streamed}
         answer = await client.ask("POST", CHAT, body)
         assert (answer.status, answer.error) == (429, "the quota is used up")
 
 
-async def test_plan_that_cannot_be_used_has_a_status():
+async def test_unusable_plan_has_status():
     factory = Factory(
         plan={
             **Factory().plan,
@@ -141,7 +141,7 @@ async def test_plan_that_cannot_be_used_has_a_status():
 
 
 @pytest.mark.parametrize("path", [CHAT, "/ag-ui"])
-async def test_client_that_leaves_stops_its_turn(path, tmp_path):
+async def test_leaving_client_stops_turn(path, tmp_path):
     async with serving() as client:
         prompt = {
             "id": "1",
@@ -162,7 +162,7 @@ async def test_client_that_leaves_stops_its_turn(path, tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_client_that_takes_nothing_for_a_minute_is_one_that_has_left():
+async def test_idle_client_counts_as_gone():
     async with serving() as client:
         exchange = client.chat(f"say {'word ' * 2000}")
         exchange.is_taking = anyio.Event()
@@ -172,7 +172,7 @@ async def test_client_that_takes_nothing_for_a_minute_is_one_that_has_left():
         assert client.factory.open() == 0
 
 
-async def test_slow_client_holds_the_turn_instead_of_memory():
+async def test_slow_client_holds_turn():
     async with serving() as client:
         exchange = client.chat(f"say {'word ' * 2000}")
         exchange.is_taking = anyio.Event()
@@ -183,7 +183,7 @@ async def test_slow_client_holds_the_turn_instead_of_memory():
         assert len([chunk async for chunk in exchange.events()]) == 2003
 
 
-async def test_turns_above_the_limit_are_refused(tmp_path, monkeypatch):
+async def test_turns_above_limit_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving(limits=Limits(turns=2)) as client:
         running = [client.chat("hang") for _ in range(2)]
@@ -198,7 +198,7 @@ async def test_turns_above_the_limit_are_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.virtual_time
-async def test_shutdown_lets_turns_end_and_stops_those_that_do_not(tmp_path, monkeypatch):
+async def test_shutdown_lets_turns_end_then_stops(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving(limits=Limits(shutdown_seconds=5)) as client:
         stuck = client.chat("hang")
@@ -240,7 +240,7 @@ async def test_wrong_body_is_refused(body, headers, status, code):
 
 
 @pytest.mark.virtual_time
-async def test_body_that_does_not_arrive_is_given_up():
+async def test_stalled_body_is_abandoned():
     async with serving() as client:
         exchange = client.begin("POST", CHAT, b"")
         exchange._body = None
@@ -249,12 +249,12 @@ async def test_body_that_does_not_arrive_is_given_up():
 
 @pytest.mark.parametrize("name", ["body_bytes", "sessions", "turns", "idle_seconds"])
 @pytest.mark.parametrize("value", [0, -1, True])
-def test_limit_has_to_be_positive(name, value):
+def test_limit_must_be_positive(name, value):
     with pytest.raises(ValueError, match=f"{name}: expected a number greater than 0"):
         Limits(**{name: value})
 
 
-async def test_a_turn_belongs_to_the_trace_of_the_caller(traces):
+async def test_turn_belongs_to_callers_trace(traces):
     trace_id, span_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
     plan = {**PLAN, "hooks": ["hooks-otel"]}
     async with serving(Factory(plan)) as client:

@@ -47,7 +47,7 @@ def page(server: Server) -> Iterator[Tab]:
 
 
 @pytest.mark.slow
-def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(page, server):
+def test_unsent_message_returns_after_reload(page, server):
     page.evaluate(
         "window.fetch = () => new Promise(() => {}), true"
     )  # the server has not answered yet
@@ -65,7 +65,7 @@ def test_a_message_that_a_reload_kept_from_the_server_is_in_the_field_again(page
 
 
 @pytest.mark.slow
-def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server, workdir):
+def test_page_runs_whole_conversation(server, workdir):
     with open_tab() as tab:
         open_page(tab, server, token=False)
         tab.wait_until(f"{STATE} === 'A token is needed'")
@@ -158,7 +158,7 @@ def test_page_asks_for_the_token_sends_streams_asks_stops_and_reconnects(server,
 
 
 @pytest.mark.slow
-def test_page_can_be_used_without_a_mouse_and_by_a_screen_reader(page):
+def test_page_is_accessible_without_mouse(page):
     nodes = page.send("Accessibility.getFullAXTree")["nodes"]
     named = {
         (node["role"]["value"], node.get("name", {}).get("value"))
@@ -217,7 +217,7 @@ ATTACKS = (
 
 
 @pytest.mark.slow
-def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(page, server):
+def test_markdown_is_rendered_inertly(page, server):
     page.send("Network.enable")
     type_prompt(
         page,
@@ -260,7 +260,7 @@ def test_markdown_is_rendered_and_nothing_in_it_runs_or_loads(page, server):
 
 
 @pytest.mark.slow
-def test_conversations_are_listed_searched_renamed_copied_and_deleted(page):
+def test_conversations_can_be_managed(page):
     titles = "[...document.querySelectorAll('#conversations li > button')].map((each) => each.textContent)"
     before = page.evaluate(titles)
     for prompt in ("say listed first", "say listed second"):
@@ -295,7 +295,7 @@ def test_conversations_are_listed_searched_renamed_copied_and_deleted(page):
 
 
 @pytest.mark.slow
-def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdir):
+def test_page_leads_to_all_other_pages(server, workdir):
     store = SessionStore(server.home / "sessions")
     other = SessionRecord(
         session_id="elsewhere", title="<i>far</i> away", directory=str(workdir), status="completed"
@@ -351,7 +351,7 @@ def test_one_page_leads_to_traces_tools_other_folders_and_reports(server, workdi
 
 
 @pytest.mark.slow
-def test_a_message_is_retried_and_edited_and_a_file_is_attached(page):
+def test_message_is_retried_edited_and_attached(page):
     prompts = "[...document.querySelectorAll('.user .text')].map((each) => each.textContent)"
     for number in (1, 2):
         type_prompt(page, "history")
@@ -379,7 +379,7 @@ def test_a_message_is_retried_and_edited_and_a_file_is_attached(page):
 
 
 @pytest.mark.slow
-def test_tool_calls_show_arguments_time_and_how_they_ended(page, workdir):
+def test_tool_calls_show_arguments_time_and_outcome(page, workdir):
     summary = "[...document.querySelectorAll('.tool summary')].at(-1)?.innerText"
     type_prompt(page, call("crash"))
     page.wait_until(
@@ -399,7 +399,7 @@ def test_tool_calls_show_arguments_time_and_how_they_ended(page, workdir):
 
 
 @pytest.mark.slow
-def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(page):
+def test_reopened_conversation_shows_call_outcomes(page):
     results = {
         "a": "Error: denied: not in this mode",
         "b": "Error: not started: the turn is being stopped",
@@ -420,7 +420,7 @@ def test_calls_of_a_conversation_that_is_opened_again_show_how_they_ended(page):
 
 
 @pytest.mark.slow
-def test_a_server_that_was_started_anew_is_given_its_new_token(backend, home, workdir, plan):
+def test_restarted_server_gets_new_token(backend, home, workdir, plan):
     with open_tab() as tab:
         with running(backend, plan, home, workdir) as server:
             open_page(tab, server)
@@ -438,7 +438,7 @@ def test_a_server_that_was_started_anew_is_given_its_new_token(backend, home, wo
 
 
 @pytest.mark.slow
-def test_a_phone_and_a_long_conversation(page, server):
+def test_phone_and_long_conversation(page, server):
     type_prompt(page, "say on the phone")
     page.wait_until(f"{STATE} === 'Ready' && {ANSWER} === 'on the phone'")
     page.open(f"{server.address}/", width=390)
@@ -464,7 +464,7 @@ def test_a_phone_and_a_long_conversation(page, server):
 
 
 @pytest.mark.slow
-def test_the_bundled_libraries_are_those_of_the_lock_file(tmp_path):
+def test_bundled_libraries_match_lock_file(tmp_path):
     sources, built = tmp_path / "page", tmp_path / "built"
     sources.mkdir()
     for name in ("package.json", "package-lock.json", "markdown.js", "build.mjs"):

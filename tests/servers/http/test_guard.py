@@ -15,7 +15,7 @@ PATHS = ["/v1/models", "/api/sessions", "/nowhere"]
     "authorization",
     [None, "", "Bearer", "Bearer wrong", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xfc"],
 )
-async def test_request_without_the_token_is_refused(path, authorization):
+async def test_request_without_token_is_refused(path, authorization):
     async with serving() as client:
         answer = await client.ask("GET", path, authorization=authorization)
         assert answer.status == 401
@@ -36,13 +36,13 @@ async def test_request_without_the_token_is_refused(path, authorization):
         ),
     ],
 )
-async def test_request_with_the_token_for_this_machine_is_taken(options, headers):
+async def test_local_request_with_token_is_accepted(options, headers):
     async with serving(**options) as client:
         assert (await client.ask("GET", "/v1/models", **headers)).status == 200
 
 
 @pytest.mark.parametrize("token", ["", "short", "with spaces in it, long", "ümläüte-are-not-ascii"])
-def test_token_that_is_none_is_refused(token):
+def test_invalid_token_is_refused(token):
     with pytest.raises(ValueError, match="at least 16 printable ASCII"):
         application(Factory(), token=token)
 
@@ -58,7 +58,7 @@ def test_token_that_is_none_is_refused(token):
         "[::2]:80",
     ],
 )
-async def test_request_for_another_host_is_refused(host):
+async def test_request_for_other_host_is_refused(host):
     async with serving() as client:
         for path in (
             "/",
@@ -77,7 +77,7 @@ async def test_other_names_can_be_allowed():
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1"]
 )
-async def test_page_of_another_site_is_refused(origin):
+async def test_page_of_other_site_is_refused(origin):
     async with serving() as client:
         answer = await client.ask("GET", "/v1/models", origin=origin)
         assert (answer.status, answer.json()["error"]["code"]) == (403, "wrong_origin")
@@ -88,7 +88,8 @@ async def test_page_of_another_site_is_refused(origin):
         assert not any(name.startswith("access-control") for name in preflight.headers)
 
 
-async def test_request_from_another_site_without_an_origin_is_refused_unless_a_person_follows_a_link():
+async def test_cross_site_request_without_origin_is_refused():
+    """Unless a person follows a link."""
     async with serving() as client:
         answer = await client.ask(
             "GET", "/v1/models", sec_fetch_site="cross-site", sec_fetch_mode="no-cors"
@@ -100,7 +101,7 @@ async def test_request_from_another_site_without_an_origin_is_refused_unless_a_p
         assert answer.status == 200
 
 
-async def test_allowed_origin_gets_the_permission_of_the_browser():
+async def test_allowed_origin_gets_browser_permission():
     site = "https://chat.example"
     async with serving(origins=[site]) as client:
         answer = await client.ask("GET", "/v1/models", origin=site)
@@ -117,7 +118,7 @@ async def test_allowed_origin_gets_the_permission_of_the_browser():
         assert other.status == 403
 
 
-async def test_page_needs_no_token_and_loads_nothing_from_elsewhere():
+async def test_page_needs_no_token_or_remote_resources():
     async with serving() as client:
         for path, kind in [
             ("/", "text/html"),
@@ -135,7 +136,7 @@ async def test_page_needs_no_token_and_loads_nothing_from_elsewhere():
             assert b"innerHTML" not in answer.body
 
 
-async def test_every_response_has_the_security_headers():
+async def test_responses_have_security_headers():
     async with serving() as client:
         for path in ("/", "/v1/models", "/nowhere"):
             answer = await client.ask("GET", path)
@@ -144,7 +145,7 @@ async def test_every_response_has_the_security_headers():
             assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_unknown_route_and_method_are_answered_with_the_reason():
+async def test_unknown_route_is_answered_with_reason():
     async with serving() as client:
         answer = await client.ask("GET", "/nowhere")
         assert (answer.status, answer.json()["error"]["code"]) == (404, "unknown_route")

@@ -60,7 +60,7 @@ CHAT = b"POST /v1/chat/completions HTTP/1.1"
         (CHAT, [b"Content-Length: 5000000", b"Connection: close"], b"", 413),
     ],
 )
-def test_malformed_request_is_refused_and_the_server_goes_on(first, headers, body, status, server):
+def test_malformed_request_is_refused(first, headers, body, status, server):
     answer = exchange(server, request(server, first, *headers, body=body))
     assert answer.startswith(b"HTTP/1.1 "), answer[:200]
     assert int(answer.split()[1]) in (status if isinstance(status, tuple) else (status,))
@@ -68,7 +68,7 @@ def test_malformed_request_is_refused_and_the_server_goes_on(first, headers, bod
 
 
 @pytest.mark.slow
-def test_connections_without_a_whole_request_are_closed(server):
+def test_incomplete_connections_are_closed(server):
     head = request(server, b"GET /v1/models HTTP/1.1").removesuffix(b"\r\n")
     whole = head + b"\r\n"
     unread = request(server, CHAT, b"Content-Length: 5000000")
@@ -112,7 +112,7 @@ anyio.run(main)
 
 
 @pytest.mark.slow
-def test_server_that_is_stopped_during_50_turns_ends_every_response(backend, home, workdir, plan):
+def test_server_stopped_during_turns_ends_responses(backend, home, workdir, plan):
     with running(backend, plan, home, workdir, "--shutdown-seconds", "0.2") as server:
         given = json.dumps([server.address, server.headers])
         words = [sys.executable, "-c", _STREAMS, given]
@@ -124,7 +124,7 @@ def test_server_that_is_stopped_during_50_turns_ends_every_response(backend, hom
             assert clients.wait(PATIENCE) == 0
 
 
-async def test_100_sessions_are_opened_and_dropped_at_once():
+async def test_hundred_sessions_open_and_drop_at_once():
     async with serving(limits=Limits(sessions=100)) as client:
         answers: list[Any] = []
 
@@ -144,7 +144,7 @@ async def test_100_sessions_are_opened_and_dropped_at_once():
         assert client.factory.open() == 0
 
 
-async def test_of_many_requests_for_one_session_one_wins(tmp_path, monkeypatch):
+async def test_one_of_many_session_requests_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving(storage=SessionStore(tmp_path / "sessions")) as client:
         statuses: list[int] = []
@@ -167,7 +167,7 @@ async def test_of_many_requests_for_one_session_one_wins(tmp_path, monkeypatch):
         assert len(client.factory.made) == 2
 
 
-async def test_client_that_vanishes_while_its_session_is_opened_leaves_it_to_be_used(tmp_path):
+async def test_session_of_vanished_client_stays_usable(tmp_path):
     """A connection can break after the request has arrived; the session is there under the name that the client chose."""
     async with serving() as client:
         opening = client.begin("POST", "/api/sessions", {"session_id": "anna"})

@@ -11,7 +11,7 @@ from tests.servers.http._load import measure
     ("clients", "seconds"),
     [pytest.param(20, 0.1, marks=pytest.mark.slow), pytest.param(200, 60, marks=pytest.mark.long)],
 )
-def test_nothing_is_left_of_many_clients(clients, seconds, backend):
+def test_many_clients_leave_nothing(clients, seconds, backend):
     found = measure(backend, clients, seconds)
     assert found["failures"] == []
     assert found["left_behind"] == {"tasks": 0, "connections": 0, "sessions": 0}

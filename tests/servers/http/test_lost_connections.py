@@ -40,7 +40,7 @@ async def leave(exchange: Exchange) -> None:
 # ── AG-UI ──
 
 
-async def test_client_of_ag_ui_comes_back_for_what_it_missed(tmp_path):
+async def test_ag_ui_client_resumes_missed_events(tmp_path):
     prompt = call("wait_for", path=str(tmp_path / "gate"))
     async with serving() as client:
         first = await followed(client, prompt)
@@ -61,7 +61,7 @@ async def test_client_of_ag_ui_comes_back_for_what_it_missed(tmp_path):
         assert len(client.factory.made) == 1
 
 
-async def test_question_is_found_again_by_a_client_that_lost_it(tmp_path):
+async def test_lost_question_is_found_again(tmp_path):
     prompt = call("risky", path=str(tmp_path / "trace"))
     async with serving() as client:
         first = await followed(client, prompt)
@@ -82,7 +82,7 @@ async def test_question_is_found_again_by_a_client_that_lost_it(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_run_is_stopped_when_its_client_does_not_come_back(tmp_path):
+async def test_run_of_lost_client_is_stopped(tmp_path):
     async with serving(limits=Limits(abandoned_seconds=30)) as client:
         first = await followed(client, call("wait_for", path=str(tmp_path / "never")))
         await first.until("TOOL_CALL_END")
@@ -99,7 +99,7 @@ async def test_run_is_stopped_when_its_client_does_not_come_back(tmp_path):
     assert (tmp_path / "never.cancelled").exists()
 
 
-async def test_cancelling_a_run_gives_up_its_question(tmp_path):
+async def test_cancelled_run_gives_up_question(tmp_path):
     async with serving() as client:
         exchange = await followed(client, call("risky", path=str(tmp_path / "trace")))
         (question,) = (await exchange.until("RUN_FINISHED"))["outcome"]["interrupts"]
@@ -118,7 +118,7 @@ async def test_cancelling_a_run_gives_up_its_question(tmp_path):
 
 
 @pytest.mark.parametrize("is_followed", [True, False])
-async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
+async def test_run_is_cancelled_by_ids(is_followed, tmp_path):
     async with serving() as client:
         prompt = call("wait_for", path=str(tmp_path / "never"))
         exchange = await followed(client, prompt)
@@ -137,7 +137,7 @@ async def test_run_is_cancelled_by_its_ids(is_followed, tmp_path):
     assert (tmp_path / "never.cancelled").exists()
 
 
-async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(tmp_path):
+async def test_non_returning_client_stops_its_run(tmp_path):
     async with serving() as client:
         exchange = await followed(client, call("wait_for", path=str(tmp_path / "never")), None)
         await exchange.until("TOOL_CALL_END")
@@ -146,7 +146,7 @@ async def test_client_that_does_not_say_that_it_comes_back_stops_its_run(tmp_pat
 
 
 @pytest.mark.parametrize(("last", "status"), [("7", 404), ("x", 400)])
-async def test_events_of_no_run_are_refused(last, status):
+async def test_events_of_unknown_run_are_refused(last, status):
     async with serving() as client:
         assert (
             await client.ask("POST", "/ag-ui", asking("say no"), last_event_id=last)
@@ -154,7 +154,7 @@ async def test_events_of_no_run_are_refused(last, status):
         assert client.factory.made == []
 
 
-async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
+async def test_expired_events_are_refused(monkeypatch):
     monkeypatch.setattr("amplifier.shared_sessions.runs._MOST_EVENTS", 3)
     async with serving() as client:
         assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
@@ -162,7 +162,7 @@ async def test_events_that_are_not_kept_any_more_are_refused(monkeypatch):
         assert (answer.status, answer.json()["error"]["code"]) == (410, "events_gone")
 
 
-async def test_ids_of_a_run_are_not_taken_for_another_request():
+async def test_run_ids_are_not_reused():
     async with serving() as client:
         await (await followed(client, "say one")).until("RUN_FINISHED")
         answer = await client.ask("POST", "/ag-ui", asking("say two"), last_event_id="0")
@@ -173,7 +173,7 @@ async def test_ids_of_a_run_are_not_taken_for_another_request():
         assert len(client.factory.made) == 1
 
 
-async def test_an_event_that_has_not_been_sent_yet_is_refused():
+async def test_future_event_is_refused():
     async with serving() as client:
         events = [event async for event in (await followed(client, "say one")).events()]
         ahead = await client.ask(
@@ -191,7 +191,7 @@ async def test_an_event_that_has_not_been_sent_yet_is_refused():
             assert f"{number} events are known to the client" in answer.error
 
 
-async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
+async def test_slow_client_does_not_exclude_another(tmp_path):
     async with serving() as client:
         slow = await followed(client, call("wait_for", path=str(tmp_path / "gate")))
         await slow.until("TOOL_CALL_END")
@@ -207,7 +207,7 @@ async def test_slow_client_holds_the_run_and_another_one_reads_it_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_ag_ui_client_goes_on_with_the_run_it_lost(ag_ui, server, workdir):
+def test_ag_ui_client_continues_lost_run(ag_ui, server, workdir):
     """The official client is broken off after the call began, and asks for the same run again."""
     found = ag_ui(
         server,
@@ -255,7 +255,7 @@ async def test_background_response_is_polled_and_continued(tmp_path):
         assert (await client.ask("GET", path)).status == 404
 
 
-async def test_a_background_response_over_the_limit_of_turns_is_refused_at_once(tmp_path):
+async def test_background_response_over_limit_is_refused(tmp_path):
     async with serving(limits=Limits(turns=1)) as client:
         begun = await started(client, call("wait_for", path=str(tmp_path / "gate")))
         with anyio.fail_after(30):
@@ -266,7 +266,7 @@ async def test_a_background_response_over_the_limit_of_turns_is_refused_at_once(
         assert (await client.ask("POST", f"{RESPONSES}/{begun['id']}/cancel")).status == 200
 
 
-async def test_events_of_a_background_response_go_on_after_a_number(tmp_path):
+async def test_background_events_continue_after_number(tmp_path):
     async with serving() as client:
         body = {
             "input": call("wait_for", path=str(tmp_path / "gate")),
@@ -301,9 +301,7 @@ async def test_background_response_is_cancelled(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(
-    is_deleted, tmp_path, monkeypatch
-):
+async def test_cancelled_or_deleted_response_ends_stream(is_deleted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving() as client:
         exchange = client.begin(
@@ -327,7 +325,7 @@ async def test_stream_of_a_response_that_is_cancelled_or_deleted_has_an_end(
         )
 
 
-async def test_failure_of_a_background_response_is_in_the_response():
+async def test_background_failure_is_in_response():
     async with serving() as client:
         begun = await started(client, "fail")
         await anyio.wait_all_tasks_blocked()
@@ -355,7 +353,7 @@ async def test_wrong_retrieval_is_refused(method, path, status, param):
 
 
 @pytest.mark.slow
-def test_openai_sdk_retrieves_streams_and_cancels_background_responses(server: Server, workdir):
+def test_openai_sdk_controls_background_responses(server: Server, workdir):
     with openai_client(server) as client:
         begun, seen = None, -1
         waiting = call("wait_for", path=str(workdir / "gate"))

@@ -133,7 +133,7 @@ def found_on_each(client: str, script: str, servers: list[Server]) -> Any:
     return on_asyncio
 
 
-def test_langchain_gets_what_it_asks_for(servers):
+def test_langchain_works(servers):
     found = found_on_each("langchain", LANGCHAIN, servers)
     assert (found["settings"]["temperature"], found["settings"]["max_output_tokens"]) == (0.5, 7)
     assert found["stream"] == "one two "
@@ -142,7 +142,7 @@ def test_langchain_gets_what_it_asks_for(servers):
     assert (found["reason"], found["image"]) == ("length", "text image ")
 
 
-def test_litellm_gets_what_it_asks_for(servers):
+def test_litellm_works(servers):
     found = found_on_each("litellm", LITELLM, servers)
     assert (found["settings"]["temperature"], found["settings"]["max_output_tokens"]) == (0.5, 7)
     assert found["typed"] == {"name": "rust", "red": 183}
@@ -152,7 +152,7 @@ def test_litellm_gets_what_it_asks_for(servers):
     assert "the quota is used up" in found["limited"]
 
 
-def test_pydantic_ai_gets_what_it_asks_for(servers):
+def test_pydantic_ai_works(servers):
     """Which uses the Responses API by default."""
     found = found_on_each("pydantic-ai", PYDANTIC_AI, servers)
     for kind in ("OpenAIChatModel", "OpenAIResponsesModel"):

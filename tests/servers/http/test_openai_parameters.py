@@ -63,7 +63,7 @@ async def answer_to(client: Client, body: dict[str, Any]) -> dict[str, Any]:
 # ── parameters ──
 
 
-async def test_parameters_reach_the_provider():
+async def test_parameters_reach_provider():
     given = {
         "temperature": 0.5,
         "top_p": 0.9,
@@ -135,7 +135,7 @@ async def test_parameters_reach_the_provider():
         ({"tool_choice": "required"}, "tool_choice"),
     ],
 )
-async def test_what_is_not_honoured_is_refused_by_its_name(given, param):
+async def test_unsupported_parameter_is_refused_by_name(given, param):
     async with serving() as client:
         answer = await client.ask("POST", CHAT, {"messages": [USER], **given})
         assert answer.status == 400
@@ -145,7 +145,7 @@ async def test_what_is_not_honoured_is_refused_by_its_name(given, param):
         assert client.factory.made == []
 
 
-async def test_what_would_change_nothing_is_accepted():
+async def test_ineffective_parameter_is_accepted():
     neutral = {
         "n": 1,
         "frequency_penalty": 0,
@@ -158,7 +158,7 @@ async def test_what_would_change_nothing_is_accepted():
         assert (await client.ask("POST", CHAT, {"messages": [USER], **neutral})).status == 200
 
 
-async def test_parameter_that_the_loop_cannot_pass_on_is_an_error():
+async def test_parameter_unknown_to_loop_is_error():
     class Loop:
         async def execute(self, prompt: str, **_: Any) -> str:
             return "whatever"
@@ -187,12 +187,12 @@ async def test_parameter_that_the_loop_cannot_pass_on_is_an_error():
         ("refusal", "content_filter"),
     ],
 )
-async def test_reason_of_the_model_is_passed_on(reason, finish):
+async def test_finish_reason_of_model_is_passed_on(reason, finish):
     async with serving() as client:
         assert (await answer_to(client, asking(f"end {reason} cut")))["finish_reason"] == finish
 
 
-async def test_turn_that_the_loop_cuts_off_is_as_long_as_it_may_be(tmp_path):
+async def test_turn_stopped_by_loop_reports_length(tmp_path):
     plan = {
         **Factory().plan,
         "session": {"orchestrator": "loop-streaming", "context": "context-simple"},
@@ -204,7 +204,7 @@ async def test_turn_that_the_loop_cuts_off_is_as_long_as_it_may_be(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_limit_of_the_model_says_when_to_come_back():
+async def test_rate_limit_has_retry_delay():
     async with serving() as client:
         answer = await client.ask("POST", CHAT, asking("limit 90.5"))
         assert (answer.status, answer.json()["error"]["code"]) == (429, "model_rate_limited")
@@ -225,7 +225,7 @@ async def test_one_model_is_described():
 # ── the form of the answer ──
 
 
-async def test_answer_fits_the_schema_that_was_asked_for():
+async def test_answer_fits_requested_schema():
     wanted = {
         "type": "json_schema",
         "json_schema": {"name": "colour", "schema": COLOUR, "strict": True},
@@ -242,7 +242,7 @@ async def test_answer_fits_the_schema_that_was_asked_for():
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_answer_that_never_fits_is_an_error(is_streamed):
+async def test_never_fitting_answer_is_error(is_streamed):
     wanted = {"type": "json_schema", "json_schema": {"name": "colour", "schema": COLOUR}}
     async with serving() as client:
         answer = await client.ask(
@@ -251,7 +251,7 @@ async def test_answer_that_never_fits_is_an_error(is_streamed):
         assert (answer.status, answer.json()["error"]["code"]) == (502, "answer_does_not_fit")
 
 
-async def test_answer_that_was_cut_off_before_it_fits_says_so():
+async def test_truncated_typed_answer_is_reported():
     plan = {**Factory().plan, "orchestrator": {"config": {"answer_attempts": 1}}}
     async with serving(Factory(plan=plan)) as client:
         body = asking('end length {"na', response_format={"type": "json_object"})
@@ -280,7 +280,7 @@ async def test_answer_that_was_cut_off_before_it_fits_says_so():
         {"type": "image", "source": {"type": "url", "value": "https://example.org/a.png"}},
     ],
 )
-async def test_images_reach_the_model(part):
+async def test_images_reach_model(part):
     async with serving() as client:
         choice = await answer_to(client, asking([{"type": "text", "text": "what is it?"}, part]))
         assert choice["message"]["content"] == "text image "
@@ -313,7 +313,8 @@ async def test_wrong_part_is_refused(part):
 # ── the client's tools ──
 
 
-async def test_call_of_a_clients_tool_ends_the_response_and_its_result_comes_with_the_next_request():
+async def test_client_tool_call_ends_response():
+    """Its result comes with the next request."""
     async with serving() as client:
         body = asking(call("weather", town="Oslo"), tools=[WEATHER])
         choice = await answer_to(client, body)
@@ -331,7 +332,7 @@ async def test_call_of_a_clients_tool_ends_the_response_and_its_result_comes_wit
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-async def test_agents_own_tools_run_beside_those_of_the_client(tmp_path, is_last):
+async def test_agent_and_client_tools_run_together(tmp_path, is_last):
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}][
         :: 1 if is_last else -1
@@ -356,7 +357,7 @@ async def test_agents_own_tools_run_beside_those_of_the_client(tmp_path, is_last
         assert answer.json()["choices"][0]["message"]["content"] == "done: rain "
 
 
-async def test_several_calls_at_once_and_one_at_a_time():
+async def test_parallel_and_single_calls():
     inputs = [{"tool": "weather", "town": town} for town in ("Oslo", "Rome")]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
     async with serving() as client:
@@ -370,14 +371,14 @@ async def test_several_calls_at_once_and_one_at_a_time():
         assert len(choice["message"]["tool_calls"]) == 1
 
 
-async def test_call_that_does_not_fit_the_schema_is_not_the_clients():
+async def test_misfit_call_is_not_passed_to_client():
     async with serving() as client:
         choice = await answer_to(client, asking(call("weather"), tools=[WEATHER]))
         assert choice["finish_reason"] == "stop"
         assert "do not fit" in choice["message"]["content"]
 
 
-async def test_choice_of_a_tool_reaches_the_model_and_none_offers_none():
+async def test_tool_choice_reaches_model():
     chosen = {"type": "function", "function": {"name": "weather"}}
     async with serving() as client:
         for given in (chosen, "required"):
@@ -389,7 +390,7 @@ async def test_choice_of_a_tool_reaches_the_model_and_none_offers_none():
         assert "there is no tool named 'weather'" in choice["message"]["content"]
 
 
-async def test_typed_answer_may_take_calls_of_the_client():
+async def test_typed_answer_may_use_client_tools():
     body = asking(
         call("weather", town="Oslo"), tools=[WEATHER], response_format={"type": "json_object"}
     )
@@ -397,7 +398,7 @@ async def test_typed_answer_may_take_calls_of_the_client():
         assert (await answer_to(client, body))["finish_reason"] == "tool_calls"
 
 
-async def test_name_of_a_tool_of_the_agent_is_refused():
+async def test_agent_tool_name_is_refused():
     taken = {"type": "function", "function": {"name": "risky"}}
     async with serving() as client:
         answer = await client.ask("POST", CHAT, {"messages": [USER], "tools": [taken]})
@@ -405,7 +406,7 @@ async def test_name_of_a_tool_of_the_agent_is_refused():
         assert "'risky' of its own" in answer.error
 
 
-async def test_results_without_a_prompt_or_a_call_are_refused():
+async def test_results_without_prompt_or_call_are_refused():
     result = {"role": "tool", "tool_call_id": "7", "content": "x"}
     async with serving() as client:
         for messages in ([result], [USER, result]):

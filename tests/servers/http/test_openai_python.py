@@ -32,7 +32,7 @@ def openai_client(server: Server) -> openai.OpenAI:
     )
 
 
-def test_openai_sdk_streams_answers_of_turns_with_tools(server, workdir):
+def test_openai_sdk_streams_turns_with_tools(server, workdir):
     (workdir / "gate").touch()
     kept = sorted(server.home.glob("sessions/*"))
     with openai_client(server) as client:
@@ -60,7 +60,7 @@ def test_openai_sdk_streams_answers_of_turns_with_tools(server, workdir):
     )  # a conversation that comes with its request is not kept
 
 
-def test_openai_sdk_gets_errors_of_its_own_classes(server):
+def test_openai_sdk_gets_own_error_classes(server):
     ask: list[Any] = [{"role": "user", "content": "say hello"}]
     fail: list[Any] = [{"role": "user", "content": "fail"}]
     tools: list[Any] = [{"type": "function", "function": {"name": "risky", "parameters": {}}}]
@@ -76,7 +76,7 @@ def test_openai_sdk_gets_errors_of_its_own_classes(server):
 
 
 @pytest.mark.slow
-def test_openai_sdk_that_leaves_stops_its_turn(backend, home, workdir, plan):
+def test_leaving_openai_sdk_stops_turn(backend, home, workdir, plan):
     ask: list[Any] = [{"role": "user", "content": "hang"}]
     with (
         running(backend, plan, home, workdir, "--max-turns", "1") as server,
@@ -120,7 +120,7 @@ def test_openai_sdk_parses_typed_answers(server):
         )
 
 
-def test_openai_sdk_carries_out_its_own_tools(server):
+def test_openai_sdk_runs_own_tools(server):
     tools: list[Any] = [
         {"type": "function", "function": {"name": "weather", "parameters": TOWN, "strict": True}}
     ]
@@ -138,7 +138,7 @@ def test_openai_sdk_carries_out_its_own_tools(server):
         assert found.choices[0].message.content == "done: rain "
 
 
-def test_openai_sdk_goes_on_with_responses(server):
+def test_openai_sdk_continues_responses(server):
     tools: list[Any] = [{"type": "function", "name": "weather", "parameters": TOWN, "strict": True}]
     with openai_client(server) as client:
         first = client.responses.create(model="amplifier", input="history")
@@ -166,7 +166,7 @@ def test_openai_sdk_goes_on_with_responses(server):
         assert refused.value.param == "previous_response_id"
 
 
-def test_openai_sdk_gets_the_name_of_what_is_refused(server):
+def test_openai_sdk_gets_name_of_refused_parameter(server):
     asked: list[Any] = [{"role": "user", "content": "say hello"}]
     with openai_client(server) as client:
         assert client.models.retrieve("amplifier").id == "amplifier"

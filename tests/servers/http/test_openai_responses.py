@@ -45,7 +45,7 @@ def kinds(events: list[dict[str, Any]]) -> list[str]:
     return [each["type"].removeprefix("response.") for each in events]
 
 
-async def test_answer_is_given_as_a_whole_or_in_pieces():
+async def test_answer_is_whole_or_in_pieces():
     async with serving() as client:
         whole = await created(client, "say one two")
         assert (whole["status"], text_of(whole)) == ("completed", "one two ")
@@ -64,7 +64,7 @@ async def test_answer_is_given_as_a_whole_or_in_pieces():
         assert text_of(events[-1]["response"]) == "one two "
 
 
-async def test_conversation_goes_on_with_a_response_that_is_kept():
+async def test_conversation_continues_with_kept_response():
     async with serving() as client:
         first = await created(client, "history", instructions="be brief")
         second = await created(client, "history", previous_response_id=first["id"])
@@ -85,7 +85,7 @@ async def test_conversation_goes_on_with_a_response_that_is_kept():
         assert text_of(await created(client, items)) == "2 prompts so far "
 
 
-async def test_response_that_is_not_kept_is_not_found():
+async def test_unkept_response_is_not_found():
     async with serving() as client:
         unkept = await created(client, "say hello", store=False)
         kept = await created(client, "say hello")
@@ -100,7 +100,7 @@ async def test_response_that_is_not_kept_is_not_found():
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-async def test_calls_of_a_clients_tool_end_the_response(is_kept, tmp_path):
+async def test_client_tool_calls_end_response(is_kept, tmp_path):
     (tmp_path / "gate").touch()
     inputs = [{"tool": "weather", "town": "Oslo"}, {"path": str(tmp_path / "gate")}]
     prompt = "both " + " ".join(json.dumps(each, separators=(",", ":")) for each in inputs)
@@ -130,7 +130,7 @@ async def test_calls_of_a_clients_tool_end_the_response(is_kept, tmp_path):
         assert text_of(found) == "done: it is there "
 
 
-async def test_results_have_to_fit_the_calls_that_wait():
+async def test_results_must_fit_waiting_calls():
     async with serving() as client:
         waiting = await created(client, call("weather", town="Oslo"), tools=[WEATHER])
         unknown = {"type": "function_call_output", "call_id": "call-7", "output": "rain"}
@@ -149,7 +149,7 @@ async def test_results_have_to_fit_the_calls_that_wait():
         assert text_of(found) == "2 prompts so far "
 
 
-async def test_answer_fits_the_schema_that_was_asked_for():
+async def test_answer_fits_requested_schema():
     wanted = {"format": {"type": "json_schema", "name": "colour", "schema": COLOUR, "strict": True}}
     async with serving() as client:
         prompt = call("final_result", name="rust", red=183)
@@ -159,7 +159,7 @@ async def test_answer_fits_the_schema_that_was_asked_for():
         assert json.loads(text_of(last)) == {"name": "rust", "red": 183}
 
 
-async def test_reason_of_the_model_is_passed_on():
+async def test_finish_reason_of_model_is_passed_on():
     async with serving() as client:
         cut = await created(client, "end length cut")
         assert (cut["status"], cut["incomplete_details"]) == (
@@ -169,7 +169,7 @@ async def test_reason_of_the_model_is_passed_on():
         assert kinds(await streamed(client, "end refusal no"))[-1] == "incomplete"
 
 
-async def test_parameters_reach_the_provider():
+async def test_parameters_reach_provider():
     given = {
         "temperature": 0.5,
         "max_output_tokens": 7,
@@ -184,7 +184,7 @@ async def test_parameters_reach_the_provider():
         )
 
 
-async def test_images_reach_the_model():
+async def test_images_reach_model():
     image = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}", "detail": "auto"}
     parts = [{"type": "input_text", "text": "what is it?"}, image]
     async with serving() as client:
@@ -212,14 +212,15 @@ async def test_images_reach_the_model():
         ({"input": "hi", "messages": []}, "messages"),
     ],
 )
-async def test_what_is_not_honoured_is_refused_by_its_name(given, param):
+async def test_unsupported_parameter_is_refused_by_name(given, param):
     async with serving() as client:
         answer = await client.ask("POST", RESPONSES, given)
         assert (answer.status, answer.json()["error"]["param"]) == (400, param)
         assert client.factory.made == []
 
 
-async def test_failure_has_a_status_before_the_first_piece_and_is_an_event_after_it():
+async def test_failure_is_status_or_event():
+    """It is a status before the first piece and an event after it."""
     async with serving() as client:
         answer = await client.ask("POST", RESPONSES, {"input": "fail", "stream": True})
         assert (answer.status, answer.error) == (429, "the quota is used up")

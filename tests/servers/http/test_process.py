@@ -19,7 +19,7 @@ from tests.servers.http._server import PATIENCE, Server, ask, connect, running
 
 
 @pytest.mark.slow
-def test_ui_opens_the_page_of_the_default_agent_in_the_browser(backend, home, workdir):
+def test_ui_opens_default_agent_in_browser(backend, home, workdir):
     browser = workdir / "browser"
     browser.write_text(
         f"#!/bin/sh\nprintf %s \"$1\" > '{workdir}/new'\nmv '{workdir}/new' '{workdir}/opened'\n"
@@ -68,7 +68,7 @@ def events_of(server: Server, session_id: str, *kinds: str) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
+def test_killed_turn_continues(backend, home, workdir, plan):
     content = json.loads(Path(plan).read_text())
     content["session"]["context"] = {
         "module": "context-persistent",
@@ -120,9 +120,7 @@ def test_turn_that_a_kill_cut_off_goes_on(backend, home, workdir, plan):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signal_lets_a_running_tool_finish_and_ends_the_server(
-    number, code, backend, home, workdir, plan
-):
+def test_signal_lets_running_tool_finish(number, code, backend, home, workdir, plan):
     with running(backend, plan, home, workdir) as server:
         ask(server, "POST", "/api/sessions", {"session_id": "anna"})
         prompt = f"call wait_for {json.dumps({'path': str(workdir / 'gate')})}"
@@ -141,7 +139,7 @@ def test_signal_lets_a_running_tool_finish_and_ends_the_server(
     assert "it is there" in stored
 
 
-def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, plan):
+def test_signal_ends_server_during_question(backend, home, workdir, plan):
     with running(backend, plan, home, workdir) as server:
         ask(server, "POST", "/api/sessions", {"session_id": "anna"})
         prompt = f"call risky {json.dumps({'path': str(workdir / 'trace')})}"
@@ -173,7 +171,7 @@ def test_signal_ends_the_server_while_a_question_waits(backend, home, workdir, p
         (["--max-turns", "0"], "--max-turns"),
     ],
 )
-def test_wrong_options_are_refused_with_the_reason(options, message, home, workdir, plan):
+def test_wrong_options_are_refused_with_reason(options, message, home, workdir, plan):
     (workdir / "short").write_text("short")
     words, extra = (
         ("serve", *([] if "openai-compatible" in options else [plan])),
@@ -184,7 +182,7 @@ def test_wrong_options_are_refused_with_the_reason(options, message, home, workd
     assert message in finished.stderr
 
 
-def test_port_that_is_taken_is_reported(home, workdir, plan):
+def test_taken_port_is_reported(home, workdir, plan):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         finished = run_cli(
             "serve", plan, "--port", str(taken.getsockname()[1]), home=home, cwd=workdir

@@ -17,6 +17,6 @@ from amplifier.servers.http.requests import problem_of
         (ExceptionGroup("several", [BudgetExceeded("no")]), 402, "budget_exceeded"),
     ],
 )
-def test_refused_turn_has_a_status_and_a_code_of_its_own(error, status, code):
+def test_refused_turn_has_status_and_code(error, status, code):
     problem = problem_of(error)
     assert (problem.status, problem.code) == (status, code)

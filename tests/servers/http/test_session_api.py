@@ -44,7 +44,7 @@ async def test_session_is_created_used_listed_and_deleted():
         assert client.factory.open() == 0
 
 
-async def test_events_tell_the_whole_turn_to_every_watcher(tmp_path):
+async def test_events_show_whole_turn_to_watchers(tmp_path):
     (tmp_path / "gate").touch()
     async with serving() as client:
         session_id = await client.open_session()
@@ -67,7 +67,7 @@ async def test_events_tell_the_whole_turn_to_every_watcher(tmp_path):
         assert (event["id"], event["success"], event["output"]) == (3, True, "it is there")
 
 
-async def test_watcher_that_reconnects_gets_what_it_missed():
+async def test_reconnecting_watcher_gets_missed_events():
     async with serving() as client:
         session_id = await client.open_session()
         first = await follow(client, session_id)
@@ -82,7 +82,7 @@ async def test_watcher_that_reconnects_gets_what_it_missed():
         assert (await second.until("turn_ended"))["status"] == "success"
 
 
-async def test_question_is_answered_by_a_client(tmp_path):
+async def test_question_is_answered_by_client(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         events = await follow(client, session_id)
@@ -104,7 +104,7 @@ async def test_question_is_answered_by_a_client(tmp_path):
     assert (tmp_path / "trace").exists()
 
 
-async def test_a_question_about_an_edit_has_its_diff(tmp_path, monkeypatch):
+async def test_question_about_edit_has_diff(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     plan = {**PLAN, "tools": ["tool-filesystem"], "hooks": ["hooks-approval"]}
@@ -128,7 +128,7 @@ async def test_a_question_about_an_edit_has_its_diff(tmp_path, monkeypatch):
     assert (tmp_path / "a.txt").read_text() == "one\ntwo\n"
 
 
-async def test_stop_ends_the_turn_and_its_question(tmp_path):
+async def test_stop_ends_turn_and_question(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         events = await follow(client, session_id)
@@ -145,7 +145,7 @@ async def test_stop_ends_the_turn_and_its_question(tmp_path):
         assert answer.json()["status"] == "success"
 
 
-async def test_a_message_is_taken_in_by_the_running_turn(tmp_path):
+async def test_message_joins_running_turn(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         events = await follow(client, session_id)
@@ -178,7 +178,7 @@ async def test_second_turn_at_once_is_refused(tmp_path, monkeypatch):
         assert client.factory.statuses() == ["cancelled"]
 
 
-async def test_failure_of_the_model_is_the_end_of_the_turn():
+async def test_model_failure_ends_turn():
     async with serving() as client:
         session_id = await client.open_session()
         answer = await client.ask(
@@ -190,7 +190,7 @@ async def test_failure_of_the_model_is_the_end_of_the_turn():
         )
 
 
-async def test_client_that_waits_for_its_turn_and_leaves_stops_it(tmp_path):
+async def test_leaving_waiting_client_stops_turn(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         prompt = call("wait_for", path=str(tmp_path / "never"))
@@ -204,9 +204,7 @@ async def test_client_that_waits_for_its_turn_and_leaves_stops_it(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(
-    tmp_path, monkeypatch
-):
+async def test_turn_without_watchers_is_stopped(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with serving(limits=Limits(abandoned_seconds=30)) as client:
         session_id = await client.open_session()
@@ -223,7 +221,7 @@ async def test_turn_is_stopped_when_its_last_watcher_has_been_away_for_a_while(
         assert client.factory.statuses() == ["cancelled"]
 
 
-async def test_question_that_no_client_answers_is_denied_at_its_time(tmp_path):
+async def test_unanswered_question_is_denied_in_time(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         prompt = call("risky", path=str(tmp_path / "quick"))
@@ -235,7 +233,7 @@ async def test_question_that_no_client_answers_is_denied_at_its_time(tmp_path):
 
 
 @pytest.mark.virtual_time
-async def test_session_that_no_one_uses_is_closed():
+async def test_unused_session_is_closed():
     async with serving(limits=Limits(idle_seconds=100)) as client:
         session_id = await client.open_session()
         watched = await client.open_session()
@@ -254,7 +252,7 @@ async def test_quiet_session_sends_signs_of_life():
         assert sent == [b": connected\n\n", b": still here\n\n", b": still here\n\n"]
 
 
-async def test_sessions_above_the_limit_are_refused():
+async def test_sessions_above_limit_are_refused():
     async with serving(limits=Limits(sessions=2)) as client:
         first = await client.open_session()
         await client.open_session()
@@ -264,7 +262,7 @@ async def test_sessions_above_the_limit_are_refused():
         await client.open_session()
 
 
-async def test_watchers_above_the_limit_are_refused():
+async def test_watchers_above_limit_are_refused():
     async with serving() as client:
         session_id = await client.open_session()
         for _ in range(20):
@@ -305,7 +303,7 @@ async def test_watchers_above_the_limit_are_refused():
         ("GET", "/anna/events?after=-1", None, 400, "after: expected"),
     ],
 )
-async def test_wrong_request_is_answered_with_the_reason(method, path, body, status, message):
+async def test_wrong_request_is_answered_with_reason(method, path, body, status, message):
     async with serving() as client:
         await client.ask("POST", "/api/sessions", {"session_id": "anna"})
         answer = await client.ask(method, f"/api/sessions{path}", body)
@@ -313,7 +311,7 @@ async def test_wrong_request_is_answered_with_the_reason(method, path, body, sta
         assert message in answer.error
 
 
-async def test_plan_that_cannot_be_used_leaves_no_session():
+async def test_unusable_plan_leaves_no_session():
     factory = Factory(plan={**Factory().plan, "providers": []})
     async with serving(factory) as client:
         answer = await client.ask("POST", "/api/sessions", {})
@@ -333,7 +331,7 @@ async def test_stored_conversation_is_resumed_and_deleted(tmp_path):
     assert storage.names() == []
 
 
-async def test_a_kept_conversation_is_deleted_when_all_sessions_are_taken(tmp_path):
+async def test_kept_conversation_is_deleted_at_limit(tmp_path):
     storage = SessionIndex(tmp_path)
     storage.write(storage.record("anna"))
     async with serving(storage=storage, limits=Limits(sessions=1)) as client:
@@ -342,7 +340,7 @@ async def test_a_kept_conversation_is_deleted_when_all_sessions_are_taken(tmp_pa
     assert not storage.exists("anna")
 
 
-async def test_metadata_of_a_session_is_shown_and_kept(tmp_path):
+async def test_session_metadata_is_shown_and_kept(tmp_path):
     storage = SessionIndex(tmp_path)
     storage.write_metadata("anna", {"kept": [1, None, "ü"]})
     async with serving(storage=storage) as client:
@@ -379,7 +377,7 @@ def nested(levels: int) -> dict[str, Any]:
         (nested(300), "metadata: expected fewer levels"),
     ],
 )
-async def test_metadata_that_cannot_be_kept_is_refused(metadata, message):
+async def test_unkeepable_metadata_is_refused(metadata, message):
     async with serving() as client:
         answer = await client.ask("POST", "/api/sessions", {"metadata": metadata})
         assert answer.status == 400
@@ -387,7 +385,7 @@ async def test_metadata_that_cannot_be_kept_is_refused(metadata, message):
         assert client.factory.made == []
 
 
-async def test_metadata_that_cannot_be_stored_opens_no_session(tmp_path):
+async def test_unstorable_metadata_opens_no_session(tmp_path):
     class Full(SessionIndex):
         def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
             raise OSError(28, "No space left on device")
@@ -398,7 +396,7 @@ async def test_metadata_that_cannot_be_stored_opens_no_session(tmp_path):
         assert client.factory.open() == 0
 
 
-async def test_turn_that_was_not_cut_off_cannot_be_resumed():
+async def test_finished_turn_cannot_be_resumed():
     async with serving() as client:
         session_id = await client.open_session()
         answer = await client.ask(
@@ -407,7 +405,7 @@ async def test_turn_that_was_not_cut_off_cannot_be_resumed():
         assert (answer.json()["status"], answer.json()["code"]) == ("error", "no_unfinished_turn")
 
 
-async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers():
+async def test_shutdown_closes_sessions_and_watchers():
     async with serving() as client:
         events = await follow(client, await client.open_session())
         await client.app.shut_down()
@@ -417,7 +415,7 @@ async def test_shutdown_closes_the_sessions_and_ends_the_responses_of_watchers()
         assert (answer.status, answer.json()["error"]["code"]) == (503, "stopping")
 
 
-async def test_shutdown_is_not_taken_for_the_end_of_a_conversation():
+async def test_shutdown_does_not_end_conversation():
     async with serving() as client:
         session_id = await client.open_session()
         await client.app.shut_down()
@@ -427,7 +425,7 @@ async def test_shutdown_is_not_taken_for_the_end_of_a_conversation():
 
 
 @pytest.mark.virtual_time
-async def test_shutdown_stops_turns_that_wait_for_an_answer_at_once(tmp_path):
+async def test_shutdown_stops_waiting_turns_at_once(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         events = await follow(client, session_id)
@@ -451,7 +449,7 @@ async def ask_and_wait(client: Client, session_id: str, prompt: Any, **more: Any
     return answer
 
 
-async def test_kept_conversations_are_listed_named_copied_and_deleted(tmp_path):
+async def test_kept_conversations_can_be_managed(tmp_path):
     index = SessionIndex(tmp_path)
     async with serving(storage=index) as client:
         await client.ask("POST", "/api/sessions", {"session_id": "anna"})
@@ -486,7 +484,7 @@ async def test_kept_conversations_are_listed_named_copied_and_deleted(tmp_path):
         assert (await client.ask("DELETE", "/api/sessions/anna")).status == 404
 
 
-async def test_a_turn_begins_again_from_an_earlier_message_and_takes_images(tmp_path):
+async def test_turn_restarts_from_message_with_images(tmp_path):
     async with serving() as client:
         session_id = await client.open_session()
         for prompt in ("history", "history"):
@@ -515,9 +513,10 @@ async def test_a_turn_begins_again_from_an_earlier_message_and_takes_images(tmp_
         ).status == 400
 
 
-async def test_the_end_of_a_tool_call_tells_how_it_ended_and_the_time_without_the_question(
+async def test_call_end_has_outcome_and_own_time(
     tmp_path,
 ):
+    """The time excludes the question."""
     async with serving() as client:
         session_id = await client.open_session()
         watching = await follow(client, session_id)

@@ -88,7 +88,7 @@ async def test_turns_are_listed_shown_stopped_and_released(tmp_path):
         ("GET", "/api/turns/x/stop", "", TOKEN, 405, "expected POST"),
     ],
 )
-async def test_what_is_wrong_is_refused_with_the_reason(
+async def test_wrong_request_is_refused_with_reason(
     tmp_path, method, path, query, token, status, problem
 ):
     async with open_engine(tmp_path / "turns.db") as engine:
@@ -96,7 +96,7 @@ async def test_what_is_wrong_is_refused_with_the_reason(
     assert (found, problem in body["error"]["message"]) == (status, True), body
 
 
-async def test_an_engine_that_was_closed_is_reported(tmp_path):
+async def test_closed_engine_is_reported(tmp_path):
     async with open_engine(tmp_path / "turns.db") as engine:
         app = turns_application(engine, TOKEN)
         assert "turns.js" in (await ask(app, "GET", TURNS_PAGE, token=""))[1]
@@ -105,7 +105,7 @@ async def test_an_engine_that_was_closed_is_reported(tmp_path):
 
 
 @pytest.mark.slow
-async def test_a_browser_shows_the_turns_and_stops_one(tmp_path, home, anyio_backend_name):
+async def test_browser_shows_turns_and_stops_one(tmp_path, home, anyio_backend_name):
     words = (
         "turns",
         "--engine",

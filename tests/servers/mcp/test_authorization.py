@@ -80,7 +80,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def test_a_request_without_a_token_is_told_where_to_get_one(guarded):
+async def test_request_without_token_names_authorization_server(guarded):
     metadata = guarded.url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
     async with httpx2.AsyncClient() as client:
         for headers in ({}, {"Authorization": "Bearer invented"}):
@@ -111,7 +111,7 @@ async def log_in(servers: dict[str, Any]) -> None:
         assert "HELLO" in str(result.output)
 
 
-async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
+async def test_tool_mcp_logs_in_and_runs_agent(guarded, tmp_path: Path):
     oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
     servers = {"agent": {"url": guarded.url, "oauth": oauth}}
     async with opened(servers) as desk:
@@ -122,7 +122,7 @@ async def test_tool_mcp_logs_in_and_runs_the_agent(guarded, tmp_path: Path):
         assert "AGAIN" in str((await desk.call("agent_run", prompt="again")).output)
 
 
-async def test_tool_mcp_renews_a_kept_token_whose_time_is_over(guarded, tmp_path: Path):
+async def test_tool_mcp_renews_expired_token(guarded, tmp_path: Path):
     """The authorization server has another address than the agent, which refuses the old token."""
     oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
     servers = {"agent": {"url": guarded.url, "oauth": oauth}}
@@ -141,7 +141,7 @@ async def test_tool_mcp_renews_a_kept_token_whose_time_is_over(guarded, tmp_path
 @pytest.mark.parametrize(
     "given", [{"auth": True}, {"token_verifier": True}, {"auth": True, "token_verifier": True}]
 )
-async def test_what_does_not_go_together_is_refused(given):
+async def test_contradictory_options_are_refused(given):
     auth = AuthSettings.model_validate(
         {
             "issuer_url": "http://a.example",

@@ -127,7 +127,7 @@ async def run(client: Client, prompt: str, **given: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", [*HTTP, *STDIO], ids="-".join, indirect=True)
-async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
+async def test_client_runs_turns_and_reads_conversation(agent):
     questions: list[str] = []
     steps: list[str | None] = []
 
@@ -156,7 +156,7 @@ async def test_a_client_runs_turns_asks_and_reads_its_conversation(agent):
         ]
 
 
-async def test_a_denied_or_unanswerable_question_denies(agent):
+async def test_denied_or_unanswerable_question_denies(agent):
     async with agent.client(decided("Deny")) as client:
         assert "denied" in (await run(client, "ask")).content[0].text
     async with agent.client(decided("Something else")) as client:
@@ -169,7 +169,7 @@ async def test_a_denied_or_unanswerable_question_denies(agent):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", [*HTTP, STDIO[-1]], ids="-".join, indirect=True)
-async def test_a_cancelled_call_stops_the_turn_and_the_session_stays_usable(agent):
+async def test_cancelled_call_stops_turn_only(agent):
     async with agent.client() as client:
         session = (await run(client, "hello")).structured_content["session_id"]
         async with anyio.create_task_group() as group:
@@ -206,7 +206,7 @@ async def test_wrong_calls_get_clear_errors(agent):
         assert missing.value.error.data == {"uri": "amplifier://sessions/x/transcript"}
 
 
-async def test_commands_of_ones_own_are_prompts(agent):
+async def test_own_commands_are_prompts(agent):
     async with agent.client() as client:
         assert [
             (each.name, each.description) for each in (await client.list_prompts()).prompts
@@ -241,7 +241,7 @@ async def test_prompts_without_choices_complete_to_nothing(agent):
 
 
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
-async def test_ids_of_the_clients_own_conversations_are_completed(agent):
+async def test_own_conversation_ids_are_completed(agent):
     async with agent.client() as one, agent.client() as other:
         mine, _ = [
             (await run(client, "hello")).structured_content["session_id"] for client in (one, other)
@@ -256,7 +256,7 @@ async def test_ids_of_the_clients_own_conversations_are_completed(agent):
 
 
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
-async def test_clients_do_not_see_each_other(agent):
+async def test_clients_are_isolated(agent):
     async with agent.client() as one, agent.client() as other:
         first, second = [
             (await run(client, "hello")).structured_content["session_id"] for client in (one, other)
@@ -271,7 +271,7 @@ async def test_clients_do_not_see_each_other(agent):
 
 
 @pytest.mark.parametrize("agent", [("trio", "http", "legacy")], ids="-".join, indirect=True)
-async def test_the_session_that_was_idle_longest_makes_room(agent):
+async def test_longest_idle_session_makes_room(agent):
     async with agent.client() as one, agent.client() as two, agent.client() as three:
         for client in (one, two, three):
             assert not (await run(client, "hello")).is_error
@@ -281,7 +281,7 @@ async def test_the_session_that_was_idle_longest_makes_room(agent):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", HTTP, ids="-".join, indirect=True)
-async def test_only_clients_with_the_token_from_no_other_site_are_served(agent):
+async def test_only_authorized_clients_are_served(agent):
     async with agent.client() as client:
         assert (await run(client, "hello")).content[0].text == "3 messages; HELLO"
     right = f"Bearer {TOKEN}"
@@ -300,7 +300,7 @@ async def test_only_clients_with_the_token_from_no_other_site_are_served(agent):
             assert (await plain.post(agent.target, json={})).status_code == status
 
 
-async def test_http_without_a_token_is_refused_unless_it_is_meant():
+async def test_http_without_token_needs_consent():
     with pytest.raises(
         ValueError, match="HTTP needs one; pass an empty text if something else checks"
     ):
@@ -318,9 +318,7 @@ def mock_plan(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_default", [False, True], ids=["plan", "default plan"])
-async def test_the_command_prints_a_token_for_http_that_its_clients_need(
-    anyio_backend_name, is_default, tmp_path
-):
+async def test_command_prints_token_for_http(anyio_backend_name, is_default, tmp_path):
     chosen = ["-p", "offline"] if is_default else [mock_plan(tmp_path)]
     words = [
         "mcp",
@@ -365,7 +363,7 @@ async def test_the_command_prints_a_token_for_http_that_its_clients_need(
         (["--host", "0.0.0.0"], "needs --allow-host"),
     ],
 )
-def test_the_command_refuses_to_serve_everyone(words, message, tmp_path, capsys):
+def test_command_refuses_to_serve_everyone(words, message, tmp_path, capsys):
     assert (
         main(["mcp", "serve", mock_plan(tmp_path), "--transport", "http", "--port", "0", *words])
         == 2
@@ -376,9 +374,7 @@ def test_the_command_refuses_to_serve_everyone(words, message, tmp_path, capsys)
 @pytest.mark.slow
 @pytest.mark.parametrize("server_backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_ends_at_a_signal_while_it_waits_for_its_client(
-    number, server_backend, tmp_path
-):
+def test_command_waiting_for_client_ends_at_signal(number, server_backend, tmp_path):
     command = [
         sys.executable,
         "-m",

@@ -22,21 +22,21 @@ SECRET = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_a_scenario_leaves_its_tree_of_spans(traces, name):
+async def test_scenario_leaves_its_tree_of_spans(traces, name):
     await SCENARIOS[name].run()
     assert traces.tree() == SCENARIOS[name].tree
     assert traces.problems() == []
 
 
 @pytest.mark.virtual_time
-async def test_a_turn_that_overruns_leaves_its_tree_of_spans(traces):
+async def test_overrunning_turn_leaves_span_tree(traces):
     await OVERRUN.run()
     assert traces.tree() == OVERRUN.tree
     assert traces.problems() == []
 
 
 @pytest.mark.parametrize("mode", [*MODES, *LOOP_END_MODES])
-def test_no_span_is_left_open_or_without_its_parent_wherever_a_turn_is_cancelled(traces, mode):
+def test_cancelled_turn_leaves_no_open_span(traces, mode):
     scenario = Scenario(
         answers=[calls(call("echo", "c1"), task("helper", "c2")), "done"],
         children={"helper": ["helped"]},
@@ -55,7 +55,7 @@ def test_no_span_is_left_open_or_without_its_parent_wherever_a_turn_is_cancelled
 # ── what spans hold ──────────────────────────────────────────────────────────────────────────────
 
 
-async def test_spans_have_the_attributes_of_the_conventions(traces):
+async def test_spans_have_attributes_of_conventions(traces):
     answers = [
         {
             **calls(call("echo", text="x")),
@@ -104,7 +104,7 @@ async def test_spans_have_the_attributes_of_the_conventions(traces):
     }
 
 
-async def test_a_call_names_the_server_that_it_asks(traces):
+async def test_call_names_its_server(traces):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     config = {"base_url": f"http://127.0.0.1:{port}/v1", "api_key": "k"}
@@ -177,7 +177,7 @@ async def test_durations_and_tokens_are_measured(traces):
 
 
 @pytest.mark.virtual_time
-async def test_events_are_added_to_the_innermost_span(traces):
+async def test_events_are_added_to_innermost_span(traces):
     answers = [{"error": {"type": "RateLimitError", "message": "slow down"}}, calls(task()), "done"]
     await Scenario(answers=answers, children={"helper": ["helped"]}, tree=[]).run()
     first = min(
@@ -196,9 +196,10 @@ async def test_events_are_added_to_the_innermost_span(traces):
     assert [event.name for event in turn.events] == ["prompt:submit", "prompt:complete"]
 
 
-async def test_a_failure_is_an_exception_event_without_its_message_unless_content_is_captured(
+async def test_failure_event_hides_message_by_default(
     traces,
 ):
+    """The message is there if content is captured."""
     for captures in (False, True):
         traces.clear()
         config = {"capture_content": captures}
@@ -247,7 +248,7 @@ async def test_content_is_not_captured_unless_asked_for(traces):
     assert traces.named("execute_tool fail").status.description is None
 
 
-async def test_captured_content_has_the_form_of_the_conventions_and_no_secrets(traces):
+async def test_captured_content_follows_conventions_without_secrets(traces):
     scenario = Scenario(
         answers=TALKATIVE,
         otel={"capture_content": True},
@@ -282,7 +283,7 @@ async def test_captured_content_has_the_form_of_the_conventions_and_no_secrets(t
     assert "the last word is [REDACTED]" in turn.attributes["gen_ai.output.messages"]
 
 
-async def test_captured_content_is_cut_after_its_secrets_are_removed(traces):
+async def test_captured_content_is_redacted_then_cut(traces):
     scenario = Scenario(
         answers=["x" * 500], otel={"capture_content": True, "max_content_chars": 100}, tree=[]
     )
@@ -296,7 +297,7 @@ async def test_captured_content_is_cut_after_its_secrets_are_removed(traces):
 # ── robustness ───────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_nothing_is_registered_without_opentelemetry_in_the_application(monkeypatch):
+async def test_nothing_is_registered_without_opentelemetry(monkeypatch):
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     monkeypatch.setattr(metrics._internal, "_METER_PROVIDER", None)
     async with Scenario(answers=["hello"], tree=[]).session() as session:
@@ -308,7 +309,7 @@ async def test_nothing_is_registered_without_opentelemetry_in_the_application(mo
         assert await session.execute("begin") == "hello"
 
 
-async def test_a_tracer_that_fails_does_not_disturb_the_turn(traces, monkeypatch, caplog):
+async def test_failing_tracer_does_not_disturb_turn(traces, monkeypatch, caplog):
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("the tracer is broken")
 
@@ -320,18 +321,18 @@ async def test_a_tracer_that_fails_does_not_disturb_the_turn(traces, monkeypatch
     assert "a span or metric is lost" in caplog.text
 
 
-async def test_a_loop_that_emits_no_end_leaves_no_open_span(traces):
+async def test_loop_without_end_leaves_no_span(traces):
     async with Scenario(answers=["hello"], tree=[]).session() as session:
         await session.coordinator.hooks.emit("execution:start", {"prompt": "x"})
         await session.coordinator.hooks.emit("execution:start", {"prompt": "y"})
     assert [span.attributes["error.type"] for span in traces.ended] == ["abandoned", "abandoned"]
 
 
-def test_every_event_of_the_catalogue_has_a_role_in_traces():
+def test_every_catalogue_event_has_trace_role():
     assert set(TRACE_ROLES) == set(CATALOGUE)
 
 
-def test_a_missing_package_is_named_with_its_extra():
+def test_missing_package_names_its_extra():
     program = """
 import sys, anyio
 sys.modules["opentelemetry"] = None

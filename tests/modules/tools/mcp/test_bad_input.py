@@ -86,13 +86,13 @@ def problems(servers: Any, key: str = "servers") -> list[tuple[str, str]]:
         ),
     ],
 )
-def test_a_wrong_server_is_a_problem_with_its_path(server, path, words):
+def test_wrong_server_is_problem_with_path(server, path, words):
     ((where, problem),) = problems({"x": server})
     assert where == path
     assert words in problem
 
 
-def test_all_problems_are_reported_at_once_and_no_secret_is_shown():
+def test_problems_are_reported_together_without_secrets():
     found = problems(
         {
             "a": {"url": "http://b", "headers": {"X": "sec\nret"}},
@@ -103,7 +103,7 @@ def test_all_problems_are_reported_at_once_and_no_secret_is_shown():
     assert "sec" not in str([problem for _, problem in found])
 
 
-def test_the_form_of_other_hosts_is_read_as_it_is(caplog):
+def test_configuration_of_other_hosts_is_read(caplog):
     given = {
         "fs": {
             "command": "npx",
@@ -128,7 +128,7 @@ def test_the_form_of_other_hosts_is_read_as_it_is(caplog):
     assert "Bearer" not in repr(options)
 
 
-def test_a_secret_in_the_arguments_is_warned_of_without_being_shown(caplog):
+def test_secret_in_arguments_is_warned_about(caplog):
     secret = "ghp_" + "a1B2" * 9
     read_mcp_options(
         {
@@ -150,7 +150,7 @@ def test_a_secret_in_the_arguments_is_warned_of_without_being_shown(caplog):
     assert "hunter2" not in caplog.text
 
 
-async def test_a_banner_on_standard_output_is_ignored_and_reported(caplog):
+async def test_banner_on_standard_output_is_reported(caplog):
     async with opened({"small": small("--garbage")}) as desk:
         assert (await desk.call("small_upper", text="a")).output == "A"
     assert (
@@ -175,13 +175,13 @@ async def test_a_banner_on_standard_output_is_ignored_and_reported(caplog):
     ],
     ids=["garbage", "version", "directory"],
 )
-async def test_a_server_that_cannot_be_used_is_named_with_the_reason(server, words):
+async def test_unusable_server_is_named_with_reason(server, words):
     async with opened({"small": server}) as desk:
         (failed,) = desk.events("mcp:server_failed")
         assert words in failed["error"]
 
 
-async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
+async def test_tool_with_invalid_schema_is_left_out(caplog):
     broken = {"type": "object", "properties": {"a": {"type": "strin"}}}
     async with opened(
         {"small": small(f"--tools={json.dumps([{'name': 'broken', 'inputSchema': broken}])}")}
@@ -220,9 +220,7 @@ async def test_a_tool_with_an_invalid_schema_is_left_out(caplog):
         ),
     ],
 )
-async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_named(
-    tool, words, caplog
-):
+async def test_malformed_tool_is_left_out_and_named(tool, words, caplog):
     async with opened({"small": small(f"--first-tools={json.dumps([tool])}")}) as desk:
         assert desk.events("mcp:server_failed") == []
         assert sorted(desk.tools) == ["small_echo", "small_upper"]
@@ -231,7 +229,7 @@ async def test_a_tool_that_is_not_of_the_form_of_the_protocol_is_left_out_and_na
     assert "server 'small': tool" in caplog.text
 
 
-async def test_tools_of_two_servers_with_one_name_are_named(caplog):
+async def test_tools_with_same_name_are_named(caplog):
     async with opened({"a": small(prefix="x_"), "b": small(prefix="x_")}) as desk:
         assert sorted(desk.tools) == ["x_echo", "x_upper"]
         assert desk.tools["x_echo"].server == "a"
@@ -239,7 +237,7 @@ async def test_tools_of_two_servers_with_one_name_are_named(caplog):
     assert warning in caplog.text
 
 
-async def test_names_that_no_model_accepts_are_changed():
+async def test_unacceptable_names_are_changed():
     odd = [
         {"name": "read.me/now", "inputSchema": {"type": "object"}},
         {"name": "n" * 100, "inputSchema": {"type": "object"}},
@@ -252,7 +250,7 @@ async def test_names_that_no_model_accepts_are_changed():
         assert len(long) == 64
 
 
-async def test_secrets_of_the_environment_appear_in_no_event_and_no_log(caplog):
+async def test_environment_secrets_stay_out_of_events(caplog):
     caplog.set_level(logging.DEBUG)
     secret = "value-nobody-may-see"
     code = "import os, sys; sys.exit('bad key ' + os.environ['MY_KEY'])"

@@ -41,9 +41,7 @@ NESTED = {
 
 
 @pytest.mark.parametrize("answer", NESTED.values(), ids=NESTED)
-async def test_a_result_that_is_nested_too_deeply_is_a_result_and_the_server_goes_on(
-    answer, tmp_path
-):
+async def test_deeply_nested_result_is_contained(answer, tmp_path):
     server = hostile(tmp_path, erase=answer)
     server["call_timeout"] = 5  # what cannot be read is no answer
     async with opened({"s": server}, max_result_chars=LONGEST) as desk:
@@ -80,7 +78,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize(("method", "tool", "whole", "item"), LISTS.values(), ids=LISTS)
-async def test_a_list_is_no_longer_than_any_other_result(method, tool, whole, item, tmp_path):
+async def test_list_length_is_limited_like_results(method, tool, whole, item, tmp_path):
     items = ", ".join(item % (f"{number}" + "x" * 300) for number in range(MANY))
     async with opened(
         {"s": hostile(tmp_path, **{method: whole % items})}, max_result_chars=LONGEST
@@ -92,7 +90,7 @@ async def test_a_list_is_no_longer_than_any_other_result(method, tool, whole, it
         assert "cut" in json.dumps(got.output)
 
 
-async def test_a_flood_of_changes_does_not_keep_a_call_from_its_answer(tmp_path):
+async def test_flood_of_changes_does_not_delay_answer(tmp_path):
     async with opened({"s": small("--all", "--flood=1000")}) as desk:
         with anyio.fail_after(60):
             listed = [int((await desk.call("s_echo", text="here")).output) for _ in range(3)]

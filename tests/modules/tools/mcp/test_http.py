@@ -46,7 +46,7 @@ def web(port: int, request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"url": f"http://127.0.0.1:{port}/mcp", "protocol": request.param}
 
 
-async def test_tools_of_a_remote_server_are_called(web):
+async def test_remote_server_tools_are_called(web):
     async with opened({"web": web}) as desk:
         assert (await desk.call("web_add", a=2, b=3)).output == {"result": 5}
         assert desk.status("web")["protocol"] == (
@@ -54,7 +54,7 @@ async def test_tools_of_a_remote_server_are_called(web):
         )
 
 
-async def test_a_stop_reaches_a_remote_server(web, tmp_path):
+async def test_stop_reaches_remote_server(web, tmp_path):
     file = tmp_path / "notes"
     async with opened({"web": web}) as desk:
         async with anyio.create_task_group() as group:
@@ -67,7 +67,7 @@ async def test_a_stop_reaches_a_remote_server(web, tmp_path):
         assert (await desk.call("web_add", a=1, b=1)).success
 
 
-async def test_tools_that_a_remote_server_announces_in_a_subscription_are_mounted(port):
+async def test_announced_remote_tools_are_mounted(port):
     names = (f"learnt-{uuid.uuid4().hex}" for _ in itertools.count())
     async with opened({"web": {"url": f"http://127.0.0.1:{port}/mcp"}}) as desk:
         assert desk.status("web")["protocol"] == "2026-07-28"
@@ -84,12 +84,12 @@ async def test_tools_that_a_remote_server_announces_in_a_subscription_are_mounte
 
 
 @pytest.mark.slow
-async def test_a_result_of_more_than_a_megabyte_arrives(web):
+async def test_large_result_arrives(web):
     async with opened({"web": web}, max_result_chars=5_000_000) as desk:
         assert len((await desk.call("web_big", size=3_000_000)).output) == 3_000_000
 
 
-async def test_headers_are_sent_and_appear_in_no_event_and_no_log(web, caplog):
+async def test_sent_headers_stay_out_of_events(web, caplog):
     caplog.set_level(logging.DEBUG, "amplifier")
     caplog.set_level(logging.INFO)
     secret = "abc-123-def-456"
@@ -110,7 +110,7 @@ async def test_headers_are_sent_and_appear_in_no_event_and_no_log(web, caplog):
     assert secret not in caplog.text
 
 
-async def test_a_server_with_only_the_older_transport_is_named_as_such(web):
+async def test_server_with_older_transport_is_named(web):
     async with opened({"old": {**web, "url": web["url"].replace("/mcp", "/sse")}}) as desk:
         (failed,) = desk.events("mcp:server_failed")
         assert (
@@ -119,7 +119,7 @@ async def test_a_server_with_only_the_older_transport_is_named_as_such(web):
         )
 
 
-async def test_a_redirect_to_another_host_is_refused_and_one_on_the_same_host_is_followed(web):
+async def test_redirects_stay_on_host(web):
     elsewhere, moved = (
         {**web, "url": web["url"].replace("/mcp", path)} for path in ("/elsewhere", "/moved")
     )
@@ -130,7 +130,7 @@ async def test_a_redirect_to_another_host_is_refused_and_one_on_the_same_host_is
         assert (await desk.call("moved_add", a=1, b=1)).output == {"result": 2}
 
 
-async def test_a_server_that_does_not_listen_is_named_with_its_address():
+async def test_silent_server_is_named_with_address():
     async with opened({"web": {"url": "http://127.0.0.1:9/mcp?key=hidden"}}) as desk:
         (failed,) = desk.events("mcp:server_failed")
         assert (
@@ -141,7 +141,7 @@ async def test_a_server_that_does_not_listen_is_named_with_its_address():
 
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", ["auto", "legacy"])
-async def test_a_restarted_server_is_used_again(protocol):
+async def test_restarted_server_is_used_again(protocol):
     with serving() as port:
         session = opened({"web": {"url": f"http://127.0.0.1:{port}/mcp", "protocol": protocol}})
         desk = await session.__aenter__()

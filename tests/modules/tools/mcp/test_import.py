@@ -47,7 +47,7 @@ anyio.run(main, json.loads(sys.argv[1]), backend=sys.argv[2])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_the_event_loop_runs_while_the_sdk_is_imported(loop):
+def test_event_loop_runs_during_sdk_import(loop):
     command = [sys.executable, "-c", PROGRAM, json.dumps(small()), loop]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     seen = json.loads(finished.stdout)

@@ -28,7 +28,7 @@ from tests.modules.tools.mcp.desk import new_session, opened, served, small
 @pytest.mark.parametrize(
     "kills", [3, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
 )
-async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(kills, tmp_path):
+async def test_killed_call_is_one_error_and_restart(kills, tmp_path):
     mark = uuid.uuid4().hex
     failures, restarts = 0, 0
     async with opened({"small": small("--all", f"--name={mark}")}) as desk:
@@ -53,7 +53,7 @@ async def test_every_kill_in_the_middle_of_a_call_is_one_error_and_one_restart(k
     assert running_processes(mark) == []
 
 
-async def test_a_process_that_has_left_the_group_of_its_server_ends_with_it():
+async def test_process_outside_group_ends_with_server():
     mark = uuid.uuid4().hex
     async with opened({"small": small("--all", "--escapee", f"--name={mark}")}):
         assert await wait_for(
@@ -62,7 +62,7 @@ async def test_a_process_that_has_left_the_group_of_its_server_ends_with_it():
     assert running_processes(mark) == []
 
 
-async def test_a_crash_is_noticed_although_a_process_outside_of_the_group_keeps_the_output_open():
+async def test_crash_is_noticed_despite_open_output():
     mark = uuid.uuid4().hex
     async with opened({"small": small("--all", "--escapee", f"--name={mark}")}) as desk:
         assert (await desk.call("small_crash")).error["type"] == "ServerCrashed"
@@ -87,7 +87,7 @@ anyio.run(main, json.loads(sys.argv[1]), backend=sys.argv[2])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-def test_servers_end_with_an_agent_that_is_killed(loop):
+def test_servers_end_with_killed_agent(loop):
     mark = uuid.uuid4().hex
     server = json.dumps(small("--ignore-term", "--escapee", f"--name={mark}"))
     command = [sys.executable, "-c", PROGRAM, server, loop]
@@ -138,7 +138,7 @@ def swept(world: Any, mode: str, points: int | None) -> Any:
     [6, pytest.param(None, marks=[pytest.mark.long, pytest.mark.timeout(1200)])],
     ids=["some", "all"],
 )
-def test_a_session_with_a_server_can_be_cancelled_at_every_point(mode, points):
+def test_session_with_server_cancelled_anywhere(mode, points):
     report = swept(World, mode, points)
     assert report.violations == [], str(report)
 
@@ -175,7 +175,7 @@ def url() -> Iterator[str]:
     ],
     ids=["some", "all"],
 )
-def test_a_session_with_a_remote_server_can_be_cancelled_at_every_point(mode, points, url):
+def test_session_with_remote_server_cancelled_anywhere(mode, points, url):
     report = swept(partial(WebWorld, url), mode, points)
     # On trio the sweep also reports generators that the SDK leaves to the garbage collector, as in test_http.py.
     noise = re.compile("Async generator '(httpx2|httpcore2|mcp)[.]")

@@ -24,7 +24,7 @@ def unprefixed(*options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("prefix", ["", " "])
-def test_an_empty_prefix_needs_an_explicit_consent(prefix):
+def test_empty_prefix_needs_explicit_consent(prefix):
     with pytest.raises(PlanError, match="accept that with allow_unprefixed_names: true") as caught:
         read_mcp_options({"servers": {"x": {"command": "a", "prefix": prefix}}})
     assert [path for path, _ in caught.value.problems] == ["$.servers.x.prefix"]
@@ -35,7 +35,7 @@ def test_an_empty_prefix_needs_an_explicit_consent(prefix):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_server_never_has_the_name_of_another_modules_tool(is_first, caplog):
+async def test_server_never_has_name_of_other_tool(is_first, caplog):
     """Whichever of the two the plan mounts first, and also when the server changes its list later."""
     others = {"tool-own": _mounting(MockTool("bash"))}
     server = {
@@ -71,7 +71,7 @@ RULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("config", RULES)
-async def test_no_rule_about_a_built_in_tool_allows_a_servers_tool_of_its_name(config):
+async def test_built_in_rule_allows_no_namesake(config):
     asked = MockApprovalSystem()
     server = {"module": "tool-mcp", "config": {"servers": {"s": unprefixed(f"--tools={BASH}")}}}
     async with opened(
@@ -95,7 +95,7 @@ async def test_no_rule_about_a_built_in_tool_allows_a_servers_tool_of_its_name(c
     ]
 
 
-async def test_a_rule_may_name_the_module_of_the_tools_it_is_about():
+async def test_rule_may_name_module_of_tools():
     rules = [
         {"tool": "*", "module": "tool-mcp", "action": "allow"},
         {"tool": "*", "module": "tool-own", "action": "deny"},

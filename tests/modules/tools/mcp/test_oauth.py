@@ -64,7 +64,7 @@ def redirect_ports(pages: list[str]) -> list[int | None]:
 
 
 @pytest.mark.slow
-async def test_logins_beside_each_other_take_ports_of_their_own(address, tmp_path):
+async def test_concurrent_logins_have_own_ports(address, tmp_path):
     servers = {
         name: {"url": address, "oauth": {"token_directory": str(tmp_path / "tokens")}}
         for name in ("one", "two")
@@ -79,7 +79,7 @@ async def test_logins_beside_each_other_take_ports_of_their_own(address, tmp_pat
 
 
 @pytest.mark.slow
-async def test_second_login_of_a_registration_takes_its_port_if_it_is_free(address, tmp_path):
+async def test_second_login_reuses_free_port(address, tmp_path):
     servers = {"guarded": {"url": address, "oauth": {"token_directory": str(tmp_path)}}}
     (first,) = redirect_ports(await logged_in(servers))
     (file,) = tmp_path.iterdir()
@@ -91,7 +91,7 @@ async def test_second_login_of_a_registration_takes_its_port_if_it_is_free(addre
 
 
 @pytest.mark.slow
-async def test_port_of_the_plan_that_is_taken_is_named(address, tmp_path):
+async def test_taken_port_of_plan_is_named(address, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": port}
@@ -105,7 +105,7 @@ async def test_port_of_the_plan_that_is_taken_is_named(address, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
-async def test_client_of_the_plan_authenticates_as_its_server_demands(method, tmp_path):
+async def test_planned_client_authenticates_as_demanded(method, tmp_path):
     oauth = {
         "token_directory": str(tmp_path),
         "client_id": "known",
@@ -126,7 +126,7 @@ async def test_client_of_the_plan_authenticates_as_its_server_demands(method, tm
 
 
 @pytest.mark.slow
-async def test_a_login_is_asked_for_by_command_and_its_tokens_are_kept(address, tmp_path, caplog):
+async def test_login_by_command_keeps_tokens(address, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     oauth = {"token_directory": str(tmp_path / "tokens"), "redirect_port": free_port()}
     servers = {"guarded": {"url": address, "oauth": oauth}}
@@ -149,7 +149,7 @@ async def test_a_login_is_asked_for_by_command_and_its_tokens_are_kept(address, 
 
 
 @pytest.mark.slow
-async def test_a_damaged_token_file_asks_for_a_login_again(address, tmp_path):
+async def test_damaged_token_file_requires_new_login(address, tmp_path):
     folder = tmp_path / "tokens"
     oauth = {"token_directory": str(folder), "redirect_port": free_port()}
     folder.mkdir()

@@ -28,7 +28,7 @@ def node(package: str, *arguments: str, **more: Any) -> dict[str, Any]:
     return {"command": program, "args": [script, *arguments], **more}
 
 
-async def test_four_servers_open_side_by_side_and_answer(tmp_path):
+async def test_four_servers_answer_side_by_side(tmp_path):
     (tmp_path / "note.txt").write_text("Buy milk.\n")
     servers = {
         "files": node("server-filesystem", str(tmp_path)),
@@ -52,7 +52,7 @@ async def test_four_servers_open_side_by_side_and_answer(tmp_path):
         assert not (await desk.call("time_get_current_time", timezone="Nowhere/Town")).success
 
 
-async def test_the_everything_server_exercises_every_kind_of_content_and_asks_the_model():
+async def test_everything_server_exercises_all_content():
     person = MockApprovalSystem(["Allow once"])
     async with opened(
         {"all": node("server-everything", "stdio")}, model=["Forty-two."], approval=person
@@ -98,7 +98,7 @@ def everything_over_http() -> Iterator[str]:
             process.stderr.close()
 
 
-async def test_the_everything_server_answers_over_http():
+async def test_everything_server_answers_over_http():
     with everything_over_http() as url:
         async with opened({"web": {"url": url}}) as desk:
             assert desk.events("mcp:server_failed") == []
@@ -108,6 +108,6 @@ async def test_the_everything_server_answers_over_http():
             assert desk.events("mcp:progress")
 
 
-def test_the_servers_of_this_file_are_installed_in_the_project():
+def test_servers_of_file_are_installed():
     for package in ("server-everything", "server-filesystem", "server-memory"):
         assert Path(node_server(package)[1]).is_file()

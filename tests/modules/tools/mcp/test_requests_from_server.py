@@ -50,9 +50,7 @@ CONFIRM = {
 }
 
 
-async def test_roots_are_the_directories_of_the_plan_below_the_working_directory(
-    tmp_path, monkeypatch
-):
+async def test_roots_lie_below_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with opened({"small": small("--all", roots=[".", "/"])}) as desk:
         here, top = (await asked(desk, "small_roots"))["roots"]
@@ -61,13 +59,13 @@ async def test_roots_are_the_directories_of_the_plan_below_the_working_directory
         assert (await asked(desk, "small_roots"))["roots"][0]["uri"] == tmp_path.parent.as_uri()
 
 
-async def test_without_roots_in_the_plan_a_server_is_told_of_none():
+async def test_server_without_planned_roots_gets_none():
     # server-filesystem would let them replace the directories that its arguments allow
     async with opened({"small": small("--all")}) as desk:
         assert "not supported" in (await asked(desk, "small_roots"))["error"]["message"]
 
 
-async def test_sampling_asks_the_user_and_then_the_model():
+async def test_sampling_asks_user_then_model():
     person = MockApprovalSystem(["Allow once"])
     async with opened({"small": small("--all")}, model=["Forty-two."], approval=person) as desk:
         result = await asked(desk, "small_sample")
@@ -88,14 +86,14 @@ async def test_sampling_without_permission_is_refused(person):
         ] == "the user does not allow it"
 
 
-async def test_sampling_can_be_allowed_and_forbidden_by_the_plan():
+async def test_sampling_follows_plan():
     servers = {"yes": small("--all", sampling="allow"), "no": small("--all", sampling="deny")}
     async with opened(servers, model=["Sure."]) as desk:
         assert (await asked(desk, "yes_sample"))["content"]["text"] == "Sure."
         assert "not supported" in (await asked(desk, "no_sample"))["error"]["message"]
 
 
-async def test_a_stopped_call_ends_the_model_call_of_its_server():
+async def test_stopped_call_ends_sampling():
     begun, ended = anyio.Event(), anyio.Event()
 
     async def never(request: Any) -> str:
@@ -116,7 +114,7 @@ async def test_a_stopped_call_ends_the_model_call_of_its_server():
         assert (await desk.call("small_echo", text="still there")).success
 
 
-async def test_a_form_is_filled_in_by_the_user():
+async def test_form_is_filled_in_by_user():
     person = Person({"city": "Paris"})
     async with opened({"small": small("--all")}, approval=person) as desk:
         assert await asked(desk, "small_elicit", **FORM) == {
@@ -131,12 +129,12 @@ async def test_a_form_is_filled_in_by_the_user():
         assert "Paris" not in str(event)
 
 
-async def test_a_user_may_decline_a_form():
+async def test_user_may_decline_form():
     async with opened({"small": small("--all")}, approval=Person(None)) as desk:
         assert await asked(desk, "small_elicit", **FORM) == {"action": "decline"}
 
 
-async def test_a_confirmation_is_asked_for_like_a_permission_and_cannot_imitate_another_server():
+async def test_confirmation_cannot_imitate_other_server():
     person = MockApprovalSystem(["Allow", "Deny"])
     async with opened({"small": small("--all")}, approval=person) as desk:
         assert await asked(desk, "small_elicit", **CONFIRM) == {"action": "accept", "content": {}}
@@ -148,7 +146,7 @@ async def test_a_confirmation_is_asked_for_like_a_permission_and_cannot_imitate_
         ]
 
 
-async def test_a_page_to_open_is_shown_with_its_address():
+async def test_page_to_open_is_shown_with_address():
     person = MockApprovalSystem(["Allow"])
     page = {
         "mode": "url",
@@ -174,7 +172,7 @@ async def test_a_page_to_open_is_shown_with_its_address():
         *("https:", "http:///x", "//example.org/x", "example.org", "\x01https://example.org"),
     ],
 )
-async def test_page_that_is_not_on_the_web_is_declined(address):
+async def test_non_web_page_is_declined(address):
     person = MockApprovalSystem([])
     page = {"mode": "url", "message": "Log in", "url": address, "elicitationId": "1"}
     async with opened({"small": small("--all")}, approval=person) as desk:
@@ -183,19 +181,19 @@ async def test_page_that_is_not_on_the_web_is_declined(address):
 
 
 @pytest.mark.parametrize("approval", [None, MockApprovalSystem([])])
-async def test_a_form_is_declined_where_no_one_can_fill_it_in(approval):
+async def test_form_without_answerer_is_declined(approval):
     async with opened({"small": small("--all")}, approval=approval) as desk:
         assert await asked(desk, "small_elicit", **FORM) == {"action": "decline"}
 
 
-async def test_elicitation_can_be_forbidden_by_the_plan():
+async def test_elicitation_can_be_forbidden_by_plan():
     async with opened(
         {"small": small("--all", elicitation=False)}, approval=Person({"city": "x"})
     ) as desk:
         assert "not supported" in (await asked(desk, "small_elicit", **FORM))["error"]["message"]
 
 
-async def test_an_approval_system_that_fails_declines(caplog):
+async def test_failing_approval_system_declines(caplog):
     async with opened(
         {"small": small("--all")}, approval=MockApprovalSystem([RuntimeError("broken")])
     ) as desk:
@@ -203,7 +201,7 @@ async def test_an_approval_system_that_fails_declines(caplog):
     assert "failed: declined" in caplog.text
 
 
-async def test_what_a_server_asks_for_outside_of_a_call_is_refused(caplog):
+async def test_requests_outside_calls_are_refused(caplog):
     caplog.set_level("INFO")
     async with opened({"small": small("--all", sampling="allow")}) as desk:
         await desk.call("small_sample_later")

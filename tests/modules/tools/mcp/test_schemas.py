@@ -24,7 +24,7 @@ def listed(folder: Any, **tools: Any) -> str:
     return f"--tools-file={file}"
 
 
-async def test_a_server_cannot_have_anything_fetched_by_its_schemas(listener, tmp_path, caplog):
+async def test_server_schemas_fetch_nothing(listener, tmp_path, caplog):
     address, requests = listener
     secret = tmp_path / "secret.json"
     secret.write_text('{"type": "string"}')
@@ -48,7 +48,8 @@ async def test_a_server_cannot_have_anything_fetched_by_its_schemas(listener, tm
         )
 
 
-async def test_schemas_beyond_the_limits_are_refused_and_the_other_tools_are_used(tmp_path, caplog):
+async def test_oversized_schemas_are_refused(tmp_path, caplog):
+    """The other tools are used."""
     option = listed(
         tmp_path,
         deep={"inputSchema": nested(80)},
@@ -66,7 +67,7 @@ async def test_schemas_beyond_the_limits_are_refused_and_the_other_tools_are_use
         assert f"tool '{name}' is not used: its input schema is refused: {words}" in caplog.text
 
 
-async def test_results_are_not_checked_by_a_schema_that_the_server_chose(tmp_path):
+async def test_results_are_not_checked_by_server_schema(tmp_path):
     # Python's own patterns backtrack: this one would take years in the event loop.
     slow = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a+)+$"}}}
     tool = {
@@ -78,7 +79,7 @@ async def test_results_are_not_checked_by_a_schema_that_the_server_chose(tmp_pat
         assert (await desk.call("small_slow")).success
 
 
-async def test_the_validator_for_a_large_schema_is_built_beside_the_event_loop(monkeypatch):
+async def test_large_schema_validator_is_built_off_loop(monkeypatch):
     large = {
         "type": "object",
         "properties": {f"p{n}": {"type": "string"} for n in range(2000)},
@@ -104,7 +105,7 @@ async def test_the_validator_for_a_large_schema_is_built_beside_the_event_loop(m
 @pytest.mark.parametrize(
     "schema", [doubled(40), {"type": "object", "properties": {"a": {"$ref": "file:///etc/hosts"}}}]
 )
-async def test_a_schema_of_a_mounted_tool_that_cannot_be_used_is_named_once(schema, caplog):
+async def test_unusable_schema_is_named_once(schema, caplog):
     schemas = tool_runner.ToolSchemas({"a": MockTool("a", schema=schema)})
     schemas.specs()
     assert [await schemas.problem("a", {"a": 1}) for _ in range(2)] == [None, None]

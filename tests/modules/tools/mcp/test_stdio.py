@@ -23,7 +23,7 @@ from tests._support.processes import is_alive
 from tests.modules.tools.mcp.desk import Desk, answer, new_session, opened, small
 
 
-async def test_tools_of_a_server_are_mounted_with_their_schemas_and_annotations():
+async def test_tools_are_mounted_with_schemas_and_annotations():
     async with opened({"small": small()}) as desk:
         assert sorted(desk.tools) == ["small_echo", "small_upper"]
         echo = desk.tools["small_echo"]
@@ -36,7 +36,7 @@ async def test_tools_of_a_server_are_mounted_with_their_schemas_and_annotations(
         assert connected["tools"] == ["small_echo", "small_upper"]
 
 
-async def test_prefix_allow_and_deny_choose_the_tools():
+async def test_prefix_allow_and_deny_choose_tools():
     servers = {
         "a": small(
             "--all",
@@ -51,7 +51,7 @@ async def test_prefix_allow_and_deny_choose_the_tools():
         assert sorted(desk.tools) == ["b_upper", "echo", "upper"]
 
 
-async def test_a_failing_server_is_named_and_the_others_work(caplog):
+async def test_failing_server_is_named_and_others_work(caplog):
     servers = {
         "missing": {"command": "no-such-program-anywhere"},
         "ends": small("--exit"),
@@ -70,7 +70,7 @@ async def test_a_failing_server_is_named_and_the_others_work(caplog):
     assert "server 'missing'" in caplog.text
 
 
-async def test_a_required_server_that_fails_fails_the_module():
+async def test_failing_required_server_fails_module():
     async with opened(
         {"missing": {"command": "no-such-program-anywhere", "required": True}, "small": small()}
     ) as desk:
@@ -79,7 +79,7 @@ async def test_a_required_server_that_fails_fails_the_module():
         assert desk.tools == {}
 
 
-async def test_tools_appear_and_disappear_while_a_session_lives():
+async def test_tools_appear_and_disappear_during_session():
     async with opened({"small": small("--all")}) as desk:
         before = desk.tools["small_echo"]
         assert "small_upper" in desk.tools
@@ -128,13 +128,13 @@ async def test_images_and_audio_become_blocks():
         assert link.text == "[resource note://one (one)]"
 
 
-async def test_a_big_result_is_cut_with_a_note_of_its_size():
+async def test_big_result_is_cut_with_size_note():
     async with opened({"small": small("--all")}, max_result_chars=1000) as desk:
         output = (await desk.call("small_big", size=50_000)).output
         assert output.startswith("x" * 1000 + "\n[… cut: the result has 50000 characters")
 
 
-async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work():
+async def test_result_cost_is_linear():
     async with opened({"small": small("--all")}, max_result_chars=20_000_000) as desk:
 
         async def cpu_seconds(size: int) -> float:
@@ -150,7 +150,7 @@ async def test_a_result_of_four_times_the_size_takes_about_four_times_the_work()
         )  # 4 if it is linear, 16 if quadratic
 
 
-async def test_a_message_that_is_too_large_ends_the_connection_with_a_clear_error():
+async def test_oversized_message_ends_connection():
     async with opened({"small": small("--all")}, max_message_bytes=100_000) as desk:
         result = await desk.call("small_big", size=200_000)
         assert "more than 100000 bytes; raise max_message_bytes" in result.error["message"]
@@ -178,7 +178,7 @@ async def test_progress_becomes_events_in_order():
         }
 
 
-async def test_an_error_of_a_tool_is_a_result():
+async def test_tool_error_is_result():
     async with opened({"small": small()}) as desk:
         result = await desk.call("small_upper")
         assert not result.success
@@ -188,7 +188,7 @@ async def test_an_error_of_a_tool_is_a_result():
 @pytest.mark.parametrize(
     "given", [{"text": "\ud800"}, {"text": float("nan")}, {"text": object()}, {"\ud800": 1}]
 )
-async def test_input_that_is_not_json_is_refused_and_leaves_the_connection_whole(given):
+async def test_non_json_input_is_refused(given):
     async with opened({"small": small("--all")}) as desk:
         for tool in ("small_echo", "small_read_resource", "small_get_prompt"):
             result = await desk.tools[tool].execute(
@@ -208,7 +208,8 @@ async def until_noted(file: Path, line: str) -> None:
     )
 
 
-async def test_a_stop_reaches_the_server_and_the_session_stays_usable(tmp_path):
+async def test_stop_reaches_server(tmp_path):
+    """The session stays usable."""
     file = tmp_path / "notes"
     model = [
         answer("", ("small_hang", {"note": str(file)})),
@@ -232,7 +233,7 @@ async def test_a_stop_reaches_the_server_and_the_session_stays_usable(tmp_path):
         assert desk.status("small")["pid"] == pid
 
 
-async def test_a_cancelled_call_does_not_wait_for_a_server_that_does_not_read(tmp_path):
+async def test_cancelled_call_does_not_await_deaf_server(tmp_path):
     async with opened({"small": small("--all", stop_grace=0.1)}) as desk:
         os.kill(desk.status("small")["pid"], signal.SIGSTOP)
         text = "x" * 1_000_000  # more than a pipe holds
@@ -243,7 +244,7 @@ async def test_a_cancelled_call_does_not_wait_for_a_server_that_does_not_read(tm
         assert time.monotonic() - started < 55  # each would wait for 5 s in the SDK's own transport
 
 
-async def test_a_call_that_takes_too_long_is_an_error_that_names_the_server(tmp_path):
+async def test_slow_call_error_names_server(tmp_path):
     file = tmp_path / "notes"
     async with opened({"small": small("--all", call_timeout=1.0)}) as desk:
         result = await desk.call("small_hang", note=str(file))
@@ -255,7 +256,7 @@ async def test_a_call_that_takes_too_long_is_an_error_that_names_the_server(tmp_
 # ── crashing ──
 
 
-async def test_a_crashed_server_is_named_and_started_again_at_the_next_call():
+async def test_crashed_server_restarts_at_next_call():
     async with opened({"small": small("--all")}) as desk:
         result = await desk.call("small_crash")
         assert result.error["type"] == "ServerCrashed"
@@ -271,7 +272,7 @@ async def test_a_crashed_server_is_named_and_started_again_at_the_next_call():
 
 
 @pytest.mark.slow
-async def test_a_server_that_crashes_again_and_again_is_started_with_a_delay():
+async def test_repeatedly_crashing_server_restarts_delayed():
     async with opened({"small": small("--all")}) as desk:
         kinds = [(await desk.call("small_crash")).error["type"] for _ in range(3)]
         assert kinds == ["ServerCrashed", "ServerCrashed", "ServerUnavailable"]
@@ -292,14 +293,14 @@ async def _works(desk: Desk) -> bool:
 @pytest.mark.parametrize(
     "options", [(), ("--ignore-term",), ("--child",), ("--ignore-term", "--child")]
 )
-async def test_nothing_is_left_when_the_session_closes(options):
+async def test_closed_session_leaves_nothing(options):
     async with opened({"small": small(*options, stop_grace=0.2)}) as desk:
         pid = desk.status("small")["pid"]
         assert is_alive(pid)
     assert not is_alive(pid)
 
 
-async def test_closing_during_a_call_ends_the_call_and_the_server(tmp_path):
+async def test_closing_ends_running_call_and_server(tmp_path):
     session, _ = new_session({"small": small("--all")})
     file = tmp_path / "notes"
     with anyio.CancelScope() as scope:
@@ -316,14 +317,14 @@ async def test_closing_during_a_call_ends_the_call_and_the_server(tmp_path):
     assert scope.cancelled_caught
 
 
-async def test_a_tool_of_a_closed_session_is_an_error_result():
+async def test_tool_of_closed_session_is_error_result():
     async with opened({"small": small()}) as desk:
         echo = desk.tools["small_echo"]
     result = await echo.execute({"text": "late"})
     assert "closed with its session" in result.error["message"]
 
 
-async def test_an_opening_that_is_cancelled_leaves_no_process():
+async def test_cancelled_opening_leaves_no_process():
     session, _ = new_session({"small": small("--silent", "--ignore-term", stop_grace=0.1)})
     with anyio.move_on_after(0.5) as scope:
         async with session:
@@ -369,7 +370,7 @@ def family(
     return session, recorder, seen
 
 
-async def test_a_child_session_shares_the_servers_of_its_parent():
+async def test_child_session_shares_servers():
     session, _, seen = family({}, {})
     async with session:
         assert await session.execute("delegate") == "Done."
@@ -378,7 +379,7 @@ async def test_a_child_session_shares_the_servers_of_its_parent():
     assert of_parent["starts"] == 1
 
 
-async def test_a_child_session_starts_its_own_servers_if_the_plan_says_so():
+async def test_child_session_may_start_own_servers():
     session, _, seen = family({"share": False}, {})
     async with session:
         await session.execute("delegate")
@@ -387,7 +388,7 @@ async def test_a_child_session_starts_its_own_servers_if_the_plan_says_so():
     assert seen[0]["pid"] != of_parent["pid"]
 
 
-async def test_the_instructions_of_servers_are_in_the_system_prompt():
+async def test_server_instructions_join_system_prompt():
     servers = {"small": small("--instructions=Capitals are rude."), "quiet": small()}
     async with opened(servers, model=["yes", "yes"]) as desk:
         for _ in range(2):
@@ -406,7 +407,7 @@ async def test_the_instructions_of_servers_are_in_the_system_prompt():
     )
 
 
-async def test_lists_of_several_pages_are_read_to_their_end():
+async def test_paged_lists_are_read_completely():
     async with opened({"small": small("--all", "--pages")}) as desk:
         prompts = (await desk.call("small_get_prompt")).output["prompts"]
         templates = (await desk.call("small_read_resource")).output["templates"]
@@ -414,7 +415,7 @@ async def test_lists_of_several_pages_are_read_to_their_end():
     assert [template["name"] for template in templates] == ["note-1", "note-2"]
 
 
-async def test_a_tool_that_must_run_as_a_task_of_the_protocol_is_left_out(caplog):
+async def test_task_only_tool_is_left_out(caplog):
     tools = [
         {"name": name, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
         for name, support in (("slow", "required"), ("either", "optional"))
@@ -424,7 +425,7 @@ async def test_a_tool_that_must_run_as_a_task_of_the_protocol_is_left_out(caplog
     assert "tool 'slow' is not used: it can only be called as a task" in caplog.text
 
 
-async def test_messages_of_a_servers_log_are_events():
+async def test_server_log_messages_are_events():
     tools = [{"name": "log", "inputSchema": {"type": "object"}}]
     async with opened({"small": small(f"--tools={json.dumps(tools)}")}) as desk:
         await desk.call("small_log", text="warming up")
@@ -446,7 +447,7 @@ async def test_messages_of_a_servers_log_are_events():
         ),
     ],
 )
-async def test_a_text_that_is_also_the_only_structured_value_is_given_once(structured, output):
+async def test_text_equal_to_structured_value_comes_once(structured, output):
     tools = [{"name": "work", "inputSchema": {"type": "object"}, "structured": structured}]
     async with opened({"small": small(f"--tools={json.dumps(tools)}")}) as desk:
         assert (await desk.call("small_work")).output == output
@@ -461,7 +462,7 @@ async def test_a_text_that_is_also_the_only_structured_value_is_given_once(struc
         ("application/pdf", b"%PDF", "[resource note://b: application/pdf, 6 bytes, left out]"),
     ],
 )
-async def test_text_that_a_server_sends_as_bytes_is_read(tmp_path, media_type, data, shown):
+async def test_text_sent_as_bytes_is_read(tmp_path, media_type, data, shown):
     content = {"uri": "note://b", "mimeType": media_type, "blob": base64.b64encode(data).decode()}
     answers = tmp_path / "answers.json"
     answers.write_text(json.dumps({"resources/read": json.dumps({"contents": [content]})}))
