@@ -480,9 +480,12 @@ async def test_scope_does_not_swallow_a_native_cancel(run: Run):
 
 
 @both
+@pytest.mark.parametrize("text", [[], ["shutting down"]], ids=["plain", "with a text"])
 @pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])
 @on_asyncio
-async def test_native_cancel_beside_a_scope_comes_before_an_error(run: Run, order: str):
+async def test_native_cancel_beside_a_scope_comes_before_an_error(
+    run: Run, order: str, text: list[str]
+):
     async def work() -> None:
         try:
             await asyncio.sleep(10)
@@ -493,14 +496,19 @@ async def test_native_cancel_beside_a_scope_comes_before_an_error(run: Run, orde
 
     async def call() -> None:
         with scope:
-            await run(work, name="work")
+            try:
+                await run(work, name="work")
+            except asyncio.CancelledError as exc:
+                raised.append(exc)
+                raise
 
     scope = anyio.CancelScope()
+    raised: list[asyncio.CancelledError] = []
     task = asyncio.get_running_loop().create_task(call())
     await loop_turns(5)
     if order == "scope, native":
         scope.cancel()
-    task.cancel()
+    task.cancel(*text)
     if order == "native, scope":
         scope.cancel()
     elif order == "native, scope later":
@@ -508,6 +516,10 @@ async def test_native_cancel_beside_a_scope_comes_before_an_error(run: Run, orde
         scope.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+    [stop] = raised
+    assert isinstance(stop.__cause__, ValueError)
+    if order != "scope, native":
+        assert list(stop.args) == text
 
 
 @on_asyncio
