@@ -387,8 +387,8 @@ class HostTask(SessionTask):
     """One structured module in its own task.
 
     The outer scope is cancelled when a module is to leave that is still being entered, which ends
-    the entering. The inner scope is shielded once the module is entered, and cancelled only if the module
-    doesn't leave in time.
+    the entering. The inner scope is shielded once the module is entered, and cancelled only if the
+    module doesn't leave in time.
 
     Attributes:
         entered: Set when the module has been entered or has failed to.
