@@ -10,7 +10,7 @@ from ._approval import (
     note_question,
     question_for,
 )
-from ._bounded_calls import call_within, contain_errors
+from ._bounded_calls import contain_errors
 from ._catalogue import COMMON_CLAUSES, CONTRACTS, Contract, clauses_for
 from ._clause import Clause, Level
 from ._context import ContextManager
@@ -78,7 +78,6 @@ __all__ = [
     "Unknown",
     "UserInput",
     "call_scope",
-    "call_within",
     "clauses_for",
     "contain_errors",
     "contained_failure",

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import (
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+    runtime_checkable,
+)
 
 from amplifier.models import HookResult
 
@@ -18,6 +27,7 @@ from ._tool import Tool
 from .calls import Step, StepWrapper
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MountPoint: TypeAlias = Literal[
     "orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"
@@ -346,6 +356,33 @@ class Coordinator(Protocol):
         Returns:
             A callable that leaves it earlier.
         """
+
+    async def call_within(
+        self,
+        seconds: float | None,
+        who: str,
+        fn: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Await one call of third-party code under a deadline, and contain its failure.
+
+        The call is cancelled at its deadline and awaited until it has unwound. A result that it
+        returns in spite of that is returned.
+
+        Args:
+            seconds: The time it gets, or None for no limit.
+            who: Whose code it is, in words, for the text of failures.
+            fn: The code.
+            args: Its arguments.
+            options: Its named arguments.
+
+        Raises:
+            DeadlineExceeded: The deadline passed. Its ``operation`` is ``who``.
+            Exception: The call's own failure: as it was raised, or contained.
+        """
+        raise NotImplementedError
 
     async def run_shielded(
         self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None

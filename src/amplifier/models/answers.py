@@ -1,8 +1,9 @@
-"""Typed answers: the JSON Schema of a Python type, and reading what a model wrote as that type.
+"""Typed answers: the JSON Schema of a Python type, and reading an answer as that type."""
 
-attrs classes, dataclasses, TypedDict, Literal, unions and builtin types go through msgspec, pydantic models and the lists, dicts and
-tuples of them through pydantic, and a dict is taken for a JSON Schema. Every problem of an answer is found by the schema; msgspec and pydantic stop at what only they know.
-"""
+# Attrs classes, dataclasses, TypedDict, Literal, unions and builtin types go through msgspec.
+# Pydantic models and lists, dicts and tuples of them go through pydantic, and a dict is taken for a
+# JSON Schema. The schema finds every problem of an answer. msgspec and pydantic stop at the first
+# one that only they can find.
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ __all__ = [
 _T = TypeVar("_T")
 
 _WRAPPER_KEY = "result"
-"""Services accept only objects at the root of a schema; any other value is put into one under this key."""
+"""The key under which a value is wrapped. Services accept only objects at the root of a schema."""
 
 _FENCED = re.compile(r"\A\s*```[\w-]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _SHOWN = 2000
@@ -42,15 +43,16 @@ _SHOWN = 2000
 
 @attrs.frozen(kw_only=True)
 class AnswerFormat(Generic[_T]):
-    """The format of the answer to one prompt; made by `answer_format`.
+    """The format of the answer to one prompt, made by `answer_format`.
 
-    Loops get it as the keyword ``answer_format``. They give the model the schema and return the answer as JSON text.
+    Loops get it as the keyword ``answer_format``. They give the model the schema and return the
+    answer as JSON text.
 
     Attributes:
         name: A short name of the type, for the request.
-        description: What the type's docstring states; may be empty.
+        description: The docstring of the type, or "".
         schema: A JSON Schema whose root is an object.
-        is_wrapped: The value is the member ``result`` of that object.
+        is_wrapped: True if the value is the member ``result`` of that object.
     """
 
     name: str
@@ -66,7 +68,7 @@ class AnswerFormat(Generic[_T]):
         """Read an answer that is JSON text, perhaps in a Markdown code block.
 
         Raises:
-            ResultError: It is no JSON, or does not fit.
+            ResultError: It isn't JSON, or doesn't fit.
         """
         fenced = _FENCED.match(text)
         try:
@@ -82,7 +84,7 @@ class AnswerFormat(Generic[_T]):
         """Read an answer that is parsed JSON, such as the arguments of a tool call.
 
         Raises:
-            ResultError: It does not fit.
+            ResultError: It doesn't fit.
         """
         problems = [
             (_path_of(path, self.is_wrapped), what) for path, what in self._find_problems(value)
@@ -95,10 +97,10 @@ class AnswerFormat(Generic[_T]):
         raise self._error(problems, value)
 
     def convert(self, value: Any, path: str) -> _T:
-        """The value, which fits the schema, as the type.
+        """Return a value that fits the schema as the type.
 
         Raises:
-            ResultError: Only the type knows what is wrong with it.
+            ResultError: The type refuses it for a reason that the schema doesn't have.
         """
         try:
             return self._convert(value)
@@ -115,7 +117,10 @@ class AnswerFormat(Generic[_T]):
 
 
 def _problems_in(error: Exception, path: str) -> list[Problem]:
-    """What a type has against a value, below this path: an error of pydantic or msgspec, or one that the type's own code raised."""
+    """Return the problems of a value below this path, from the error that its type raised.
+
+    The error is one of pydantic or msgspec, or of the type's own code.
+    """
     if isinstance(error, ResultError):
         return [(path + inner.removeprefix("$"), text) for inner, text in error.problems]
     listed = getattr(error, "errors", None)
@@ -145,7 +150,8 @@ _GROWTH = 1.05
 class PartialAnswer:
     """Collects the pieces of an answer and parses what has arrived.
 
-    A long text is parsed again only when it has grown by a twentieth, so that the whole effort stays linear in its length.
+    A long text is parsed again only when it has grown by a twentieth, so the whole effort stays
+    linear in its length.
     """
 
     def __init__(self, answer_format: AnswerFormat[Any]) -> None:
@@ -156,7 +162,7 @@ class PartialAnswer:
         self._last: Any = None
 
     def add(self, piece: str) -> bool:
-        """Take the next piece; whether `value` has changed."""
+        """Take the next piece. Return whether `value` has changed."""
         from jiter import from_json  # noqa: PLC0415 — of an extra
 
         self._pieces.append(piece)
@@ -183,7 +189,7 @@ class PartialAnswer:
 
     @property
     def value(self) -> Any:
-        """What has arrived so far, as JSON values; members that have not arrived are missing."""
+        """The part that has arrived, as JSON values. Members that haven't arrived are missing."""
         return self._last
 
 
@@ -198,15 +204,16 @@ def answer_format(result_type: type[_T]) -> AnswerFormat[_T]: ...
 @overload
 def answer_format(result_type: Any) -> AnswerFormat[Any]: ...
 def answer_format(result_type: Any) -> AnswerFormat[Any]:
-    """The format of an answer of this type.
+    """Return the format of an answer of this type.
 
     Args:
-        result_type: An attrs class, a dataclass, a TypedDict, a Literal, a builtin type, a pydantic model, a union, list, dict or
-            tuple of these, or a JSON Schema as a dict, whose answers are plain JSON values.
+        result_type: An attrs class, a dataclass, a TypedDict, a Literal, a builtin type, a pydantic
+            model, a union, list, dict or tuple of these, or a JSON Schema as a dict, whose answers
+            are plain JSON values.
 
     Raises:
         TypeError: The type has no JSON Schema.
-        MissingExtraError: The packages that typed answers take are not installed.
+        MissingExtraError: The packages for typed answers aren't installed.
     """
     if isinstance(result_type, dict):
         return _made(_name_of(result_type), result_type, lambda value: value)
@@ -219,7 +226,10 @@ def answer_format(result_type: Any) -> AnswerFormat[Any]:
 
 
 def _has_pydantic(result_type: Any) -> bool:
-    """Whether the type is a pydantic model or made of one, as ``list[Model]`` is; a field of another class does not count."""
+    """Return whether the type is a pydantic model or made of one, as ``list[Model]`` is.
+
+    A field of another class doesn't count.
+    """
     if isinstance(result_type, type) and hasattr(result_type, "__pydantic_validator__"):
         return True
     return any(map(_has_pydantic, typing.get_args(result_type)))
@@ -249,10 +259,10 @@ def _of_msgspec(result_type: Any) -> AnswerFormat[Any]:
 
 
 def _import_msgspec(feature: str) -> Any:
-    """The package msgspec.
+    """Return the package msgspec.
 
     Raises:
-        MissingExtraError: It is not installed, and the feature needs it.
+        MissingExtraError: It isn't installed, and the feature needs it.
     """
     try:
         import msgspec  # noqa: PLC0415 — of an extra
@@ -265,11 +275,11 @@ _KEYS = {
     "integer": r"^-?(0|[1-9][0-9]*)$",
     "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
 }
-"""How a number looks that is a key: those of a JSON object are texts."""
+"""The form of a number that is a key. The keys of a JSON object are texts."""
 
 
 def _with_text_keys(kind: Any) -> Any:
-    """The type with dicts whose keys are the texts that its own are read from."""
+    """Return the type with dicts whose keys are texts, from which its own keys are read."""
     changed, origin = _with_members(kind, _with_text_keys), typing.get_origin(kind)
     if isinstance(origin, type) and issubclass(origin, Mapping) and typing.get_args(kind):
         return origin[_text_key(typing.get_args(kind)[0], kind), typing.get_args(changed)[1]]  # type: ignore[index]
@@ -277,7 +287,7 @@ def _with_text_keys(kind: Any) -> Any:
 
 
 def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """The type with the types that it is made of changed."""
+    """Return the type with the types that it is made of changed."""
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if not members or origin is typing.Literal:
         return kind
@@ -294,9 +304,8 @@ def _text_key(key: Any, kind: Any) -> Any:
     own = _with_plain_root(msgspec.json.schema(key))
     form = own.get("type", "string")
     if form not in ("string", *_KEYS):
-        raise TypeError(
-            f"the keys of {kind} are no text that a {getattr(key, '__name__', key)} could be read from"
-        )
+        name = getattr(key, "__name__", key)
+        raise TypeError(f"the keys of {kind} are no text that a {name} could be read from")
     schema: dict[str, Any] = {
         word: own[word] for word in ("format", "minLength", "maxLength", "pattern") if word in own
     }
@@ -308,7 +317,10 @@ def _text_key(key: Any, kind: Any) -> Any:
 
 
 def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same, also for an integer that is written with a fraction of 0, as JSON Schema has it and some models do."""
+    """Wrap ``convert`` so that it accepts an integer that is written with a fraction of 0.
+
+    JSON Schema accepts it, and some models write it.
+    """
 
     def convert_any(value: Any) -> Any:
         try:
@@ -326,22 +338,27 @@ def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
-    """The error about a type that msgspec or pydantic refuses, without their advice about options that are not the caller's to set."""
-    reason = (
-        str(error).strip().splitlines()[-1]
-        if "schema_hook" in str(error)
-        else str(error).partition("\n")[0]
-    )
+    """Return the error about a type that msgspec or pydantic refuses.
+
+    It leaves out their advice about options, which the caller can't set.
+    """
+    lines = str(error).strip().splitlines()
+    reason = lines[-1] if "schema_hook" in str(error) else str(error).partition("\n")[0]
+    reason = reason.partition(". Set ")[0]
     return TypeError(
-        f"result_type {result_type!r:.80} has no JSON Schema: {reason.partition('. Set ')[0]:.300}; expected an attrs class, a "
-        "dataclass, a TypedDict, a Literal, a builtin type, a pydantic model, a union, list, dict or tuple of these, or a JSON Schema "
-        "as a dict. A class with a field that is a pydantic model, and an attrs class beside one inside a list, dict or tuple, must be a "
+        f"result_type {result_type!r:.80} has no JSON Schema: {reason:.300}; expected an attrs "
+        "class, a dataclass, a TypedDict, a Literal, a builtin type, a pydantic model, a union, "
+        "list, dict or tuple of these, or a JSON Schema as a dict. A class with a field that is a "
+        "pydantic model, and an attrs class beside one inside a list, dict or tuple, must be a "
         "pydantic model too"
     )
 
 
 def _separate_members(result_type: Any) -> list[Any]:
-    """The members of a union with classes that msgspec could not tell apart, or with pydantic models; none of other types."""
+    """Return the members of a union that msgspec can't read, or nothing for any other type.
+
+    It has classes that msgspec can't tell apart, or pydantic models.
+    """
     if typing.get_origin(result_type) not in (typing.Union, types.UnionType):
         return []
     members = typing.get_args(result_type)
@@ -354,7 +371,7 @@ def _separate_members(result_type: Any) -> list[Any]:
 
 
 def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerFormat[Any]:
-    """A union whose members are read one by one: an answer is of the first one whose schema it fits."""
+    """A union whose members are tried in order. An answer is of the first whose schema it fits."""
     definitions: dict[str, Any] = {}
     schemas = [_embed_schema(member, definitions, number) for number, member in enumerate(members)]
 
@@ -372,7 +389,10 @@ def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerForma
 def _embed_schema(
     member: AnswerFormat[Any], definitions: dict[str, Any], number: int
 ) -> dict[str, Any]:
-    """The schema of a format as a part of another one, which gets its definitions too; those whose names are taken are numbered."""
+    """Return the schema of a format as a part of another one, which gets its definitions too.
+
+    Definitions whose names are taken are numbered.
+    """
     schema = member.schema["properties"][_WRAPPER_KEY] if member.is_wrapped else member.schema
     schema, own = (
         {word: value for word, value in schema.items() if word != "$defs"},
@@ -436,7 +456,10 @@ def _made(
 
 
 def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with its root in place, which services demand; definitions stay where references to them expect them."""
+    """Return the schema with its root in place, which services demand.
+
+    Definitions stay where references expect them.
+    """
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
         definitions = schema.get("$defs", {})
@@ -449,7 +472,10 @@ def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _close_objects(schema: Any) -> None:
-    """Forbid unknown members of objects that list theirs: services demand it for constrained output, and typos show."""
+    """Forbid unknown members of objects that list theirs.
+
+    Services demand it for constrained output, and it shows typos.
+    """
     if isinstance(schema, dict):
         if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
             schema.setdefault("additionalProperties", False)
@@ -474,7 +500,7 @@ def _problem_finder(schema: dict[str, Any]) -> Callable[[Any], Iterable[Any]]:
 
 
 def _name_of(result_type: Any) -> str:
-    """A name that services accept: letters, digits, ``_`` and ``-``."""
+    """Return a name that services accept: letters, digits, ``_`` and ``-``."""
     given = (
         result_type.get("title")
         if isinstance(result_type, dict)
@@ -497,8 +523,8 @@ class Argument:
 
     Attributes:
         type: The annotation, with its metadata.
-        default: What it is without a value; `inspect.Parameter.empty` if it needs one.
-        description: For the model; may be empty.
+        default: The default value, or `inspect.Parameter.empty` if there is none.
+        description: The description for the model, or "".
     """
 
     type: Any
@@ -507,11 +533,13 @@ class Argument:
 
 
 def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerFormat[dict[str, Any]]:
-    """The format of the arguments of a function; it reads a JSON object into a dict of keywords, without those that were not given.
+    """Return the format of the arguments of a function.
+
+    It reads a JSON object into a dict of keywords, without arguments that are left out.
 
     Raises:
-        TypeError: A type has no JSON Schema; the message names the argument.
-        MissingExtraError: The packages that typed functions take are not installed.
+        TypeError: A type has no JSON Schema. The message names the argument.
+        MissingExtraError: The packages for typed functions aren't installed.
     """
     properties: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
@@ -548,7 +576,7 @@ def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerForm
 
 
 def _has_field(kind: Any) -> bool:
-    """Whether pydantic's ``Field`` is in the metadata of the type."""
+    """Return whether pydantic's ``Field`` is in the metadata of the type."""
     metadata = getattr(kind, "__metadata__", ())
     return any(type(item).__module__.startswith("pydantic") for item in metadata) or any(
         map(_has_field, typing.get_args(kind) if not metadata else typing.get_args(kind)[:1])
@@ -556,7 +584,10 @@ def _has_field(kind: Any) -> bool:
 
 
 def _for_msgspec(kind: Any) -> Any:
-    """The type with constraints in msgspec's form, at every depth; constraints of annotated-types and plain texts are understood."""
+    """Return the type with constraints in msgspec's form, at every depth.
+
+    It reads the constraints of annotated-types, and plain texts.
+    """
     msgspec = _import_msgspec("a function as a tool")
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
@@ -587,14 +618,14 @@ def _for_msgspec(kind: Any) -> Any:
 
 
 def _description_in(kind: Any) -> str:
-    """The text in ``Annotated[int, "what it is"]``."""
+    """Return the text in ``Annotated[int, "a description"]``."""
     metadata = getattr(kind, "__metadata__", ())
     texts = [*metadata, *(getattr(item, "documentation", None) for item in metadata)]
     return next((text for text in texts if isinstance(text, str)), "")
 
 
 def _written_default(value: Any) -> dict[str, Any]:
-    """The default as JSON Schema shows it; nothing if it has no JSON form."""
+    """Return the default as JSON Schema shows it, or nothing if it has no JSON form."""
     try:
         return {"default": to_json(value)}
     except TypeError:
@@ -602,10 +633,13 @@ def _written_default(value: Any) -> dict[str, Any]:
 
 
 def to_json(value: Any) -> Any:
-    """The JSON form of a value: builtin types, attrs classes, dataclasses, models of pydantic and of this package, dates, enums.
+    """Return the JSON form of a value.
+
+    It may be of a builtin type, an attrs class, a dataclass, a model of pydantic or of this
+    package, a date, or an enum.
 
     Raises:
-        TypeError: It has none.
+        TypeError: It has no JSON form.
     """
     if value is None or type(value) in (str, int, float, bool):
         return value

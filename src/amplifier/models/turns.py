@@ -1,8 +1,8 @@
-"""What happened in a turn, folded from its events: the text, the tool calls, the usage, the stop reason, and how it ended.
+"""A turn, folded from its events: its text, messages, tool calls, usage and end."""
 
-`ModelAnswer` and `ToolOutcome` read one payload each, and `TurnEvents` makes the typed events of a turn. `TurnRecord` adds up the events of a turn with them; traces, which have
-payloads from a log instead of events, use them directly. `TurnReport` is what ``session.last_turn`` returns.
-"""
+# `ModelAnswer` and `ToolOutcome` read one payload each, and `TurnEvents` makes the typed events of
+# a turn. `TurnRecord` adds up the events of a turn with them. Traces have payloads from a log
+# instead of events, and use them directly. ``session.last_turn`` returns a `TurnReport`.
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ TurnStatus: TypeAlias = Literal["success", "error", "cancelled"]
 ToolStatus: TypeAlias = Literal["ok", "error", "denied", "cancelled"]
 
 REFUSALS: Final = frozenset({"content_filter", "refusal", "safety"})
-"""The words of services for an answer that was refused."""
+"""Stop reasons of services for an answer that was refused."""
 
 _REFUSED: Final[dict[str, ToolStatus]] = {
     "Denied": "denied",
@@ -100,7 +100,7 @@ _REFUSED: Final[dict[str, ToolStatus]] = {
     "Cancelled": "cancelled",
 }
 _TOO_LARGE: Final = 10**15
-"""A count or a cost of this size is not one."""
+"""A count or a cost of this size isn't plausible, and is ignored."""
 
 
 # ── one payload ──────────────────────────────────────────────────────────────────────────────────
@@ -108,11 +108,13 @@ _TOO_LARGE: Final = 10**15
 
 @attrs.frozen(kw_only=True)
 class ModelAnswer:
-    """What ``provider:response`` or ``llm:response`` reports of a model call; None and empty for what it does not report.
+    """A model call, as ``provider:response`` or ``llm:response`` reports it.
+
+    Everything that it doesn't report is None or empty.
 
     Attributes:
-        stop_reason: Why the model stopped, in the words of its provider.
-        cost: In dollars.
+        stop_reason: The provider's word for the reason why the model stopped.
+        cost: The cost in US dollars.
     """
 
     provider: str
@@ -147,11 +149,12 @@ class ModelAnswer:
 
 @attrs.frozen(kw_only=True)
 class ToolOutcome:
-    """What ``tool:post`` or ``tool:error`` reports of a tool call.
+    """A tool call, as ``tool:post`` or ``tool:error`` reports it.
 
     Attributes:
-        result: The result as the payload has it; one that was made of the event and the error, if it has none.
-        error: What went wrong, in words; empty if nothing did.
+        result: The result of the payload. If it has none, one that is made of the event and the
+            error.
+        error: The error in words, or "" if the call succeeded.
     """
 
     status: ToolStatus
@@ -185,17 +188,18 @@ class ToolOutcome:
 
 
 def error_text(error: Any) -> str:
-    """The error of a tool result in words; empty if there is none."""
+    """Return the error of a tool result in words, or "" if there is none."""
     if isinstance(error, Mapping):
         error = error.get("message") or error
     try:
         return "" if error is None else str(error)
-    except RecursionError:  # what a log holds may be nested to any depth
+    # A payload from a log may be nested to any depth.
+    except RecursionError:
         return "an error that is nested too deeply"
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
-    """A part of a payload that no handler has received may be a model."""
+    """Return a part of a payload as a dict. One that no handler has received may be a model."""
     value = to_dict(value) if isinstance(value, ChatResponse | Usage) else value
     return value if isinstance(value, Mapping) else {}
 
@@ -234,11 +238,11 @@ class ToolUse:
     """One tool call.
 
     Attributes:
-        started_at: Seconds, of the monotonic clock.
-        waited: Seconds for which it did not run, because a person was asked about it.
-        success: None while it runs.
-        result: As the tool returned it; see `ToolOutcome.result`.
-        error: What went wrong, in words.
+        started_at: When it began, by the monotonic clock.
+        waited: Seconds for which it didn't run, because a person was prompted about it.
+        success: True if it succeeded, None while it runs.
+        result: The result as the tool returned it. See `ToolOutcome.result`.
+        error: The error in words, or "".
     """
 
     tool: str
@@ -253,17 +257,17 @@ class ToolUse:
 
     @property
     def seconds(self) -> float:
-        """How long it took, or has been running, without the time for which it waited for a person."""
+        """The seconds it took, or has been running, without the time of waiting for a person."""
         ended_at = time.monotonic() if self.ended_at is None else self.ended_at
         return max(ended_at - self.started_at - self.waited, 0.0)
 
     @property
     def output(self) -> Any:
-        """What it returned, without the error."""
+        """The output that it returned, without the error."""
         return self.result.get("output") if isinstance(self.result, Mapping) else self.result
 
     def shown(self, longest: int) -> str:
-        """Output and error as text for a person, shortened."""
+        """Return output and error as text for a person, shortened."""
         output = self.output
         text = (
             output
@@ -292,20 +296,21 @@ class PiecewiseAnswer(Protocol):
         """The part that has arrived."""
 
     def add(self, piece: str) -> bool:
-        """Take the next piece; whether `value` has changed."""
+        """Take the next piece. Return whether `value` has changed."""
 
 
 class TurnEvents:
-    """Makes typed events of a turn, in which each piece of an answer comes once, whoever reports it first.
+    """Makes typed events of a turn. Each piece of an answer comes once, whoever reports it first.
 
-    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete; the provider then reports the pieces
-    while it is asked, in the published events ``llm:stream_*``. A provider that asks its service again reports a new ``request_id``.
+    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete.
+    Then the provider reports the pieces during the call, in the published events
+    ``llm:stream_*``. A provider that calls its service again reports a new ``request_id``.
 
-    A typed answer is read as far as it has arrived. It is the model's text, or the input of a tool call whose ``content_block:start`` has
-    ``is_answer`` in its metadata.
+    A typed answer is read as far as it has arrived. It is the model's text, or the input of a tool
+    call whose ``content_block:start`` has ``is_answer`` in its metadata.
 
     Args:
-        new_answer: Makes what reads a typed answer piece by piece; None for an answer that is text.
+        new_answer: Makes the reader of a typed answer. None for an answer that is text.
     """
 
     def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
@@ -318,7 +323,7 @@ class TurnEvents:
         self._block: Any = None  # the index of the tool call that is the answer
 
     def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
-        """The event as its own class, if it has one."""
+        """Return the event as its own class, if it has one."""
         made = self._as_text(event, data)
         return made if self._new_answer is None else self._as_answer(made, self._new_answer)
 
@@ -393,10 +398,10 @@ class TurnEvents:
 
 
 class _ReportedText:
-    """What a provider has reported of an answer, which its loop may report once more in other pieces.
+    """The pieces that a provider has reported of an answer. Its loop may report them again.
 
     Attributes:
-        pieces: What the provider has reported.
+        pieces: The pieces as the provider has cut them.
     """
 
     __slots__ = ("_at", "_piece", "pieces")
@@ -406,7 +411,10 @@ class _ReportedText:
         self._piece = self._at = 0  # the loop has come to this character of this piece
 
     def goes_on_with(self, text: str) -> bool:
-        """Whether what the loop reports next is what the provider has reported next. Each character is compared once."""
+        """Return whether the provider has reported this text already.
+
+        Each character is compared once.
+        """
         done = 0
         while done < len(text):
             if self._piece == len(self.pieces):
@@ -422,14 +430,17 @@ class _ReportedText:
 
 
 def _make(kind: type[_EventT], **fields: Any) -> _EventT:
-    """Make an event of values that fit, without the model's check of each, which takes as long as a piece's whole way."""
+    """Make an event of values that fit, without the model's checks.
+
+    They take as long as everything else that happens to a piece.
+    """
     made = kind.__new__(kind)
     made.__attrs_init__(**fields)
     return made
 
 
 def _typed(event: str, data: dict[str, Any]) -> TurnEvent:
-    """The event as its own class where embedders look for it, else as a plain one."""
+    """Return the event as its own class if embedders look for it, and else as a plain one."""
     if event == CONTENT_BLOCK_DELTA and data.get("block_type") == "text":
         return _make(TextDelta, name=event, data=data, text=str(data.get("delta") or ""))
     if event == THINKING_DELTA:
@@ -472,7 +483,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 BEGINS_AGAIN = "\n\n[The answer was cut off here and begins again.]\n\n"
-"""What those who can take nothing back show between a void beginning and the answer that replaces it."""
+"""Text between a void beginning and its replacement, where output can't be taken back."""
 
 
 TEXT_EVENTS: Final = frozenset(
@@ -506,7 +517,7 @@ TEXT_FIELDS: Final = (
 
 @attrs.define
 class TurnText:
-    """The text of a turn, for those who can only add to what they have shown."""
+    """The text of a turn, for output to which text can only be added."""
 
     _unfinished: list[str] = attrs.field(
         factory=list, init=False
@@ -518,11 +529,14 @@ class TurnText:
 
     @property
     def unfinished(self) -> str:
-        """What was streamed of an answer that is not complete."""
+        """The text that was streamed of an answer that isn't complete."""
         return "".join(self._unfinished)
 
     def add(self, event: TurnEvent) -> str:
-        """Add one event; returns the new text in it. The texts of different model calls are separated by a blank line."""
+        """Add one event and return the new text in it.
+
+        The texts of different model calls are separated by a blank line.
+        """
         if isinstance(event, TextDelta):
             return self._new(event.text)
         if isinstance(event, AnswerReset):
@@ -537,7 +551,7 @@ class TurnText:
         return ""
 
     def rest(self, result: str | None) -> str:
-        """The answer, if it was not streamed."""
+        """Return the answer if it was not streamed."""
         new = "" if self._is_answered else self._new(result or "")
         self._unfinished.clear()
         return new
@@ -558,12 +572,12 @@ _CUT: Final = frozenset(
 
 @attrs.define
 class TurnRecord(TurnText):
-    """What the events of a turn report, its text included.
+    """The sum of the events of a turn, its text included.
 
     Attributes:
-        cost: In dollars; None if no model call reports one.
-        stop_reason: Of the latest model call.
-        is_cut_off: The loop ended the turn at its limit of model calls.
+        cost: The cost in US dollars. None if no model call reports one.
+        stop_reason: The reason why the latest model call stopped.
+        is_cut_off: True if the loop ended the turn at its limit of model calls.
     """
 
     tools: dict[str, ToolUse] = attrs.field(factory=dict)
@@ -580,7 +594,7 @@ class TurnRecord(TurnText):
     is_cut_off: bool = False
 
     def add(self, event: TurnEvent) -> str:
-        """Add one event; returns the new text in it, as `TurnText` does."""
+        """Add one event and return the new text in it, as `TurnText` does."""
         self.take(event.name, event.data, time.monotonic())
         return super().add(event)
 
@@ -588,8 +602,8 @@ class TurnRecord(TurnText):
         """Add an event by its name and payload.
 
         Args:
-            event: Its name.
-            data: Its payload.
+            event: The name of the event.
+            data: The payload of the event.
             at: When it was emitted, by the monotonic clock.
         """
         if event == PROVIDER_RESPONSE:
@@ -603,7 +617,7 @@ class TurnRecord(TurnText):
 
     @property
     def finish(self) -> Literal["stop", "length", "content_filter"]:
-        """How the latest model call ended; a turn that its loop has cut off is as long as it may be."""
+        """The reason for the end of the latest model call, or that the loop has cut the turn off."""
         word = (self.stop_reason or "").lower()
         return (
             "length"
@@ -645,12 +659,12 @@ class TurnRecord(TurnText):
 
     @property
     def cache_hit_rate(self) -> float | None:
-        """The share of the input that the services read from their prompt caches; None if they do not say."""
+        """The share of the input that came from prompt caches. None if no service reports it."""
         return _hit_rate(self.input_tokens, self.cache_read_tokens)
 
     @property
     def seconds(self) -> float:
-        """Since the turn began."""
+        """The seconds since the turn began."""
         return time.monotonic() - self.began_at
 
 
@@ -661,7 +675,7 @@ def _hit_rate(input_tokens: int, cache_read_tokens: int | None) -> float | None:
 
 
 def now(ago: float = 0) -> str:
-    """The time of now, or of so many seconds ago, in ISO 8601."""
+    """Return the present time, or that of some seconds ago, in ISO 8601."""
     return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="milliseconds")
 
 
@@ -670,8 +684,8 @@ class Ended:
     """How a turn ended.
 
     Attributes:
-        result: Its answer; None if there is none.
-        error: What the turn raised.
+        result: The answer of the turn, or None.
+        error: The error that the turn raised, or None.
     """
 
     status: TurnStatus
@@ -680,7 +694,7 @@ class Ended:
 
 
 Show: TypeAlias = Callable[[TurnEvent, str], Awaitable[None]]
-"""Gets each event of a turn, and the new text in it."""
+"""Receives each event of a turn, and the new text in it."""
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
@@ -689,14 +703,14 @@ INTERRUPTED: Final = "[interrupted: the turn ended before this call returned]"
 
 
 def text_of(response: ChatResponse) -> str:
-    """The text of an answer."""
+    """Return the text of an answer."""
     return "".join(block.text for block in response.content if isinstance(block, TextBlock))
 
 
 def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str, Any]:
-    """An answer as the context keeps it: plain text where it is nothing but text, else every block as it came.
+    """Return an answer as the context keeps it: as text if it is only that, else in its blocks.
 
-    ``producer_model`` is the model that gave it, where its provider names one.
+    ``producer_model`` is the model that gave it, if its provider names one.
     """
     plain = all(
         isinstance(block, TextBlock) and not block.extra and block.visibility is None
@@ -726,7 +740,7 @@ def _call_block(call: ToolCall) -> dict[str, Any]:
 
 
 def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
-    """A tool's result as the context keeps it."""
+    """Return a tool's result as the context keeps it."""
     content: Any = result.get_serialized_output()
     if result.content:
         content = [to_dict(block) for block in result.content]
@@ -741,7 +755,10 @@ def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
 
 
 class _Messages:
-    """The messages of a turn, made of its events: results follow their answer in the order of its calls, one for each."""
+    """The messages of a turn, made of its events.
+
+    Results follow their answer in the order of its calls, one for each.
+    """
 
     def __init__(self, prompt: Any) -> None:
         self._messages: list[dict[str, Any]] = (
@@ -763,7 +780,8 @@ class _Messages:
         if isinstance(response, Mapping):
             try:
                 response = from_dict(ChatResponse, dict(response))
-            except ModelError:  # a third-party loop may report an answer in a form of its own
+            # A third-party loop may report an answer in another form.
+            except ModelError:
                 return
         if isinstance(response, ChatResponse):
             blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
@@ -798,7 +816,7 @@ class _Messages:
         self._messages[at : at + 1] = [result_message(call, result)]
 
     def closed_with(self, text: str) -> list[dict[str, Any]]:
-        """All of them; an answer that was given with a tool is a message as well."""
+        """All messages. An answer that was given with a tool is a message too."""
         is_open = bool(self._messages) and self._messages[-1]["role"] == "tool"
         return [
             *self._messages,
@@ -809,25 +827,29 @@ class _Messages:
 # ── the report ───────────────────────────────────────────────────────────────────────────────────
 
 RecordedEvent: TypeAlias = tuple[str, float, dict[str, Any], bool]
-"""An event of a turn: its name, when it was emitted by the monotonic clock, its payload, and whether a handler denied it."""
+"""An event of a turn: name, time by the monotonic clock, payload, and True if it was denied."""
 
 
 @attrs.frozen(kw_only=True)
 class TurnReport:
-    """What a turn was, as far as the events of its loop report it.
+    """A turn, as far as the events of its loop report it.
 
     Attributes:
-        text: The answer; of a turn that did not end well, the latest text that the loop has reported.
-        value: The answer as a value of the ``result_type`` that was asked for; the text without one; None without an answer.
-        messages: The prompt, the model's answers and the results of tools, as the conversation has them. What else is in the
-            conversation, such as injections of hooks, is in ``await session.messages()``.
-        tool_calls: In the order in which they began, with ``seconds``, ``success``, ``output`` and ``error`` of each.
-        usage: Tokens of all model calls.
-        cost: Of all model calls, in US dollars; None if no call reports one.
-        stop_reason: Why the model stopped, in the words of its provider. Of a turn that did not end with its answer:
-            ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"``, ``"refused"`` by the model or its service, or ``"error"``.
-        error: What the turn raised, with its type; None if it ended well.
-        seconds: How long the turn took.
+        text: The answer. If the turn has none, the latest text that the loop has reported.
+        value: The answer as a value of the ``result_type`` of the call, or the text if there was
+            no type. None without an answer.
+        messages: The prompt, the model's answers and the results of tools, as the conversation
+            has them. ``await session.messages()`` has the rest of the conversation, such as
+            injections of hooks.
+        tool_calls: The tool calls in the order in which they began, each with ``seconds``,
+            ``success``, ``output`` and ``error``.
+        usage: The tokens of all model calls.
+        cost: The cost of all model calls in US dollars. None if no call reports one.
+        stop_reason: The provider's word for the reason why the model stopped. If the turn didn't
+            end with its answer: ``"cancelled"``, ``"timeout"``, ``"budget"``, ``"denied"``,
+            ``"refused"`` by the model or its service, or ``"error"``.
+        error: The error that the turn raised, with its type, or None.
+        seconds: The seconds that the turn took.
     """
 
     text: str
@@ -844,7 +866,7 @@ class TurnReport:
 
     @property
     def cache_hit_rate(self) -> float | None:
-        """The share of the input that the services read from their prompt caches; None if they do not say."""
+        """The share of the input that came from prompt caches. None if no service reports it."""
         return _hit_rate(self.usage.input_tokens, self.usage.cache_read_tokens)
 
     @classmethod
@@ -865,12 +887,12 @@ class TurnReport:
         Args:
             events: The events.
             prompt: None for a turn that was resumed.
-            text: The answer; None if there is none.
+            text: The answer, or None.
             value: The typed answer.
-            stop_reason: Why it ended other than with an answer.
-            error: What it raised.
-            began: By the monotonic clock.
-            ended: The same.
+            stop_reason: The reason for an end without an answer, or None.
+            error: The error that the turn raised, or None.
+            began: When it began, by the monotonic clock.
+            ended: When it ended, by the monotonic clock.
         """
         record, messages, latest = TurnRecord(began_at=began), _Messages(prompt), ""
         for event, at, data, is_denied in events:
@@ -913,14 +935,16 @@ class TurnReport:
 
 @attrs.frozen(kw_only=True)
 class Stopped:
-    """One thing that a stop ended, or could not end.
+    """One part of a session that a stop ended, or could not end.
 
     Attributes:
-        what: ``"turn"``, a tool call, a cleanup, or a task.
-        module: Whose it is, if one module's.
-        seconds: From the request to its end; None where the request came from outside the session.
-        outcome: ``"ended"``, ``"failed"`` with an error, or ``"abandoned"``: it went on when its time was over.
-        error: What it raised, or where it waits.
+        what: The kind of part: ``"turn"``, a tool call, a cleanup, or a task.
+        module: The id of its module, or None.
+        seconds: The seconds from the request to its end. None if the request came from outside the
+            session.
+        outcome: ``"ended"``, ``"failed"`` with an error, or ``"abandoned"`` if it continued after
+            its deadline.
+        error: The error that it raised, or the await at which it waits.
     """
 
     what: str
@@ -935,8 +959,8 @@ class StopReport:
     """A stop, as ``session.last_stop`` has it.
 
     Attributes:
-        cause: ``"closed"`` for the whole session; ``"cancelled"`` or ``"timeout"`` for a turn.
-        parts: In the order in which they ended.
+        cause: ``"closed"`` for the whole session, ``"cancelled"`` or ``"timeout"`` for a turn.
+        parts: The parts in the order in which they ended.
     """
 
     cause: str
@@ -944,12 +968,12 @@ class StopReport:
 
     @property
     def would_not_stop(self) -> list[Stopped]:
-        """What went on when its time was over."""
+        """The parts that continued after their deadline."""
         return [part for part in self.parts if part.outcome == "abandoned"]
 
     @property
     def seconds(self) -> float:
-        """How long the slowest part took, of a turn, or all of them, one after the other, of a closing."""
+        """The seconds of the slowest part of a turn, or of all parts of a closing together."""
         times = [part.seconds or 0.0 for part in self.parts]
         return sum(times) if self.cause == "closed" else max(times, default=0.0)
 
@@ -960,12 +984,12 @@ class StopReport:
         closing: Iterable[Any] | None,
         late: Iterable[tuple[float, str | None, str, float]],
     ) -> Self | None:
-        """Read what the kernel has kept.
+        """Make a report of the records that the kernel has kept.
 
         Args:
             turn: The latest turn, if any.
-            closing: What the closing has run; None while the session is open.
-            late: Calls that did not answer to their cancellation.
+            closing: The steps of the closing. None while the session is open.
+            late: The calls that didn't react to their cancellation.
         """
         if closing is not None:
             return cls(cause="closed", parts=[_stopped(*each) for each in closing])

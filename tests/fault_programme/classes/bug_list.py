@@ -496,7 +496,7 @@ BUGS: Final = (
     _hole(
         "a native cancel is taken for that of a scope",
         "kernel/runtime/child.py",
-        " > 1 or not stop.args",
+        " > 1 or not is_from_scope",
         " > 1",
         "kernel/runtime/test_child.py",
         "beside_scope",
@@ -632,8 +632,8 @@ BUGS: Final = (
     _hole(
         "a structured module is left after the cleanups it registered",
         "kernel/runtime/task_host.py",
-        "        self.cleanups.move_up(entry)\n",
-        "",
+        "        self.cleanups.move_up(entry)\n        return task",
+        "        return task",
         "kernel/runtime/test_task_host.py",
         "leaves_before_cleanups",
     ),
@@ -672,8 +672,8 @@ BUGS: Final = (
     _hole(
         "a plan that changed before the opening isn't read again",
         "kernel/session/opening.py",
-        "        yield object()\n",
-        "        yield value\n",
+        "            parts.append(object())\n",
+        "            parts.append(value)\n",
         "kernel/session/test_opening.py",
         "another_container",
     ),

@@ -301,6 +301,34 @@ async def test_native_cancel_before_shielded_child_begins():
     assert (log, task.cancelled()) == (["closed"], True)
 
 
+# AnyIO has made the coroutine of the child, and leaves it to the garbage collector.
+@pytest.mark.filterwarnings("ignore:coroutine '.*' was never awaited:RuntimeWarning")
+@on_asyncio
+async def test_shielded_child_cancelled_before_its_first_step_runs():
+    """The end of a loop cancels the caller and the child, which never takes its first step."""
+    log: list[str] = []
+
+    async def close() -> None:
+        await asyncio.sleep(0)
+        log.append("closed")
+
+    async def call() -> None:
+        asyncio.get_running_loop().call_soon(cancel_all)
+        await run_shielded(close, name="close")
+
+    def cancel_all() -> None:
+        tasks = asyncio.all_tasks() - {main}
+        log.append(f"{len(tasks)} tasks")
+        for task in tasks:
+            task.cancel()
+
+    main = asyncio.current_task()
+    caller = asyncio.get_running_loop().create_task(call())
+    await asyncio.wait([caller])
+    assert (log, caller.cancelled()) == (["2 tasks", "closed"], True)
+    gc.collect()
+
+
 @on_asyncio
 async def test_plain_shield_holds_under_native_cancels():
     release = asyncio.Event()
@@ -452,9 +480,10 @@ async def test_scope_keeps_native_cancel(run: Run):
 
 
 @both
+@pytest.mark.parametrize("text", [[], ["shutting down"]], ids=["plain", "with a text"])
 @pytest.mark.parametrize("order", ["scope, native", "native, scope", "native, scope later"])
 @on_asyncio
-async def test_native_cancel_beside_scope_precedes_error(run: Run, order: str):
+async def test_native_cancel_beside_scope_precedes_error(run: Run, order: str, text: list[str]):
     async def work() -> None:
         try:
             await asyncio.sleep(10)
@@ -465,14 +494,19 @@ async def test_native_cancel_beside_scope_precedes_error(run: Run, order: str):
 
     async def call() -> None:
         with scope:
-            await run(work, name="work")
+            try:
+                await run(work, name="work")
+            except asyncio.CancelledError as exc:
+                raised.append(exc)
+                raise
 
     scope = anyio.CancelScope()
+    raised: list[asyncio.CancelledError] = []
     task = asyncio.get_running_loop().create_task(call())
     await loop_turns(5)
     if order == "scope, native":
         scope.cancel()
-    task.cancel()
+    task.cancel(*text)
     if order == "native, scope":
         scope.cancel()
     elif order == "native, scope later":
@@ -480,6 +514,10 @@ async def test_native_cancel_beside_scope_precedes_error(run: Run, order: str):
         scope.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
+    [stop] = raised
+    assert isinstance(stop.__cause__, ValueError)
+    if order != "scope, native":
+        assert list(stop.args) == text
 
 
 @on_asyncio

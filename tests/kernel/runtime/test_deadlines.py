@@ -97,6 +97,28 @@ async def test_error_from_cancellation_is_overrun():
     series.close()
 
 
+@on_asyncio
+async def test_call_that_answers_with_its_own_cancellation_has_overrun():
+    async def translating() -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            raise asyncio.CancelledError from None
+
+    assert await outcome(SingleCall(), translating(), 3) == "cut off: no answer within 3 s"
+
+
+async def test_single_call_that_returns_late_has_overrun():
+    async def stubborn() -> str:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(10)
+        return "late"
+
+    with pytest.raises(DeadlinePassed) as caught:
+        await SingleCall().run(stubborn(), 3, "call")
+    assert (caught.value.has_answer, caught.value.answer) == (True, "late")
+
+
 async def test_overrun_inside_task_group():
     async def grouping() -> None:
         async with anyio.create_task_group() as group:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from contextlib import asynccontextmanager
 
 import anyio
@@ -9,6 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import SessionStateError
+from tests._support.backends_alone import on_asyncio
 from tests._support.small_agent import Echo, agent, heard, takes
 
 pytestmark = pytest.mark.virtual_time
@@ -238,6 +241,24 @@ async def test_invented_cancellation_is_module_failure():
             await session.coordinator.host(Inventing(), name="inventor")
 
 
+async def test_half_entered_module_unwinds_before_its_cleanups(log):
+    @asynccontextmanager
+    async def mount(coordinator, config):
+        coordinator.register_cleanup(lambda: log.append("cleanup"))
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(1)
+            log.append("unwound")
+        yield
+
+    with anyio.move_on_after(2):
+        async with agent(hooks={"hooks-a": mount}):
+            raise AssertionError("opened")
+    assert log == ["unwound", "cleanup"]
+
+
 # ── background work ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -393,3 +414,27 @@ async def test_structured_module_leaves_before_cleanups():
     async with agent(tools={"tool-a": structured}):
         pass
     assert order == ["left", "cleanup"]
+
+
+# AnyIO has made the coroutine of the task, and leaves it to the garbage collector.
+@pytest.mark.filterwarnings("ignore:coroutine '.*' was never awaited:RuntimeWarning")
+@on_asyncio
+async def test_background_task_cancelled_before_its_first_step_has_ended():
+    """The end of a loop cancels every task, and this one never takes its first step."""
+    session = agent()
+
+    async def use() -> None:
+        async with session:
+            asyncio.get_running_loop().call_soon(cancel_all)
+            session.coordinator.start_soon(anyio.sleep_forever)
+            await anyio.sleep_forever()
+
+    def cancel_all() -> None:
+        for task in asyncio.all_tasks() - {main}:
+            task.cancel()
+
+    main = asyncio.current_task()
+    user = asyncio.get_running_loop().create_task(use())
+    await asyncio.wait([user])
+    assert (user.cancelled(), session.cleanup_failures) == (True, [])
+    gc.collect()

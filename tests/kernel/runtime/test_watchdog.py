@@ -14,7 +14,7 @@ from amplifier.errors import ModuleLoadError
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.kernel.runtime.watchdog import UNWIND_GRACE, Unresponsive, Watchdog
 from tests._support.deadline_calls import Calls
-from tests._support.small_agent import agent
+from tests._support.small_agent import Turn, agent, heard
 
 pytestmark = pytest.mark.virtual_time
 
@@ -228,3 +228,18 @@ async def test_uncancellable_collected_handler_is_announced():
         )
         assert await session.coordinator.hooks.emit_and_collect("tool:pre", {}, timeout=1) == []
     assert [details["module_id"] for details in heard] == ["hooks-stubborn"]
+
+
+async def test_tool_of_a_loop_that_refuses_its_deadline_is_announced():
+    async def body(turn: Turn) -> str:
+        return str(await turn.coordinator.call_within(5, "tool 'slow'", refuse_then_answer))
+
+    async def refuse_then_answer() -> str:
+        await refuse(7)
+        return "late"
+
+    session = agent(body)
+    events = heard(session, "module:unresponsive")
+    async with session:
+        assert await session.execute("go") == "late"
+    assert [data["operation"] for _, data in events] == ["tool 'slow'"]

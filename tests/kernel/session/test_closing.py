@@ -9,6 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import ExecutionCancelled, SessionStateError
+from amplifier.kernel.session.turn import Turn
 from tests._support.small_agent import agent
 
 pytestmark = pytest.mark.virtual_time
@@ -16,6 +17,11 @@ pytestmark = pytest.mark.virtual_time
 
 async def at_once(turn: Any) -> str:
     return "done"
+
+
+async def sleep_forever(turn: Any) -> str:
+    await anyio.sleep_forever()
+    return "never"
 
 
 def failing_cleanup() -> None:
@@ -155,6 +161,14 @@ async def test_closing_cancels_unstarted_turn():
         with anyio.fail_after(1):
             await session.cleanup()
     assert session.cleanup_failures == []
+
+
+async def test_turn_cancelled_before_it_has_a_scope_is_stopped():
+    async with agent(sleep_forever) as session:
+        turn = Turn(session.coordinator, session.status, None, None, "go", None, None)
+        assert await turn.cancel_and_wait(0) is False
+        with pytest.raises(ExecutionCancelled, match="its session was closed"):
+            await turn.run()
 
 
 async def test_call_in_flight_gets_five_seconds():

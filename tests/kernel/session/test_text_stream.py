@@ -10,6 +10,7 @@ import pytest
 
 from amplifier import AmplifierSession, SessionBusyError, SessionStateError
 from amplifier.agents import agent as ready_agent
+from amplifier.kernel.session.stream import MAX_BUFFERED
 from amplifier.models import AnswerReset, TextDelta
 from amplifier.models.turns import BEGINS_AGAIN, TurnText
 from amplifier.testing import MockProvider, ScriptedOrchestrator
@@ -212,6 +213,22 @@ async def test_cancelled_reader_stops_turn(reading):
         assert log == (["unwound"] if reading else [])
         assert await session.execute("again") == "answer"
         assert log == ["unwound"]
+
+
+async def test_shielded_emitter_is_not_kept_waiting_by_a_text_that_was_left():
+    async def body(turn: Turn):
+        piece = {"block_type": "text", "delta": "one"}
+        with anyio.CancelScope(shield=True):
+            for _ in range(MAX_BUFFERED + 2):
+                await turn.hooks.emit("content_block:delta", piece)
+        return "answer"
+
+    async with agent(body) as session:
+        with anyio.fail_after(5):
+            async with session.stream_text("hi") as text:
+                assert await anext(text) == "one"
+                await anyio.wait_all_tasks_blocked()
+        assert session.statistics().turn_running is False
 
 
 # ── readers ──────────────────────────────────────────────────────────────────────────────────────

@@ -386,3 +386,28 @@ async def test_grace_ends_with_turn():
         assert await session.execute("go") == "done"
         await anyio.sleep(10)
         assert session.coordinator.cancellation.state == "graceful"
+
+
+async def test_slow_announcement_of_a_request_comes_before_the_end():
+    async def be_slow(event, data):
+        await anyio.sleep(3)
+
+    session = agent(wait_for_ever)
+    session.coordinator.hooks.register("cancel:requested", be_slow)
+    events = heard(session, "cancel:requested", "cancel:completed")
+    async with session:
+        with anyio.move_on_after(2):
+            async with anyio.create_task_group() as group:
+                group.start_soon(after, 1, session.coordinator.cancellation.request_graceful)
+                await session.execute("hi")
+        assert names(events) == ["cancel:requested", "cancel:completed"]
+
+
+async def test_grace_that_began_in_the_opening_ends_with_it():
+    async def mount(coordinator, config):
+        coordinator.cancellation.request_graceful(5)
+        await anyio.sleep(1)
+
+    async with agent(hooks={"hooks-a": mount}) as session:
+        await anyio.sleep(10)
+        assert session.coordinator.cancellation.state == "graceful"

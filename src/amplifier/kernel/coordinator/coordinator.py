@@ -9,7 +9,7 @@ from collections import UserDict
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast, overload
 
 from amplifier._internal.json import JSON
 from amplifier.contracts import (
@@ -20,6 +20,7 @@ from amplifier.contracts import (
     OnFailure,
     Step,
     StepWrapper,
+    contain_errors,
 )
 from amplifier.contracts.cancellation import current_time
 from amplifier.errors import DeadlineExceeded, SessionStateError
@@ -42,6 +43,7 @@ from .ownership import COMPLETED, Contributions, Limiter, MountTable, NoopAwaita
 logger: logging.Logger = logging.getLogger("amplifier.coordinator")
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 # The application's coordinator has no owner. A module's coordinator is the same class with the
@@ -416,6 +418,39 @@ class ModuleCoordinator(Coordinator):
         except DeadlinePassed as late:
             raise DeadlineExceeded(
                 f"{operation}: {late}", operation=operation, seconds=late.seconds
+            ) from None
+
+    async def call_within(
+        self,
+        seconds: float | None,
+        who: str,
+        fn: Callable[P, Awaitable[T]],
+        /,
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """Await one call of third-party code under a deadline, and contain its failure.
+
+        A call that doesn't react to its cancellation is reported as ``module:unresponsive``.
+
+        Raises:
+            DeadlineExceeded: The deadline passed. Its ``operation`` is ``who``.
+        """
+
+        async def call() -> T:
+            # Names the code in the text of a failure, and takes cancellations out of groups.
+            with contain_errors(who):
+                return await fn(*args, **options)
+
+        try:
+            return await run_bounded(call(), seconds, who, self.watch)
+        except DeadlinePassed as late:
+            if late.has_answer:
+                return cast("T", late.answer)
+            raise DeadlineExceeded(
+                f"{who} did not return within {late.seconds:g} s and was cancelled",
+                operation=who,
+                seconds=late.seconds,
             ) from None
 
     # ── cancellation, background work, cleanup ──

@@ -407,7 +407,7 @@ class HookRegistry:
         self._stream = None if take is None else _Stream(take, stop_waiting, events, fields)
 
     def stop_waiting(self) -> None:
-        """Let emitters continue that wait for the reader of a stream, because the session closes."""
+        """Let emitters continue that wait for a reader, because the session closes."""
         if self._stream is not None:
             self._stream.stop_waiting()
 

@@ -14,6 +14,8 @@ from amplifier.contracts.cancellation import (
     cancel_scope,
     contained_failure,
     current_time,
+    is_cancellation_type,
+    is_real_cancellation,
     loop_clock,
     text_of,
 )
@@ -41,13 +43,15 @@ class DeadlinePassed(Exception):
         seconds: The time the call was given.
         where: The await at which it was cancelled, as ``file:line in function``. None when it
             returned late.
-        answer: The result of a call that returned late.
+        has_answer: True if the call returned late.
+        answer: Its result then.
     """
 
     def __init__(self, seconds: float, where: str | None = None) -> None:
         super().__init__(f"no answer within {seconds:g} s")
         self.seconds = seconds
         self.where = where
+        self.has_answer = False
         self.answer: object = None
 
 
@@ -156,7 +160,7 @@ class ReusableDeadline:
             value = await awaitable
             if self.clock() >= self.until:
                 late = self.reset_expired()
-                late.answer = value
+                late.has_answer, late.answer = True, value
                 failure = late
                 raise failure
             return value
@@ -237,7 +241,9 @@ class ReusableDeadline:
                 raise
             is_ours = True
         self.close()
-        if is_ours or isinstance(exc, Exception):
+        # It may answer its cancellation with an error, or with a cancellation of its own making.
+        is_made_up = is_cancellation_type(exc) and not is_real_cancellation(exc)
+        if is_ours or is_made_up or isinstance(exc, Exception):
             return DeadlinePassed(self._seconds, where)
         return None
 

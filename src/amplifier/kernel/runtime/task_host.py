@@ -178,7 +178,8 @@ class TaskHost:
         try:
             await task.entered.wait()
         except BaseException:
-            task.withdraw()
+            # It unwinds before the cleanups run that it has registered so far.
+            self.cleanups.move_up(entry)
             coordinator = self.coordinator
             if not is_mount and coordinator is not None:
                 await coordinator.clean_up(entry)
@@ -385,9 +386,9 @@ class BackgroundTask(SessionTask):
 class HostTask(SessionTask):
     """One structured module in its own task.
 
-    The outer scope is cancelled when the opening is, which ends a module that is being entered.
-    The inner scope is shielded once the module is entered, and cancelled only if the module
-    doesn't leave in time.
+    The outer scope is cancelled when a module is to leave that is still being entered, which ends
+    the entering. The inner scope is shielded once the module is entered, and cancelled only if the
+    module doesn't leave in time.
 
     Attributes:
         entered: Set when the module has been entered or has failed to.
@@ -440,11 +441,6 @@ class HostTask(SessionTask):
     def owner(self) -> str | None:
         """The id of the module, or None for the application."""
         return self._owner
-
-    def withdraw(self) -> None:
-        """Cancel the entering. A module that enters all the same is left at once."""
-        self._left.set()
-        self._scope.cancel()
 
     async def leave(self) -> None:
         """Ask the module to leave and wait for it. If that is cancelled, cancel the module."""

@@ -6,7 +6,7 @@ import inspect
 import logging
 import operator
 import traceback
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import CoroutineType
@@ -99,35 +99,43 @@ class PlanOnce:
     __slots__ = ("_parts", "_plan")
 
     def __init__(self, config: object, plan: MountPlan) -> None:
-        self._parts = list(_parts(config))
+        self._parts = _parts_of(config)
         self._plan = plan
 
     def plan_for(self, config: object) -> MountPlan | None:
         """Return the plan, or None if the dict has changed, or may have."""
-        parts = list(_parts(config))
+        parts = _parts_of(config)
         is_same = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
         return self._plan if is_same else None
 
 
-def _parts(value: object, depth: int = 0) -> Iterator[object]:
-    """Yield all keys and values of a plan, with the length of each dict and list.
+def _parts_of(plan: object) -> list[object]:
+    """Return all keys and values of a plan, with the length of each dict and list.
 
     Two plans are equal if the parts of both are the same objects.
     """
-    if type(value) is dict and depth < _MAX_DEPTH:
-        yield len(value)
-        for key, item in value.items():
-            yield key
-            yield from _parts(item, depth + 1)
-    elif type(value) is list and depth < _MAX_DEPTH:
-        yield len(value)
-        for item in value:
-            yield from _parts(item, depth + 1)
-    elif isinstance(value, str) or not isinstance(value, Collection):
-        yield value
-    else:
-        # Another container may have changed inside, so it isn't equal to anything.
-        yield object()
+    parts: list[object] = []
+    _add_parts((plan,), parts, 0)
+    return parts
+
+
+def _add_parts(values: Iterable[object], parts: list[object], depth: int) -> None:
+    for value in values:
+        kind = type(value)
+        if kind is str:
+            parts.append(value)
+        elif (kind is dict or kind is list) and depth < _MAX_DEPTH:
+            container = cast("dict[object, object] | list[object]", value)
+            parts.append(len(container))
+            if isinstance(container, dict):
+                parts.extend(container)
+                container = list(container.values())
+            _add_parts(container, parts, depth + 1)
+        elif isinstance(value, str) or not isinstance(value, Collection):
+            parts.append(value)
+        else:
+            # Another container may have changed inside, so it isn't equal to anything.
+            parts.append(object())
 
 
 # Modules are mounted in the order orchestrator, context, providers, tools, hooks. The failures

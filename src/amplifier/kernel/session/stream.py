@@ -371,7 +371,7 @@ class TurnStream(Generic[T]):
             self._end()
 
     def begin(self) -> None:
-        """Take the events from now on. The turn's task calls this when it has claimed the session."""
+        """Take the events from now on, because the turn's task has claimed the session."""
         hooks = self._coordinator.hooks
         loop = self._coordinator.get("orchestrator")
         if getattr(loop, "reports_pieces", False) is not True:

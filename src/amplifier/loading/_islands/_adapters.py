@@ -60,7 +60,7 @@ class Contract:
 _CONTRACTS: Final = (
     Contract(  # coordinators
         "mount process_hook_result",
-        callbacks="register_cleanup register_contributor register_step_wrapper host run_shielded run_step start_soon",
+        callbacks="register_cleanup register_contributor register_step_wrapper host call_within run_shielded run_step start_soon",
     ),
     Contract("register emit", callbacks="register on"),  # hooks
     Contract("on_cancel trigger_callbacks", callbacks="on_cancel"),  # cancellation tokens

@@ -23,7 +23,7 @@ from amplifier.contracts import (
     CurrentCall,
     Hooks,
     Step,
-    call_within,
+    contain_errors,
     contained_failure,
     tool_schema,
 )
@@ -138,7 +138,8 @@ class Summariser:
         is_step: bool = True,
     ) -> None:
         self._options = options
-        self._coordinator = coordinator if is_step else None
+        self._coordinator = coordinator
+        self._is_step = is_step
         if options.summary_provider is not None and coordinator is not None:
             provider = coordinator.get("providers", options.summary_provider)
         self._provider = provider
@@ -187,7 +188,7 @@ class Summariser:
 
     async def _step(self, request: ChatRequest, last: int) -> Any:
         ask, coordinator = partial(self._ask, request), self._coordinator
-        if coordinator is None:
+        if coordinator is None or not self._is_step:
             return await ask()
         turn = coordinator.turn_number
         call_id = f"summary-{turn}-{last}"  # the same when the turn is run again
@@ -203,10 +204,14 @@ class Summariser:
     async def _ask(self, request: ChatRequest) -> Any:
         """The answer, or one with the reason why there is none: a durable turn that is run again gets that answer, too."""
         provider: Any = self._provider
+        seconds = self._options.summary_seconds
         try:
-            return await call_within(
-                self._options.summary_seconds, "the provider", provider.complete, request
-            )
+            if self._coordinator is not None:
+                who = "the provider"
+                return await self._coordinator.call_within(seconds, who, provider.complete, request)
+            # An application uses the context without a session.
+            with contain_errors("the provider"), anyio.fail_after(seconds):
+                return await provider.complete(request)
         except Exception as failure:  # noqa: BLE001 — a provider is foreign code
             text = f"{type(failure).__name__}: {text_of_failure(failure)}"[:500]
             return ChatResponse(content=[], finish_reason="error", metadata={_FAILURE: text})

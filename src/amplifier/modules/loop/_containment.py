@@ -1,6 +1,6 @@
 """Calls that run at the same time, and the text of failures.
 
-`amplifier.contracts.call_within` and `contain_errors` contain what a single call raises.
+`Coordinator.call_within` and `contain_errors` contain what a single call raises.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import anyio
 
 from amplifier._internal.json import copy_json
-from amplifier.contracts import Hooks, Provider, call_within, contain_errors, contained_failure
+from amplifier.contracts import Coordinator, Hooks, Provider, contain_errors, contained_failure
 from amplifier.errors import (
     BudgetError,
     ContractError,
@@ -112,6 +112,7 @@ class ProviderCaller:
         name: The provider's.
         provider: The provider.
         hooks: For events.
+        coordinator: Runs the calls under their deadline.
         options: Those of the turn.
         is_stopping: Whether the turn was asked to stop.
         answer_tool: The tool that the model gives a typed answer with.
@@ -122,6 +123,7 @@ class ProviderCaller:
         name: str,
         provider: Provider,
         hooks: Hooks,
+        coordinator: Coordinator,
         options: TurnOptions,
         is_stopping: Callable[[], bool],
         answer_tool: str | None = None,
@@ -130,6 +132,7 @@ class ProviderCaller:
         self.provider = provider
         self._hooks = hooks
         self._is_heard = hooks.has_handlers
+        self._coordinator = coordinator
         self._options = options
         self._is_stopping = is_stopping
         self._answer_tool = answer_tool
@@ -293,14 +296,13 @@ class ProviderCaller:
     async def _ask_once(self, request: ChatRequest) -> ChatResponse:
         seconds = self._options.provider_timeout
         try:
-            response: ChatResponse = await call_within(seconds, self._who, self._answer, request)
+            return await self._coordinator.call_within(seconds, self._who, self._answer, request)
         except DeadlineExceeded as exc:
             if exc.operation != self._who:  # of a session that the provider runs
                 raise
             raise LLMTimeoutError(
                 f"{self._who} gave no answer within {seconds:g} s", provider=self.name
-            ) from exc.__cause__
-        return response
+            ) from None
 
     async def _answer(self, request: ChatRequest) -> ChatResponse:
         if self._options.streaming and hasattr(self.provider, "stream"):

@@ -43,7 +43,6 @@ from amplifier.contracts import (
     Step,
     Tool,
     Unknown,
-    call_within,
     contained_failure,
     current_call,
     note_question,
@@ -414,7 +413,7 @@ class ToolRunner:
         about = current_call() or attempt.step.call
         try:
             arguments = copy.deepcopy(call.arguments)
-            found = await call_within(
+            found = await self._coordinator.call_within(
                 seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about
             )
         except DeadlineExceeded:
@@ -534,7 +533,7 @@ class ToolRunner:
         tool = self._tools.get(name)
         who = f"tool {name!r}"
         try:
-            result = await call_within(seconds, who, self._run_tool, name, given)
+            result = await self._coordinator.call_within(seconds, who, self._run_tool, name, given)
         except (
             NoOneToAskError
         ):  # by a session of the tool's own: this turn, too, is left to be resumed

@@ -281,7 +281,13 @@ class Turn:
         tool = None if self._answer is None else self._answer.tool
         answer_tool = None if tool is None else tool.name
         return ProviderCaller(
-            name, provider, self._hooks, self._options, self._is_stopping, answer_tool
+            name,
+            provider,
+            self._hooks,
+            self._coordinator,
+            self._options,
+            self._is_stopping,
+            answer_tool,
         )
 
     async def _iterate(self, caller: ProviderCaller) -> None:
