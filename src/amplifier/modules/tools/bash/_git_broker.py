@@ -26,6 +26,7 @@ from pathlib import Path
 
 from amplifier._internal.programs import is_below, isolated_python
 
+from ..._shared.git_configuration import real_path
 from ._git_call import (
     ADVICE,
     GitCall,
@@ -244,7 +245,7 @@ class GitBroker:
     # ── which calls ──
 
     def _alias(self, name: str, directory: str) -> str | None:
-        repository = find_repository(os.path.realpath(directory))
+        repository = find_repository(real_path(directory))
         text = read_text(f"{repository.common}/config") if repository is not None else None
         pairs = settings(text) if text is not None and "alias" in text.lower() else None
         own = {
@@ -256,7 +257,7 @@ class GitBroker:
         """Return the protected repository that a call may change; None if the real git is to run it."""
         places, roots = self._surroundings.places, self._surroundings.roots
         if not words.is_writing or not any(
-            is_below(os.path.realpath(words.directory), root) for root in roots
+            is_below(real_path(words.directory), root) for root in roots
         ):
             return None
         repository = repository_of(words)

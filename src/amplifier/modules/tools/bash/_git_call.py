@@ -17,6 +17,7 @@ import attrs
 
 from amplifier._internal.programs import is_below
 
+from ..._shared.git_configuration import real_path
 from ._git_files import Finding, findings, path_in, pointer_target, read_text, settings, take_out
 from ._git_history import State, TrackedPlaces, UsersHistory, files_at
 from ._git_profile import GitProfile, start_in_bubblewrap
@@ -286,7 +287,7 @@ class GitCall:
         for objects in pending[:10]:
             for line in (read_text(f"{objects}/info/alternates") or "").splitlines():
                 real = f"{repository.common}/objects" if objects == pending[0] else objects
-                path = os.path.realpath(os.path.join(real, line))  # noqa: PTH118 - text in, text out
+                path = real_path(os.path.join(real, line))  # noqa: PTH118 - text in, text out
                 if (
                     line
                     and not line.startswith("#")
@@ -332,7 +333,7 @@ class GitCall:
                 if os.path.isdir(each) and (  # noqa: PTH112
                     os.path.lexists(f"{each}/.git") or os.path.isdir(f"{each}/objects")  # noqa: PTH112
                 ):
-                    yield os.path.realpath(each)
+                    yield real_path(each)
 
     def sees(self, path: str) -> bool:
         """Check whether the command sees a folder, which the profile can show as well."""
@@ -503,24 +504,24 @@ def find_repository(directory: str) -> Repository | None:
     folder = f"{worktree}/.git"
     if (text := read_text(folder)) is not None:
         target = pointer_target(text)
-        folder = os.path.realpath(os.path.join(worktree, target)) if target else folder  # noqa: PTH118
+        folder = real_path(os.path.join(worktree, target)) if target else folder  # noqa: PTH118
     return named_repository(folder, worktree)
 
 
 def named_repository(folder: str, worktree: str) -> Repository | None:
     """Return the repository with a git folder; None if it is none, or if a link is on the way."""
-    if os.path.realpath(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
+    if real_path(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
         return None
     common = path_in(read_text(f"{folder}/commondir") or "")
-    return Repository(worktree, folder, os.path.realpath(os.path.join(folder, common)))  # noqa: PTH118
+    return Repository(worktree, folder, real_path(os.path.join(folder, common)))  # noqa: PTH118
 
 
 def repository_of(words: Words) -> Repository | None:
     """Return the repository that a call is about."""
-    directory = os.path.realpath(words.directory)
-    worktree = os.path.realpath(os.path.join(directory, words.work_tree or ""))  # noqa: PTH118 - text in, text out
+    directory = real_path(words.directory)
+    worktree = real_path(os.path.join(directory, words.work_tree or ""))  # noqa: PTH118 - text in, text out
     if words.git_dir is not None:
-        return named_repository(os.path.realpath(os.path.join(directory, words.git_dir)), worktree)  # noqa: PTH118
+        return named_repository(real_path(os.path.join(directory, words.git_dir)), worktree)  # noqa: PTH118
     found = find_repository(directory)
     return (
         found
