@@ -28,7 +28,7 @@ from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
 from ._aside import Aside, content, keep_aside, signature
 from ._git_broker import GitBroker
-from ._git_call import Baselines, Surroundings
+from ._git_call import Baselines, Surroundings, named_repository
 from ._git_files import (
     NOT_CLEAN,
     Finding,
@@ -41,6 +41,7 @@ from ._git_files import (
 )
 from ._git_history import UsersHistory
 from ._git_profile import GitProfile, identity_of, open_git_profile
+from ._git_steps import pending
 from ._options import BashOptions
 from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
 from ._places import PlaceFinder, Places, is_covered, topmost
@@ -389,6 +390,8 @@ class Sandbox:
                     self._note_changeable(path, found[1])
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
                 settled.notes += notes
+                if not is_covered(path, mounted):
+                    settled.notes += _without_steps(path, broker, snapshot.findings)
                 # Another command may have moved it meanwhile, so that nothing could be taken out.
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
@@ -525,7 +528,7 @@ class _Snapshot:
                 finding
                 for path in uncovered
                 if path in swept.repositories and real_path(path) == path and os.path.isdir(path)  # noqa: PTH112
-                for finding in findings(path)
+                for finding in (*findings(path), *pending(path))
             )
             snapshot = cls(
                 frozenset(
@@ -576,6 +579,16 @@ def _judge_repository(
     ):
         return set_aside(path, f"it leads git to {real}")
     return []
+
+
+def _without_steps(path: str, broker: GitBroker | None, known: frozenset[Finding]) -> list[str]:
+    """Take out of a repository that commands can change what is still to write what programs obey; returns sentences."""
+    found = [each for each in pending(path) if each not in known]
+    repository = named_repository(path, os.path.dirname(path))  # noqa: PTH120 - text in
+    if found and (broker is None or repository is None):
+        reason = "what it would write can't be told"
+        return take_out([attrs.evolve(each, reason=reason) for each in found])
+    return broker.take_out_steps(repository, known) if found and broker and repository else []
 
 
 def sandbox_here() -> tuple[SandboxKind, str | None]:

@@ -524,7 +524,7 @@ def _of_configuration(path: str) -> Iterator[Finding]:
                 path,
                 f"{key}={value[:80]}",
                 "settings",
-                _digest(value.encode("utf-8", "surrogateescape")),
+                digest_of_text(value),
             )
 
 
@@ -544,6 +544,11 @@ def _of_hooks(folder: str) -> Iterator[Finding]:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def digest_of_text(text: str) -> str:
+    """Return what changes with a text of `read_text`."""
+    return _digest(text.encode("utf-8", "surrogateescape"))
 
 
 def _digest_of(path: str) -> str:
@@ -573,7 +578,7 @@ def _of_todo(path: str) -> Iterator[Finding]:
                     path,
                     f"the step {line.strip()[:60]!r}",
                     "file",
-                    _digest(line.encode("utf-8", "surrogateescape")),
+                    digest_of_text(line),
                 )
     elif os.path.lexists(path):
         yield Finding(path, "it is no file", "file")
