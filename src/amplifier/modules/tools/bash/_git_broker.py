@@ -359,6 +359,9 @@ class GitBroker:
         found = [each for each in pending(repository.common) if each not in known]
         if not found:
             return []
+        if not os.path.isdir(repository.worktree):  # noqa: PTH112 - text in
+            # A work tree that was removed since. Any folder that is there does for reading.
+            repository = attrs.evolve(repository, worktree=os.path.dirname(repository.common))  # noqa: PTH120
         try:
             with self._call(repository) as call:
                 return call.take_out_steps(found)
