@@ -61,8 +61,13 @@ def _covers() -> Iterator[str]:
         yield ":".join([str(closed), *map(str, paths)])
 
 
-def run_tests(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest as an ordinary user, in a temporary folder and with a home of its own."""
+def run_tests(*arguments: str, backend: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest as an ordinary user, in a temporary folder and with a home of its own.
+
+    Args:
+        arguments: Of pytest.
+        backend: What async tests run on.
+    """
     with tempfile.TemporaryDirectory(prefix="amplifier-user-") as name:
         folder = Path(name)
         (folder / "home").mkdir()
@@ -81,6 +86,7 @@ def run_tests(*arguments: str) -> subprocess.CompletedProcess[str]:
             "TMPDIR": name,
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "TEST_BACKENDS": backend,
         }
         return subprocess.run(
             command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False

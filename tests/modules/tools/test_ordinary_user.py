@@ -22,5 +22,5 @@ PARTS = {
 @pytest.mark.parametrize("files", PARTS.values(), ids=PARTS)
 def test_attacks_win_nothing_for_an_ordinary_user(files: tuple[str, ...], backend: str) -> None:
     paths = [f"{FOLDER}/{name}" for name in files]
-    done = run_tests(*paths, "-k", backend)
+    done = run_tests(*paths, backend=backend)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
