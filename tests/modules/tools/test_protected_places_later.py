@@ -65,6 +65,8 @@ git symbolic-ref HEAD refs/heads/main; git reset -q main
 STEPS = {
     "a rebase": "git rebase main work",
     "a rebase by patches": "git rebase --apply main work",
+    "a rebase by large patches": "seq 300000 > big; big=$(git hash-object -w big); rm big; git read-tree $tree; git update-index --add --cacheinfo 100644,$big,big;"
+    " tree=$(git write-tree); git reset -q; git update-ref refs/heads/work $(git commit-tree -p side -m agent $tree); git rebase --apply main work",
     "a whole tree": "git rebase --rebase-merges main work",
     "a stash of a merge": "git update-ref MERGE_AUTOSTASH $(git commit-tree -p HEAD -p HEAD -m wip $tree)",
     "untracked files of a stash": "u=$(git commit-tree -m u $tree); git update-ref MERGE_AUTOSTASH $(git commit-tree -p HEAD -p HEAD -p $u -m wip HEAD^{tree})",

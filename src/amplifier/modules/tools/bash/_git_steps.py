@@ -13,6 +13,8 @@ import attrs
 
 from ._git_files import Finding, digest_of_text, git_folders, read_text
 
+_MAX_FILE = 64 << 20
+"""A patch is as large as its commit."""
 _STASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
 _TODOS = ("rebase-merge/git-rebase-todo", "sequencer/todo")
 _ONE_COMMIT = frozenset(
@@ -53,16 +55,19 @@ def pending(git: str) -> list[Finding]:
                 listed = os.listdir(f"{folder}/rebase-apply")  # noqa: PTH208 - text
                 names += [f"rebase-apply/{name}" for name in listed if name.isdigit()]
         for name in names:
-            text = read_text(f"{folder}/{name}")
-            if text is not None:
-                found.append(Finding(f"{folder}/{name}", "", "file", digest_of_text(text)))
+            path = f"{folder}/{name}"
+            if os.path.lexists(path):
+                text = read_text(path, _MAX_FILE)
+                found.append(Finding(path, "", "file", digest_of_text(text or "")))
     return found
 
 
 def steps_in(path: str) -> Steps:
     """Return the steps of a file that `pending` found."""
-    text, steps = read_text(path) or "", Steps()
-    if path.endswith(_STASHES):
+    text, steps = read_text(path, _MAX_FILE), Steps()
+    if text is None:
+        steps.is_clear = False
+    elif path.endswith(_STASHES):
         stash = text.strip()
         steps.is_clear = _ID.fullmatch(stash) is not None
         # The index and the untracked files are commits of their own.
