@@ -165,7 +165,7 @@ def test_wrong_options_of_a_hook_are_one_sentence(events, options, message):
 
 def test_a_hook_for_a_misspelt_event_is_warned_about_at_its_line():
     with pytest.warns(
-        MisspellingWarning, match=r"'tol:pre', which is no event .*; did you mean 'tool:pre'\?"
+        MisspellingWarning, match=r"'tol:pre', which is not an event .*; did you mean 'tool:pre'\?"
     ) as caught:
         on("tol:pre")
     assert caught[0].filename == __file__

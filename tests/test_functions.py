@@ -564,7 +564,7 @@ async def test_a_tool_result_is_passed_on():
         ),
         (
             lambda: FunctionTool(tool(lambda text: text)),
-            "'<lambda>' is no name for a tool; give it one",
+            "'<lambda>' is not a name for a tool",
         ),
         (
             lambda: FunctionTool(tool(max)),

@@ -1,7 +1,8 @@
-"""Functions as modules: `tool` makes a function a tool, `on` makes one a hook. Both return the function itself.
+"""Functions as modules: `tool` marks a function as a tool, and `on` marks one as a hook.
 
-The schema of a tool comes from the type hints of its function, the descriptions from its docstring. What a model sends is read into
-these types; what does not fit goes back to the model with the path of each problem. What the function returns is written as JSON.
+Both return the function itself. The schema of a tool comes from the function's type hints, and its
+descriptions from the docstring. Arguments that do not fit go back to the model with the path of
+every problem. The result is written as JSON.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MARK = "__amplifier_tool__"
 _HOOK_MARK = "__amplifier_on__"
 _INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", CurrentCall: "call"}
+_KERNEL_CLASSES = {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}
 
 
 _tool_name = Kind(
@@ -89,7 +91,7 @@ _reconciling = Kind(
 
 @attrs.frozen(kw_only=True)
 class ToolOptions:
-    """What `tool` was given; see there."""
+    """The options of `tool`."""
 
     name: str | None = option(_tool_name, None)
     description: str | None = option(text, None)
@@ -103,9 +105,9 @@ class ToolOptions:
 
 
 class _UnknownOption(Protocol):
-    """Decorate like `tool`, and be a type error, because an option is unknown.
+    """A decorator that is a type error, for a call of `tool` with an unknown option.
 
-    Without it, no overload would match, and the decorated function would lose its type as well.
+    Without it, no overload would match, and the decorated function would lose its type.
     """
 
     def __call__(self, function: _F, /, *, unknown_option: Never) -> _F: ...
@@ -140,24 +142,29 @@ def tool(
     **unknown: object,
 ) -> _UnknownOption: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Mark a function as a tool, with options; a plan and `agent` take functions without it as well.
+    """Mark a function as a tool with options. Plans and `agent` also accept unmarked functions.
 
     Args:
-        name: What the model calls it by; the function's name otherwise.
-        description: For the model; the docstring's text otherwise.
-        timeout: Seconds after which a call is given up; the model gets a result that states it.
-        repeatable: Whether a call that was cut off with its process may run again.
-        approve: True asks before each call, False before none, a function of the same arguments before the calls for which
-            it returns True. Without it the session decides: one that asks about its tools asks about this one.
-        read_only: It changes nothing, so a session that asks about its tools does not ask about this one.
-        quick: A function without ``async`` that neither waits nor computes long: it is called directly, not in a worker thread.
-        isolate: Run it in a worker process, which a stop or a timeout really ends. For functions without ``async`` that a
-            module has at its top level; arguments and result are pickled.
-        reconcile: ``async def fn(input, call)``, asked after a crash what became of a call that was running: `Done`, `NotDone`
-            or `Unknown` of `amplifier.contracts`.
+        function: The function, if the decorator is used without parentheses.
+        name: Name of the tool. The default is the function's name.
+        description: Description for the model. The default is the text of the docstring.
+        timeout: Seconds after which a call is cancelled. The model gets a result that says so.
+        repeatable: Whether a call that was interrupted by the end of its process may run again.
+        approve: Whether a person has to approve every call. A function of the same arguments
+            decides about every call. If None, the session decides: one that asks before its tools
+            run asks before this one.
+        read_only: Whether the tool changes nothing. A session that asks before its tools run does
+            not ask before this one.
+        quick: Whether to call the function directly, not in a worker thread. It must be a function
+            without ``async`` that neither waits nor computes for long.
+        isolate: Whether to run the function in a worker process, which a stop or a timeout really
+            ends. It must be a function without ``async`` at the top level of a module. Its
+            arguments and its result are pickled.
+        reconcile: ``async def fn(input, call)``. After a crash it reports the state of a call that
+            was running: `Done`, `NotDone` or `Unknown` of `amplifier.contracts`.
     """
-    made = _read_options(ToolOptions, options, "@tool cannot be used")
-    if made.quick and made.isolate:
+    tool_options = _read_options(ToolOptions, options, "@tool cannot be used")
+    if tool_options.quick and tool_options.isolate:
         raise TypeError(
             "tool(quick=True, isolate=True): called directly or in a process of its own, not both"
         )
@@ -165,42 +172,44 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     def mark(marked: _F) -> _F:
         _check_function(marked)
         try:
-            setattr(marked, _MARK, made)
-        except (AttributeError, TypeError):  # a method of an object, or a function that is built in
+            setattr(marked, _MARK, tool_options)
+        # Bound methods and built-in functions cannot have attributes.
+        except (AttributeError, TypeError):
             marked = functools.partial(marked)  # type: ignore[assignment]
-            setattr(marked, _MARK, made)
+            setattr(marked, _MARK, tool_options)
         return marked
 
     return mark if function is None else mark(function)
 
 
 def check_cancelled() -> None:
-    """End a blocking function tool whose call is over, because it was stopped or timed out.
+    """Exit from a blocking function tool if its call was stopped or timed out.
 
     Call it between the steps of a function that runs in a thread. Elsewhere it does nothing.
 
     Raises:
-        SystemExit: The call is over, and its result would be dropped. It ends only this thread.
+        SystemExit: The call has ended, and its result would be dropped. It ends only this thread.
     """
     if is_call_over():
         raise SystemExit
 
 
-def _read_options(cls: type[_O], given: Mapping[str, Any], subject: str) -> _O:
+def _read_options(cls: type[_O], options: Mapping[str, object], subject: str) -> _O:
     try:
-        return read_arguments(cls, given, subject)
+        return read_arguments(cls, options, subject)
     except PlanError as error:
         raise TypeError(str(error)) from None
 
 
-def _are_names(given: Any) -> bool:
-    is_list = isinstance(given, Collection) and not isinstance(given, str | bytes | Mapping)
-    return is_list and all(isinstance(name, str) and name for name in given)
+def _are_names(value: object) -> bool:
+    if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
+        return False
+    return all(isinstance(name, str) and name for name in value)
 
 
 @attrs.frozen(kw_only=True)
 class HookOptions:
-    """What `on` was given; see there."""
+    """The options of `on`."""
 
     events: tuple[str, ...] = option(anything)
     priority: int = option(whole_number(), 0)
@@ -221,17 +230,17 @@ def on(
 
     Args:
         events: Names of events, such as ``"tool:pre"``.
-        priority: Handlers run in this order, lower first.
-        fields: The fields of the payload that it gets; all of them otherwise.
-        gate: Its failure, and an answer that is none, denies.
+        priority: Order of the handlers of an event. Lower numbers run first.
+        fields: The fields of the payload that the function receives. The default is all.
+        gate: Whether the event is denied if the function fails or returns None.
 
     Raises:
-        TypeError: An argument cannot be used; the message says what was expected.
+        TypeError: An argument cannot be used.
     """
     if not events or not _are_names(events):
         raise TypeError(f"expected names of events, as in @on('tool:pre'), got {events!r:.80}")
-    given = {"events": events, "priority": priority, "fields": fields, "gate": gate, **unknown}
-    options = _read_options(HookOptions, given, "@on cannot be used")
+    arguments = {"events": events, "priority": priority, "fields": fields, "gate": gate, **unknown}
+    options = _read_options(HookOptions, arguments, "@on cannot be used")
     for event in events:
         warn_of_misspelt_event(event, __name__)
 
@@ -242,42 +251,42 @@ def on(
     return mark
 
 
-def _hook_options(function: Any) -> HookOptions | None:
-    """What `on` was given for this function."""
-    found = getattr(_inside_partials(function), _HOOK_MARK, None)
-    return found if isinstance(found, HookOptions) else None
+def _hook_options(function: object) -> HookOptions | None:
+    options = getattr(_inside_partials(function), _HOOK_MARK, None)
+    return options if isinstance(options, HookOptions) else None
 
 
 class FunctionTool:
     """A function as a tool of the contract.
 
     Args:
-        function: With type hints; marked by `tool` or not.
-        coordinator: For functions with an argument of the type `Coordinator` or `Session`.
+        function: A function with type hints. It need not be marked by `tool`.
+        coordinator: Coordinator for functions with an argument of type `Coordinator` or `Session`.
 
     Raises:
-        TypeError: A model could not call it; the message says what to change.
+        TypeError: A model could not call the function.
 
     Attributes:
-        name: What the model calls it by.
-        description: For the model.
-        repeatable: Whether a call that was cut off with its process may run again.
-        options: What `tool` was given.
-        reconcile: Finds out what became of a call that was cut off; None where that is not known.
+        name: Name of the tool.
+        description: Description for the model.
+        repeatable: Whether a call that was interrupted by the end of its process may run again.
+        options: The options of `tool`.
+        reconcile: Function that reports the state of an interrupted call, or None.
     """
 
     def __init__(
         self, function: Callable[..., Any], coordinator: Coordinator | None = None
     ) -> None:
         _check_function(function)
-        found = getattr(function, _MARK, None) or getattr(_inside_partials(function), _MARK, None)
-        self.options: ToolOptions = found if isinstance(found, ToolOptions) else ToolOptions()
+        mark = getattr(function, _MARK, None) or getattr(_inside_partials(function), _MARK, None)
+        self.options: ToolOptions = mark if isinstance(mark, ToolOptions) else ToolOptions()
         self._function = function
         self._coordinator = coordinator
         self.name: str = self.options.name or _name_of(function)
         if not _NAME.fullmatch(self.name):
             raise TypeError(
-                f"{self.name!r:.80} is no name for a tool; give it one, as in tool(name='add')(function)"
+                f"{self.name!r:.80} is not a name for a tool: expected letters, digits, _ and -; "
+                "name it, as in tool(name='add')(function)"
             )
         self.repeatable: bool | None = self.options.repeatable
         self.reconcile: _Reconcile | None = self.options.reconcile
@@ -285,51 +294,49 @@ class FunctionTool:
         parameters, hints = _parameters_of(self.name, function), _hints_of(self.name, function)
         if missing := [key for key in parameters if key not in hints]:
             _logger.warning(
-                "tool %r: %s has no type hint, so a model may send anything for it; write one, as in %s: str",
+                "tool %r: %s has no type hint, so a model may send anything for it; "
+                "write one, as in %s: str",
                 self.name,
                 " and ".join(missing),
                 missing[0],
             )
-        self._injected = {
-            key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None
-        }
+        injected = {key: _injected_for(hints.get(key)) for key in parameters}
+        self._injected = {key: name for key, name in injected.items() if name is not None}
         self._positional = {
-            key: kind.default
-            for key, kind in parameters.items()
-            if kind.kind is kind.POSITIONAL_ONLY
+            key: parameter.default
+            for key, parameter in parameters.items()
+            if parameter.kind is parameter.POSITIONAL_ONLY
         }
-        if self.options.isolate:
-            given = (
-                f"it gets its {next(iter(self._injected))!r} from the session"
-                if self._injected
-                else None
+        if self.options.isolate and (reason := self._why_not_isolated()):
+            raise TypeError(
+                f"tool {self.name!r} cannot be isolated in a worker process, because {reason}"
             )
-            if (
-                reason := "it is async"
-                if self._is_async
-                else given or why_not_isolated(_inside_partials(function))
-            ):
-                raise TypeError(
-                    f"tool {self.name!r} cannot be isolated in a worker process, because {reason}"
-                )
         text, texts = _documentation(function)
         self.description: str = self.options.description or text or self.name
+        empty = inspect.Parameter.empty
         arguments = {
             key: Argument(
-                type=hints.get(key, Any), default=found.default, description=texts.get(key, "")
+                type=hints.get(key, Any), default=parameter.default, description=texts.get(key, "")
             )
-            for key, found in parameters.items()
+            for key, parameter in parameters.items()
             if key not in self._injected
         }
         self._defaults = {
-            key: each.default
-            for key, each in arguments.items()
-            if each.default is not inspect.Parameter.empty
+            key: argument.default
+            for key, argument in arguments.items()
+            if argument.default is not empty
         }
         try:
             self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
         except TypeError as error:
             raise TypeError(f"tool {self.name!r}: {error}") from error
+
+    def _why_not_isolated(self) -> str | None:
+        if self._is_async:
+            return "it is async"
+        if self._injected:
+            return f"it gets its {next(iter(self._injected))!r} from the session"
+        return why_not_isolated(_inside_partials(self._function))
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -337,57 +344,60 @@ class FunctionTool:
         return json.loads(json.dumps(self._format.schema))  # type: ignore[no-any-return]
 
     def get_schema(self) -> dict[str, Any]:
-        """The same, under the name that some loops look for."""
+        """Return `input_schema`. Some loops call this method."""
         return self.input_schema
 
     @property
     def annotations(self) -> dict[str, bool]:
-        """The hints of the Model Context Protocol about this tool."""
+        """Annotations of the tool as in the Model Context Protocol."""
         return {"readOnlyHint": True} if self.options.read_only else {}
 
-    def needs_approval(self, given: Any) -> bool | None:
-        """Return whether a person has to allow a call with this input; None if the function does not declare it.
+    def needs_approval(self, arguments: object) -> bool | None:
+        """Return whether a person has to approve a call, or None if the options don't say.
 
-        A function that decides about it and fails is a yes.
+        If the application's function for this fails, approval is needed.
         """
-        if not callable(self.options.approve):
-            return (
-                False
-                if self.options.approve is None and self.options.read_only
-                else self.options.approve
-            )
+        approve = self.options.approve
+        if approve is None and self.options.read_only:
+            return False
+        if not callable(approve):
+            return approve
         try:
-            taken = inspect.signature(self.options.approve).parameters
-            defaults = {key: default for key, default in self._defaults.items() if key in taken}
-            return bool(self.options.approve(**defaults | self._format.read_value(given)))
-        except Exception:  # noqa: BLE001 — the application's own function; what cannot be decided is asked
+            accepted = inspect.signature(approve).parameters
+            defaults = {key: default for key, default in self._defaults.items() if key in accepted}
+            return bool(approve(**defaults | self._format.read_value(arguments)))
+        except Exception:  # noqa: BLE001 — the application's function; fails closed
             return True
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
-        """Call the function with what the model sent; a result for the model in every case but its own exceptions."""
+    # The contract names the parameter.
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+        """Call the function with the model's arguments.
+
+        Invalid arguments and a timeout become a result for the model. The function's own exceptions
+        are raised.
+        """
         try:
             values = self._format.read_value(input)
         except ResultError as error:
             problems = "; ".join(f"{path}: {problem}" for path, problem in error.problems)
-            return _refused(f"invalid input for {self.name}: {problems}", "InvalidInput")
-        for key, what in self._injected.items():
-            values[key] = self._inject(what)
-        value: Any = None
-        with anyio.move_on_after(self.options.timeout) as scope:
+            return _error_result(f"invalid input for {self.name}: {problems}", "InvalidInput")
+        for key, name in self._injected.items():
+            values[key] = self._inject(name)
+        value: object = None
+        timeout = self.options.timeout
+        with anyio.move_on_after(timeout) as scope:
             value = await self._call(values)
         if scope.cancelled_caught:
-            return _refused(
-                f"{self.name} took longer than {self.options.timeout:g} s and was stopped",
-                "Timeout",
-            )
+            message = f"{self.name} took longer than {timeout:g} s and was stopped"
+            return _error_result(message, "Timeout")
         return _result_of(self.name, value)
 
-    def _inject(self, what: str) -> Any:
-        if what == "call":
+    def _inject(self, name: str) -> object:
+        if name == "call":
             return current_call()
         if self._coordinator is None:
             raise RuntimeError(f"tool {self.name!r} needs a session: mount it in one")
-        return self._coordinator if what == "coordinator" else self._coordinator.session
+        return self._coordinator if name == "coordinator" else self._coordinator.session
 
     async def _call(self, values: dict[str, Any]) -> Any:
         before = [values.pop(key, default) for key, default in self._positional.items()]
@@ -409,26 +419,27 @@ _Mount = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
 
 
 def mount_tool(function: Callable[..., Any]) -> _Mount:
-    """The mount function of a function that is a tool."""
+    """Return the mount function for a function that is a tool."""
 
     async def mount(coordinator: Coordinator, config: dict[str, Any]) -> FunctionTool:
-        made = FunctionTool(function, coordinator)
-        if made.options.approve:
-            _ask_before(coordinator, made)
-        return made
+        function_tool = FunctionTool(function, coordinator)
+        if function_tool.options.approve:
+            _register_approval(coordinator, function_tool)
+        return function_tool
 
     return mount
 
 
 def mount_hook(function: Callable[..., Any]) -> _Mount:
-    """The mount function of a function that `on` has marked."""
+    """Return the mount function for a function that `on` has marked."""
     options = _hook_options(function)
+    signature = f"the function {_name_of(function)}{inspect.signature(function)}"
     if options is None:
-        raise TypeError(f"{_shown(function)} without @on; name its events, as in @on('tool:pre')")
+        raise TypeError(f"{signature} without @on; name its events, as in @on('tool:pre')")
     if not can_call(function, "", {}):
-        raise TypeError(f"{_shown(function)}; a hook takes (event, data)")
+        raise TypeError(f"{signature}; a hook takes (event, data)")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{_shown(function)}, which yields; a hook returns a HookResult or None")
+        raise TypeError(f"{signature}, which yields; a hook returns a HookResult or None")
 
     async def mount(coordinator: Coordinator, config: dict[str, Any]) -> Callable[[], None]:
         more: dict[str, Any] = {} if options.fields is None else {"fields": options.fields}
@@ -450,15 +461,16 @@ def mount_hook(function: Callable[..., Any]) -> _Mount:
 
 
 def mount_functions(module: ModuleType) -> _Mount | None:
-    """The mount function of a file whose functions are marked by `tool` and `on`; None if it has none.
+    """Return the mount function for a file with functions that `tool` and `on` have marked.
+
+    It is None if the file has no such functions.
 
     Raises:
-        TypeError: One cannot be a tool; the message says what to change.
+        TypeError: A function cannot be a tool.
     """
-    found = vars(module).values()
     own = [
         value
-        for value in found
+        for value in vars(module).values()
         if getattr(_inside_partials(value), "__module__", None) == module.__name__
     ]
     tools = [value for value in own if isinstance(getattr(value, _MARK, None), ToolOptions)]
@@ -473,35 +485,37 @@ def mount_functions(module: ModuleType) -> _Mount | None:
         for function in hooks:
             undo.callback(await mount_hook(function)(coordinator, config))
         for function in tools:
-            made = await mount_tool(function)(coordinator, config)
-            await coordinator.mount("tools", made, name=made.name)
+            function_tool = await mount_tool(function)(coordinator, config)
+            await coordinator.mount("tools", function_tool, name=function_tool.name)
         return undo.close
 
     return mount
 
 
-def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
+def _register_approval(coordinator: Coordinator, function_tool: FunctionTool) -> None:
     async def ask(event: str, data: dict[str, Any]) -> HookResult:
-        name, given = str(data.get("tool_name")), data.get("tool_input")
+        name, arguments = str(data.get("tool_name")), data.get("tool_input")
         mounted: Any = (coordinator.get("tools") or {}).get(name)
-        while hasattr(mounted, "__wrapped__"):  # by a budget
+        # A budget wraps the tool in a meter.
+        while hasattr(mounted, "__wrapped__"):
             mounted = mounted.__wrapped__
-        if (mounted is not asked and name != asked.name) or not asked.needs_approval(given):
+        if mounted is not function_tool and name != function_tool.name:
+            return HookResult()
+        if not function_tool.needs_approval(arguments):
             return HookResult()
         lets_pass = coordinator.get_capability("approval.lets_pass")
-        if lets_pass is not None and not lets_pass(
-            name, given
-        ):  # hooks-approval asks or denies: one question is enough
+        # If hooks-approval does not let the call pass, it asks or denies itself.
+        if lets_pass is not None and not lets_pass(name, arguments):
             return HookResult()
-        # ASCII only, so that no invisible or bidirectional character of a model's text reaches the person who decides.
-        shown = json.dumps(given, ensure_ascii=True, sort_keys=True, default=repr)
-        prompt = f"Allow {asked.name} with {shown}?"
+        # ASCII only, because text of a model may have invisible or bidirectional characters.
+        shown = json.dumps(arguments, ensure_ascii=True, sort_keys=True, default=repr)
+        prompt = f"Allow {function_tool.name} with {shown}?"
         owner = coordinator.owner_of("tools", name)
         note_question(
             ApprovalQuestion(
                 text=prompt,
                 tool=name,
-                arguments=given if isinstance(given, Mapping) else {"input": given},
+                arguments=arguments if isinstance(arguments, Mapping) else {"input": arguments},
                 module=None if owner is None else owner.partition("#")[0],
                 reason="the tool itself asks for it",
             )
@@ -509,7 +523,7 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
         return HookResult(action="ask_user", approval_prompt=prompt)
 
     unregister = coordinator.hooks.register(
-        "tool:pre", ask, name=f"approve-{asked.name}", on_failure="deny"
+        "tool:pre", ask, name=f"approve-{function_tool.name}", on_failure="deny"
     )
     coordinator.register_cleanup(unregister)
 
@@ -517,38 +531,31 @@ def _ask_before(coordinator: Coordinator, asked: FunctionTool) -> None:
 # ── reading functions ────────────────────────────────────────────────────────────────────────────
 
 
-def _shown(function: Any) -> str:
-    return f"the function {_name_of(function)}{inspect.signature(function)}"
+def _check_function(function: object) -> None:
+    if isinstance(function, type):
+        raise TypeError(f"expected a function, got the class {function.__name__}")
+    if not callable(function):
+        raise TypeError(f"expected a function, got {type(function).__name__}")
 
 
-def _check_function(function: Any) -> None:
-    if isinstance(function, type) or not callable(function):
-        found = (
-            f"the class {function.__name__}"
-            if isinstance(function, type)
-            else type(function).__name__
-        )
-        raise TypeError(f"expected a function, got {found}")
-
-
-def _is_async(function: Any) -> bool:
+def _is_async(function: object) -> bool:
     # An object may have an asynchronous `__call__`.
     method = getattr(_inside_partials(function), "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
 
-def _inside_partials(function: Any) -> Any:
+def _inside_partials(function: object) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
 
 
-def _name_of(function: Any) -> str:
+def _name_of(function: object) -> str:
     function = _inside_partials(function)
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
-def _hints_of(name: str, function: Any) -> dict[str, Any]:
+def _hints_of(name: str, function: object) -> dict[str, Any]:
     function = _inside_partials(function)
     if not inspect.isroutine(function):
         function = type(function).__call__
@@ -556,12 +563,13 @@ def _hints_of(name: str, function: Any) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise TypeError(
-            f"tool {name!r}: its type hints cannot be read: {error}; names in them must be importable from its module"
+            f"tool {name!r}: its type hints cannot be read: {error}; "
+            "names in them must be importable from its module"
         ) from error
 
 
 def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
-    """The parameters by name, without those that a partial has given."""
+    """Return the parameters by name, without those that a partial has filled."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:
@@ -572,7 +580,8 @@ def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
             raise TypeError(
-                f"tool {name!r} takes {stars}{parameter.name}; a model sends arguments by name, so write them out"
+                f"tool {name!r} takes {stars}{parameter.name}; "
+                "a model sends arguments by name, so write them out"
             )
     parameters = dict(signature.parameters)
     while isinstance(function, functools.partial):
@@ -584,28 +593,33 @@ def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
 
 def _injected_for(kind: Any) -> str | None:
     members = [member for member in typing.get_args(kind) if member is not type(None)] or [kind]
+    if len(members) != 1:
+        return None
     try:
-        found = _INJECTED.get(members[0]) if len(members) == 1 else None
+        name = _INJECTED.get(members[0])
     except TypeError:  # not hashable
         return None
-    if found is None and isinstance(members[0], type) and len(members) == 1:
-        # The kernel's own classes fulfil these protocols and are what applications import.
-        names = {
+    if name is None and isinstance(members[0], type):
+        # Applications import the kernel's classes, which implement these protocols.
+        kernel_classes = {
             base.__name__
             for base in members[0].__mro__
             if base.__module__.startswith("amplifier.kernel.")
         }
-        ours = {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}
-        return next((ours[name] for name in ours if name in names), None)
-    return found
+        for cls, name_of_class in _KERNEL_CLASSES.items():
+            if cls in kernel_classes:
+                return name_of_class
+    return name
 
 
-def _documentation(function: Any) -> tuple[str, dict[str, str]]:
-    """What a docstring in Google, NumPy or Sphinx form states: the text, and the description of each argument."""
+def _documentation(function: object) -> tuple[str, dict[str, str]]:
+    """Return the text of a docstring and the descriptions of the arguments.
+
+    The docstring may be in Google, NumPy or Sphinx style.
+    """
     function = _inside_partials(function)
-    text = (
-        inspect.getdoc(function if inspect.isroutine(function) else type(function).__call__) or ""
-    )
+    documented = function if inspect.isroutine(function) else type(function).__call__
+    text = inspect.getdoc(documented) or ""
     if not text:
         return "", {}
     try:
@@ -614,24 +628,25 @@ def _documentation(function: Any) -> tuple[str, dict[str, str]]:
         raise MissingExtraError(
             "a function as a tool", extra="providers", missing="docstring-parser"
         ) from error
-    found = parse(text)
-    parts = [part for part in (found.short_description, found.long_description) if part]
+    docstring = parse(text)
+    parts = [part for part in (docstring.short_description, docstring.long_description) if part]
     return "\n\n".join(parts), {
-        item.arg_name: " ".join((item.description or "").split()) for item in found.params
+        item.arg_name: " ".join((item.description or "").split()) for item in docstring.params
     }
 
 
-def _result_of(name: str, value: Any) -> ToolResult:
+def _result_of(name: str, value: object) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
     try:
         output = to_json(value)
-        canonical_dumps(output)  # refuses NaN and lone surrogates
+        # This refuses NaN and lone surrogates.
+        canonical_dumps(output)
         return ToolResult(success=True, output=output)
     except (TypeError, ValueError, RecursionError) as error:
         reason = f"{name} returned a {type(value).__name__} that has no JSON form: {error}"
-        return _refused(reason, "InvalidResult")
+        return _error_result(reason, "InvalidResult")
 
 
-def _refused(message: str, kind: str) -> ToolResult:
+def _error_result(message: str, kind: str) -> ToolResult:
     return ToolResult(success=False, error={"message": message, "type": kind})

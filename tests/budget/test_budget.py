@@ -437,7 +437,7 @@ async def test_loop_that_calls_models_past_the_budget_is_reported(event):
         return "done"
 
     async with small_agent(body, session={"budget": {"tokens": 5_000}}) as session:
-        with pytest.raises(BudgetError, match="cannot be enforced by orchestrator Loop"):
+        with pytest.raises(BudgetError, match="cannot be enforced: orchestrator Loop"):
             await session.execute("hello")
 
 

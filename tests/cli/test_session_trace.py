@@ -162,7 +162,7 @@ def test_a_session_without_a_log_says_how_to_get_one(store, cli, tmp_path):
     keep(store, "one")
     text = cli("session", "trace", "one", "--text").out
     assert (
-        'note: this session has no event log; a plan has one written with {"module": "hooks-logging"}'
+        'note: this session has no event log; {"module": "hooks-logging"} in the hooks of a plan'
         in text
     )
     assert rows_of(page_of("one", tmp_path)) == []

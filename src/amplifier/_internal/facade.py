@@ -1,30 +1,27 @@
-"""What ``import amplifier`` does: it has the version, and makes its names available, each of which is imported when it is first used.
-
-The names, and for type checkers where they come from, are in ``amplifier/__init__.py``.
-"""
+"""The lazy façade of ``amplifier``: every name is imported on first use."""
 
 from __future__ import annotations
 
 import sys
 from importlib import import_module
 
+# The same as in the metadata of the package, which take too long to read for the command line.
 __version__ = "0.1.0"
-"""The same as in the metadata of the package, reading which takes longer than the command line does."""
 
 _FACADE = "amplifier"
 
+# The packages of the names, the lowest layer first, so that a search imports little in vain.
 _SOURCES = ("errors", "models", "contracts", "loading", "kernel", "functions", "agents")
-"""Where the names come from, the lowest layer first, so that a search imports little in vain."""
 
+# Attributes that need no import statement of their own.
 _SUBMODULES = frozenset({*_SOURCES, "compat", "events", "plan"})
-"""Attributes after ``import amplifier``, without an import of their own."""
 
 
 def import_name(name: str) -> object:
-    """The ``__getattr__`` of the façade (PEP 562): import a name, and keep it there.
+    """Import a name and store it in the façade, as its ``__getattr__`` (PEP 562).
 
     Raises:
-        AttributeError: There is no such name.
+        AttributeError: The name does not exist.
     """
     facade = sys.modules[_FACADE]
     if name in _SUBMODULES:
@@ -40,6 +37,6 @@ def import_name(name: str) -> object:
 
 
 def names() -> list[str]:
-    """The ``__dir__`` of the façade: all names, those not yet imported included."""
+    """Return all names of the façade, imported or not, as its ``__dir__``."""
     facade = sys.modules[_FACADE]
     return sorted({*vars(facade), *facade.__all__, *_SUBMODULES} - {"TYPE_CHECKING"})

@@ -1,4 +1,4 @@
-"""Messages of one line each over file descriptors: split in linear time, written without blocking the event loop."""
+"""Messages of one line each over file descriptors, without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _CHUNK = 1 << 18
 
 
 class LineTooLong(Exception):
-    """A line is longer than allowed; the stream cannot be used any more."""
+    """A line is too long. The stream cannot be used any more."""
 
 
 class LineSplitter:
-    """Splits a stream into lines; the pieces of a line are joined once, at its end.
+    """Splits a stream into lines in linear time.
 
     Args:
-        max_bytes: Of one line.
+        max_bytes: Maximum number of bytes of a line.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -28,12 +28,13 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Take the next bytes and return the lines that end in them.
+        """Add the next bytes, and return the lines that end in them.
 
         Raises:
             LineTooLong: A line is too long.
         """
-        first, *others = chunk.split(b"\n") if b"\n" in chunk else (chunk,)  # splitting copies
+        # Splitting would copy a chunk without line breaks.
+        first, *others = chunk.split(b"\n") if b"\n" in chunk else (chunk,)
         self._pieces.append(first)
         self._size += len(first)
         if self._size > self._max_bytes:
@@ -47,11 +48,12 @@ class LineSplitter:
 
 
 async def read_chunk(descriptor: int) -> bytes:
-    """The next bytes; empty at the end."""
+    """Return the next bytes, empty at the end."""
     while True:
         try:
             await anyio.wait_readable(descriptor)
-        except PermissionError:  # a regular file, which is always readable
+        # A regular file cannot be waited for, and is always readable.
+        except PermissionError:
             await anyio.lowlevel.checkpoint()
         try:
             return os.read(descriptor, _CHUNK)
@@ -60,28 +62,29 @@ async def read_chunk(descriptor: int) -> bytes:
 
 
 async def write_all(descriptor: int, data: bytes, *, chunk: int = _CHUNK) -> None:
-    """Write everything.
+    """Write all data.
 
     Args:
-        descriptor: Where to.
-        data: What.
-        chunk: Bytes of one write; a blocking pipe takes 4096 without blocking once it is writable.
+        descriptor: The file descriptor.
+        data: The data.
+        chunk: Maximum size of one write. A writable pipe in blocking mode accepts 4096 bytes
+            without blocking.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The data cannot be written.
     """
     for part in _parts(data, chunk):
-        left = part
-        while left:
+        rest = part
+        while rest:
             try:
                 await anyio.wait_writable(descriptor)
             except PermissionError:  # a regular file
                 await anyio.lowlevel.checkpoint()
             try:
-                written = os.write(descriptor, left)
+                written = os.write(descriptor, rest)
             except BlockingIOError:
                 continue
-            left = left[written:]
+            rest = rest[written:]
 
 
 def _parts(data: bytes, size: int) -> Iterator[memoryview]:

@@ -1,4 +1,4 @@
-"""The processes of this machine: which there are, which are below another, and signals to exactly one of them."""
+"""The processes of this machine, their descendants, and signals to exactly one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HAS_PROC = Path("/proc/self/stat").is_file()
 
 @attrs.frozen
 class Process:
-    """A process at the time it was looked at; id and start time together belong to no other."""
+    """A process at one time. Its id and start time together are unique."""
 
     pid: int
     started: int
@@ -25,7 +25,7 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still do anything; a zombie cannot."""
+        """Whether the process is not a zombie."""
         return self.state not in ("Z", "X", "x")
 
 
@@ -47,7 +47,7 @@ def read_proc(path: str, size: int = 1024) -> bytes:
 
 
 def look_at(pid: int) -> Process | None:
-    """A process as ``/proc`` describes it, if it is there; without ``/proc`` it is known by its id only."""
+    """Return a process if it exists. Without ``/proc``, only its id is known."""
     if not HAS_PROC:
         try:
             os.kill(pid, 0)
@@ -57,19 +57,19 @@ def look_at(pid: int) -> Process | None:
     text = read_proc(f"/proc/{pid}/stat")
     if not text:
         return None
-    # The program's name is in brackets and may hold spaces and brackets itself.
+    # The name of the program is in brackets, and may contain spaces and brackets.
     fields = text[text.rindex(b")") + 2 :].split()
     return Process(pid, int(fields[19]), int(fields[1]), int(fields[2]), fields[0].decode())
 
 
 def is_running(process: Process) -> bool:
-    """Whether exactly this process is still there and alive."""
-    seen = look_at(process.pid)
-    return seen is not None and seen == process and seen.is_alive
+    """Return whether exactly this process still exists and is alive."""
+    current = look_at(process.pid)
+    return current is not None and current == process and current.is_alive
 
 
 def all_processes() -> Iterator[Process]:
-    """Every process that ``/proc`` shows."""
+    """Yield every process that ``/proc`` shows."""
     with os.scandir("/proc") as entries:
         for entry in entries:
             if entry.name.isdigit() and (process := look_at(int(entry.name))):
@@ -77,39 +77,37 @@ def all_processes() -> Iterator[Process]:
 
 
 def descendants(pid: int) -> list[Process]:
-    """The processes below one, zombies included; none without ``/proc``."""
+    """Return all descendants of a process, including zombies. Without ``/proc`` there are none."""
     by_parent: dict[int, list[Process]] = {}
     for process in all_processes() if HAS_PROC else ():
         by_parent.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    below: list[Process] = []
     pending = [pid]
     while pending:
         children = by_parent.pop(pending.pop(), [])
-        found += children
+        below += children
         pending += [child.pid for child in children]
-    return found
+    return below
 
 
 def send_to_group(group: int, number: int) -> bool:
-    """Signal a group; whether it has members."""
+    """Signal a process group, and return whether it has members."""
+    # On macOS, PermissionError means that only zombies or processes of another user are left.
     try:
         os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # on macOS: only zombies are left, or only processes of another user
+    except (ProcessLookupError, PermissionError):
         return False
     return True
 
 
 def send_signal(process: Process, number: signal.Signals) -> None:
     """Signal exactly this process, never one that got its id later."""
-    with contextlib.suppress(OSError):  # gone, or another user's
+    # The process may have ended, or belong to another user.
+    with contextlib.suppress(OSError):
         try:
             descriptor = os.pidfd_open(process.pid)
-        except (
-            AttributeError,
-            OSError,
-        ):  # no such call in this Python or this kernel, or gone; then it takes two steps
+        # This Python or this kernel may not have the call. Then two steps have to do.
+        except (AttributeError, OSError):
             if look_at(process.pid) == process:
                 os.kill(process.pid, number)
             return

@@ -1,8 +1,9 @@
-"""Programs that the agent itself starts: where they are looked for, and how a second Python is started.
+"""Trusted lookup of the programs that an agent starts, and of a second Python.
 
-What an agent executes outside of a sandbox must not come from a folder that its own commands can change, nor from the repository
-it happens to work in. Therefore a program is looked up in a search path without relative, empty and working-directory entries,
-and a second Python gets neither the current folder nor a script's folder on its import path.
+A program that runs outside a sandbox must not come from a folder that commands of the agent can
+change, nor from the repository that it works in. So the search path has no relative and empty
+entries, and none inside the working directory. A second Python has neither the current folder nor a
+script's folder on its import path.
 """
 
 from __future__ import annotations
@@ -14,33 +15,33 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGE = str(Path(__file__).parents[1])
-"""The folder that this package is imported from."""
+"""The folder of this package."""
 
 
 def find_program(
     name: str, *, path: str | None = None, avoid: Iterable[str | Path] = ()
 ) -> str | None:
-    """The absolute path of a program on the search path; None if there is none that can be trusted.
+    """Return the absolute path of a program, or None if there is none that can be trusted.
 
     Args:
-        name: Its name, without a folder.
-        path: The search path; that of this process if absent.
-        avoid: Folders it must not come from, in addition to the current one and the repository around it.
+        name: Name of the program, without a folder.
+        path: The search path. The default is that of this process.
+        avoid: Folders that are not trusted, besides the current one and the repository around it.
     """
     return shutil.which(name, path=safe_search_path(path, avoid=avoid))
 
 
 def safe_search_path(path: str | None = None, *, avoid: Iterable[str | Path] = ()) -> str:
-    """A search path of the folders that can be trusted."""
-    return (
-        os.pathsep.join(search_folders(path, avoid=avoid)) or os.devnull
-    )  # an empty one means the current folder
+    """Return a search path of the folders that can be trusted."""
+    # An empty search path would mean the current folder.
+    return os.pathsep.join(search_folders(path, avoid=avoid)) or os.devnull
 
 
 def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ()) -> list[str]:
-    """The entries of a search path without relative and empty ones, and without those that lie in the working directory.
+    """Return the entries of a search path that can be trusted.
 
-    The environment of the running Python stays, also in the working directory: this process is executed from there.
+    Relative and empty entries and those inside the working directory are left out. The environment
+    of the running Python is trusted, because this process is executed from there.
     """
     if path is None:
         path = os.environ.get("PATH", os.defpath)
@@ -49,20 +50,20 @@ def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ())
     for entry in path.split(os.pathsep):
         if os.path.isabs(entry):  # noqa: PTH117 - text in, text out
             real = os.path.realpath(entry)
-            places = (
-                real,
-                os.path.normpath(entry),
-            )  # a link in the working directory can be replaced
-            if is_below(real, os.path.realpath(sys.prefix)) or not any(
-                is_below(place, each) for place in places for each in untrusted
-            ):
+            # The entry itself is checked, too: a link in an untrusted folder can be replaced.
+            paths = (real, os.path.normpath(entry))
+            is_own = is_below(real, os.path.realpath(sys.prefix))
+            if is_own or not any(is_below(p, folder) for p in paths for folder in untrusted):
                 kept.append(entry)
     return kept
 
 
 def open_in_browser(address: str) -> bool:
-    """Show a page in the user's browser, which is started from trusted folders only; returns whether one could be started."""
-    import webbrowser  # noqa: PLC0415 — few commands open one
+    """Open a page in the user's browser, and return whether one could be started.
+
+    The browser is looked up in trusted folders only.
+    """
+    import webbrowser  # noqa: PLC0415 — rarely needed
 
     before = os.environ.get("PATH")
     os.environ["PATH"] = safe_search_path()
@@ -76,10 +77,10 @@ def open_in_browser(address: str) -> bool:
 
 
 def _surroundings() -> Iterator[str]:
-    """The current folder, and the repository that it is a part of."""
+    """Yield the current folder and the repositories around it."""
     try:
         folder = Path.cwd()
-    except OSError:  # it was deleted
+    except OSError:  # the folder was deleted
         return
     if folder != Path(folder.anchor):
         yield str(folder)
@@ -89,24 +90,25 @@ def _surroundings() -> Iterator[str]:
 
 
 def python_command(*arguments: str) -> list[str]:
-    """The command line of a Python with the packages of this one, and with nothing from the current folder."""
+    """Return the command line of a Python with this one's packages, without the current folder."""
     return [sys.executable, "-P", *arguments]
 
 
 def isolated_python() -> str:
-    """The Python below any virtual environment, for programs that use the standard library only; empty if unknown."""
-    return (
-        os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-        if sys.executable
-        else ""
-    )
+    """Return the path of the Python below the virtual environment, or an empty text.
+
+    It suits programs that use the standard library only.
+    """
+    if not sys.executable:
+        return ""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def isolated_python_command(*arguments: str) -> list[str]:
-    """The command line of a Python without packages, environment variables and start-up files."""
+    """Return the command line of a Python without packages, environment and start-up files."""
     return [isolated_python(), "-I", "-S", *arguments]
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder or something in it; both are absolute, and compared as text."""
+    """Return whether an absolute path is an absolute folder or inside it, compared as text."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")

@@ -1,8 +1,7 @@
-"""Reads foreign input into attrs classes whose fields declare what they accept; every problem is reported with its path.
+"""Reading of foreign input into attrs classes, with a path for every problem.
 
-Mount plans and the options of modules are read with it. A `Kind` says which values are accepted, what they become and what they are
-in JSON Schema; `option` declares a field of a class with its kind; `read_record` reads a mapping into the fields of such a class,
-and `schemas_of` describes them. The reader, the messages and the schema come from one declaration.
+A class declares its fields with `option` and a `Kind`. The reader, the messages and the JSON Schema
+are derived from these declarations. Mount plans and options of modules are read with it.
 
 Example::
 
@@ -35,13 +34,14 @@ _C = TypeVar("_C", bound=attrs.AttrsInstance)
 
 
 def show(value: object) -> str:
-    """A short ``repr`` for messages; containers, which may hold secrets, and objects are named by their class only."""
+    """Return a short ``repr`` for messages.
+
+    Containers, which may have secrets, and other objects are named by their class only.
+    """
     kind = type(value)
-    if (
-        value is None
-        or kind in (bool, float)
-        or (kind is int and isinstance(value, int) and abs(value) < 10**18)
-    ):
+    if value is None or kind in (bool, float):
+        return repr(value)
+    if kind is int and isinstance(value, int) and abs(value) < 10**18:
         return repr(value)
     if kind is str:
         text = ascii(value)
@@ -63,17 +63,21 @@ def check_timeout(seconds: object) -> float | None:
     # An int can be larger than any float.
     if not 0 < seconds <= sys.float_info.max:
         raise ValueError(
-            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; None means no limit"
+            f"a timeout must be a positive, finite number of seconds, got {seconds!r:.40}; "
+            "None means no limit"
         )
     return float(seconds)
 
 
 def can_call(function: Any, *arguments: Any, **keywords: Any) -> bool:
-    """Whether a function takes these arguments, as far as its signature tells."""
+    """Return whether a function accepts arguments. One without a signature is assumed to."""
     try:
         inspect.signature(function).bind(*arguments, **keywords)
-    except (TypeError, ValueError) as error:
-        return isinstance(error, ValueError)  # Python knows no signature of it
+    except TypeError:
+        return False
+    # The function has no signature that Python can read.
+    except ValueError:
+        return True
     return True
 
 
@@ -83,16 +87,16 @@ def _unchanged(value: Any) -> Any:
 
 @attrs.frozen
 class Kind:
-    """Which values are accepted.
+    """A set of accepted values, with their conversion and JSON Schema.
 
     Attributes:
-        expected: Completes the message ``expected …, got …``.
-        accepts: Whether a value is of this kind.
-        convert: Makes the value of the field from an accepted value. It may raise a `PlanError` whose paths are
-            relative to the value (``$[0].name``).
-        is_secret: Messages and ``repr`` do not show the value.
-        schema: The values of this kind in JSON Schema, as far as it can express them.
-        words: Those that are accepted, if the kind is some words: a message names the one that was probably meant.
+        expected: Description for the message ``expected …, got …``.
+        accepts: Function that returns whether a value is accepted.
+        convert: Function from an accepted value to the value of the field. It may raise a
+            `PlanError` with paths relative to the value (``$[0].name``).
+        is_secret: Whether messages and ``repr`` hide the value.
+        schema: JSON Schema of the values, as far as it can express them.
+        words: The accepted words, for suggestions in messages. Empty for other values.
     """
 
     expected: str
@@ -106,13 +110,12 @@ class Kind:
         """Check and convert a value.
 
         Raises:
-            PlanError: The value is not of this kind; paths are relative to the value.
+            PlanError: The value is not of this kind. Paths are relative to the value.
         """
         if not self.accepts(value):
-            found = type(value).__name__ if self.is_secret else show(value)
-            raise PlanError(
-                [("$", f"expected {self.expected}, got {found}{suggestion(value, self.words)}")]
-            )
+            shown = type(value).__name__ if self.is_secret else show(value)
+            problem = f"expected {self.expected}, got {shown}{suggestion(value, self.words)}"
+            raise PlanError([("$", problem)])
         return value if self.convert is _unchanged else self.convert(value)
 
 
@@ -122,11 +125,11 @@ class Key:
 
     Attributes:
         key: The key itself.
-        name: The field that holds the value.
-        kind: Which values are accepted.
-        doc: What it means, for the schema.
+        name: Name of the field for the value.
+        kind: The accepted values.
+        doc: Description for the schema.
         aliases: Other keys with the same meaning.
-        restricts: Whether a misspelling of the key is a problem, where unknown keys are allowed.
+        restricts: Whether a misspelling of the key is a problem where unknown keys are allowed.
     """
 
     key: str
@@ -149,12 +152,13 @@ def option(
     """Declare a field of an attrs class that is read from a mapping.
 
     Args:
-        kind: Which values are accepted.
+        kind: The accepted values.
         default: The value without the key, or an `attrs.Factory`.
-        doc: What it means, for the schema.
+        doc: Description for the schema.
         key: The key, if it is not the name of the field.
         aliases: Other keys with the same meaning.
-        restricts: A misspelling of the key is a problem, because ignoring it would lift a restriction.
+        restricts: Whether a misspelling of the key is a problem where unknown keys are allowed,
+            because ignoring it would lift a restriction.
     """
     metadata = {_KEY: (kind, key, doc, aliases, restricts)}
     return attrs.field(default=default, metadata=metadata, repr=not kind.is_secret)
@@ -162,22 +166,20 @@ def option(
 
 @cache
 def keys_of(cls: type[attrs.AttrsInstance]) -> dict[str, Key]:
-    """The keys of a class, aliases included."""
-    found: dict[str, Key] = {}
+    """Return the keys of a class by name, including aliases."""
+    keys: dict[str, Key] = {}
     for field in attrs.fields(cls):
         if _KEY in field.metadata:
-            kind, key, doc, aliases, restricts = field.metadata[_KEY]
-            main = key or field.name
-            found |= dict.fromkeys(
-                (main, *aliases), Key(main, field.name, kind, doc, aliases, restricts)
-            )
-    return found
+            kind, name, doc, aliases, restricts = field.metadata[_KEY]
+            key = Key(name or field.name, field.name, kind, doc, aliases, restricts)
+            keys |= dict.fromkeys((key.key, *aliases), key)
+    return keys
 
 
 def read_value(
     kind: Kind, value: Any, path: str, problems: list[Problem], default: Any = None
 ) -> Any:
-    """A value in its final form; the default if it is not of this kind, which is added to the problems."""
+    """Return the converted value. If it is not accepted, add the problem and return the default."""
     try:
         return kind.read(value)
     except PlanError as error:
@@ -191,24 +193,24 @@ def _below(path: str, error: PlanError) -> list[Problem]:
 
 def read_record(
     keys: Mapping[str, Key],
-    given: Mapping[Any, Any],
+    record: Mapping[Any, Any],
     path: str,
     problems: list[Problem],
     unknown: Callable[[Any, str], None] | None = None,
     noun: str = "key",
 ) -> dict[str, Any]:
-    """The good values of a mapping, by the names of their fields.
+    """Return the accepted values of a mapping, by the names of their fields.
 
     Args:
-        keys: Those that are read; see `keys_of`.
-        given: The mapping.
-        path: Where it is.
-        problems: Gets every problem.
-        unknown: Called with a key that is not known and its path; without one, it is a problem.
-        noun: What keys are called in messages.
+        keys: The known keys, as from `keys_of`.
+        record: The mapping.
+        path: Path of the mapping.
+        problems: List to which problems are added.
+        unknown: Function of an unknown key and its path. Without it, an unknown key is a problem.
+        noun: Noun for keys in messages.
     """
     values, written = dict[str, Any](), dict[str, str]()
-    for name, value in given.items():
+    for name, value in record.items():
         key = keys.get(name)
         if key is not None and key.key not in written:
             written[key.key] = name
@@ -229,26 +231,22 @@ def read_record(
     return values
 
 
-def read_arguments(cls: type[_C], given: Mapping[str, Any], subject: str) -> _C:
-    """The arguments of a call, read into a class; None is as good as no argument.
+def read_arguments(cls: type[_C], arguments: Mapping[str, Any], subject: str) -> _C:
+    """Read the arguments of a call into a class. None means that an argument is missing.
 
     Raises:
-        PlanError: Some cannot be used; each is named.
+        PlanError: Arguments cannot be used. The error lists all of them.
     """
+    present = {name: value for name, value in arguments.items() if value is not None}
     try:
-        return cls(
-            **_read_members(
-                cls, {name: value for name, value in given.items() if value is not None}, "argument"
-            )
-        )
+        return cls(**_read_members(cls, present, "argument"))
     except PlanError as error:
-        raise PlanError(
-            [(path.removeprefix("$."), text) for path, text in error.problems], subject=subject
-        ) from None
+        problems = [(path.removeprefix("$."), text) for path, text in error.problems]
+        raise PlanError(problems, subject=subject) from None
 
 
 def schemas_of(cls: type[attrs.AttrsInstance]) -> dict[str, dict[str, Any]]:
-    """The JSON Schema of each key that is read into a class, with its default and what it means."""
+    """Return the JSON Schemas of all keys of a class, with defaults and descriptions."""
     defaults = {field.name: field.default for field in attrs.fields(cls)}
     schemas: dict[str, dict[str, Any]] = {}
     for key in keys_of(cls).values():
@@ -276,42 +274,38 @@ def number(
     above: bool = False,
     what: str = "a number",
 ) -> Kind:
-    """A finite number.
+    """Accept a finite number.
 
     Args:
-        least: The smallest one.
-        most: The largest one.
-        above: Whether it has to be larger than `least`.
-        what: What the number means, with its article.
+        least: The minimum, or None.
+        most: The maximum, or None.
+        above: Whether the number has to be larger than `least`.
+        what: Noun for the number in messages, with its article.
     """
-    bounds = (
-        [] if least is None else [f"above {least:.15g}" if above else f"of at least {least:.15g}"]
-    )
-    bounds += [] if most is None else [f"at most {most:.15g}"]
-    limits = {"exclusiveMinimum" if above else "minimum": least, "maximum": most}
+    bounds = []
+    schema: dict[str, Any] = {"type": "number"}
+    if least is not None:
+        bounds.append(f"above {least:.15g}" if above else f"of at least {least:.15g}")
+        schema["exclusiveMinimum" if above else "minimum"] = least
+    if most is not None:
+        bounds.append(f"at most {most:.15g}")
+        schema["maximum"] = most
     low, high = -math.inf if least is None else least, math.inf if most is None else most
-    return Kind(
-        f"{what} {' and '.join(bounds)}".strip(),
-        lambda value: (
-            _is_finite(value) and (value > low if above else value >= low) and value <= high
-        ),
-        schema={
-            "type": "number",
-            **{name: limit for name, limit in limits.items() if limit is not None},
-        },
-    )
+
+    def accepts(value: Any) -> bool:
+        return _is_finite(value) and (value > low if above else value >= low) and value <= high
+
+    return Kind(f"{what} {' and '.join(bounds)}".strip(), accepts, schema=schema)
 
 
-def _is_finite(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max
-    )
+def _is_finite(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def whole_number(least: int | None = None, most: int | None = None) -> Kind:
-    """A whole number in a range."""
+    """Accept a whole number in a range."""
     kind = number(least, most, what="a whole number")
     return attrs.evolve(
         kind,
@@ -325,11 +319,11 @@ delay: Final = attrs.evolve(number(0), expected="a number of seconds")
 
 
 def optional(kind: Kind, *, null: str = "") -> Kind:
-    """What another kind accepts, or null.
+    """Accept the values of another kind, or null.
 
     Args:
         kind: The other kind.
-        null: What null means, such as ``for no limit``.
+        null: Meaning of null for messages, such as ``for no limit``.
     """
     schema = dict(kind.schema)
     if "type" in schema:
@@ -350,7 +344,7 @@ def optional(kind: Kind, *, null: str = "") -> Kind:
 no_limit_or_seconds: Final = optional(seconds, null="for no limit")
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
@@ -360,7 +354,7 @@ secret: Final = attrs.evolve(any_text, is_secret=True)
 
 
 def choice(*words: str) -> Kind:
-    """One of some words."""
+    """Accept one of some words."""
     return Kind(
         f"one of {', '.join(map(repr, words))}",
         lambda value: isinstance(value, str) and value in words,
@@ -370,82 +364,81 @@ def choice(*words: str) -> Kind:
 
 
 def list_of(plural: str, accepts: Callable[[Any], bool], *, least: int = 0) -> Kind:
-    """A list, read as a tuple.
+    """Accept a list, and convert it to a tuple.
 
     Args:
-        plural: What the items are, for messages.
-        accepts: Whether an item is one of them.
-        least: The smallest number of items.
+        plural: Noun for the items in messages.
+        accepts: Function that returns whether an item is accepted.
+        least: Minimum number of items.
     """
-    return Kind(
-        f"a list of {f'at least {least} ' if least else ''}{plural}",
-        lambda value: (
-            isinstance(value, list | tuple) and len(value) >= least and all(map(accepts, value))
-        ),
-        convert=tuple,
-        schema={"type": "array"},
-    )
+
+    def accepts_list(value: object) -> bool:
+        if not isinstance(value, list | tuple) or len(value) < least:
+            return False
+        return all(map(accepts, value))
+
+    expected = f"a list of {f'at least {least} ' if least else ''}{plural}"
+    return Kind(expected, accepts_list, convert=tuple, schema={"type": "array"})
 
 
 def texts(*, least: int = 0) -> Kind:
-    """A list of non-empty texts."""
+    """Accept a list of non-empty texts."""
     return list_of("non-empty texts", _is_text, least=least)
 
 
 def choices(*words: str) -> Kind:
-    """A list of some words."""
-    return list_of(
-        ", ".join(map(repr, words)), lambda item: isinstance(item, str) and item in words
-    )
+    """Accept a list of some words."""
+    plural = ", ".join(map(repr, words))
+    return list_of(plural, lambda item: isinstance(item, str) and item in words)
 
 
 def list_each(plural: str, kind: Kind, *, least: int = 0) -> Kind:
-    """A list whose items are read one by one into a tuple; each problem has the path of its item.
+    """Accept a list whose items are converted separately. Problems have the paths of the items.
 
     Args:
-        plural: What the items are, for messages.
-        kind: Which items are accepted.
-        least: The smallest number of items.
+        plural: Noun for the items in messages.
+        kind: The accepted items.
+        least: Minimum number of items.
     """
 
     def convert(items: Any) -> tuple[Any, ...]:
-        return tuple(_each(kind, ((f"$[{index}]", item) for index, item in enumerate(items))))
+        return tuple(_read_each(kind, ((f"$[{index}]", item) for index, item in enumerate(items))))
 
     return attrs.evolve(list_of(plural, lambda item: True, least=least), convert=convert)
 
 
 def mapping_each(expected: str, kind: Kind) -> Kind:
-    """An object whose values are read one by one; each problem has the path of its value."""
+    """Accept an object whose values are converted separately. Problems have their paths."""
 
     def convert(members: Any) -> dict[str, Any]:
         pairs = ((format_path([name], "$"), value) for name, value in members.items())
-        return dict(zip(members, _each(kind, pairs), strict=True))
+        return dict(zip(members, _read_each(kind, pairs), strict=True))
 
     schema = {"type": "object", "additionalProperties": kind.schema}
     return Kind(expected, _is_mapping, convert, schema=schema)
 
 
-def _each(kind: Kind, items: Iterator[tuple[str, Any]]) -> list[Any]:
+def _read_each(kind: Kind, items: Iterator[tuple[str, Any]]) -> list[Any]:
     problems: list[Problem] = []
-    read = [read_value(kind, item, path, problems) for path, item in items]
+    values = [read_value(kind, item, path, problems) for path, item in items]
     if problems:
         raise PlanError(problems)
-    return read
+    return values
 
 
 def object_with(kinds: Mapping[str, Kind]) -> Kind:
-    """An object with some of these members; an unknown member is a problem."""
+    """Accept an object with some of these members. An unknown member is a problem."""
     cls = attrs.make_class("Members", {name: option(kind, None) for name, kind in kinds.items()})
     return attrs.evolve(record(cls), convert=lambda members: _read_members(cls, members))
 
 
 def record(cls: type[attrs.AttrsInstance], expected: str = "", *, is_open: bool = False) -> Kind:
-    """An object that is read into an attrs class; a missing member that has no default is a problem.
+    """Accept an object, and convert it to an attrs class. Members without defaults are required.
 
     Args:
         cls: The class.
-        expected: As of a `Kind`.
-        is_open: Unknown members are ignored; otherwise one is a problem.
+        expected: Description of the object for messages.
+        is_open: Whether unknown members are ignored. If not, they are problems.
     """
     required = [key.key for key in _required(cls)]
     schema: dict[str, Any] = {
@@ -473,9 +466,8 @@ def _read_members(
     values = read_record(keys_of(cls), members, "$", problems, ignore, noun)
     for key in _required(cls):
         if members.keys().isdisjoint((key.key, *key.aliases)):
-            problems.append(
-                (format_path([key.key], "$"), f"is missing; expected {key.kind.expected}")
-            )
+            problem = f"is missing; expected {key.kind.expected}"
+            problems.append((format_path([key.key], "$"), problem))
     if problems:
         raise PlanError(problems)
     return values
@@ -483,14 +475,11 @@ def _read_members(
 
 def _required(cls: type[attrs.AttrsInstance]) -> list[Key]:
     fields = attrs.fields_dict(cls)
-    return [
-        key
-        for at, key in keys_of(cls).items()
-        if at == key.key and fields[key.name].default is attrs.NOTHING
-    ]
+    keys = [key for name, key in keys_of(cls).items() if name == key.key]
+    return [key for key in keys if fields[key.name].default is attrs.NOTHING]
 
 
-def _is_mapping(value: Any) -> bool:
+def _is_mapping(value: object) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
@@ -502,25 +491,27 @@ def mapping_of_secrets(
     accepts_name: Callable[[str], bool] = bool,
     accepts_text: Callable[[str], bool] = lambda text: True,
 ) -> Kind:
-    """An object of texts that messages do not show."""
-    return Kind(
-        what,
-        lambda value: (
-            _is_mapping(value)
-            and all(
-                accepts_name(name) and isinstance(item, str) and accepts_text(item)
-                for name, item in value.items()
-            )
-        ),
-        convert=dict,
-        is_secret=True,
-    )
+    """Accept an object of texts that messages do not show.
+
+    Args:
+        what: Description of the object for messages.
+        accepts_name: Function that returns whether a name is accepted.
+        accepts_text: Function that returns whether a text is accepted.
+    """
+
+    def accepts(value: Any) -> bool:
+        return _is_mapping(value) and all(
+            accepts_name(name) and isinstance(item, str) and accepts_text(item)
+            for name, item in value.items()
+        )
+
+    return Kind(what, accepts, convert=dict, is_secret=True)
 
 
-def _is_path(value: Any) -> bool:
-    return (
-        isinstance(value, str | os.PathLike) and bool(os.fspath(value)) and "\0" not in str(value)
-    )
+def _is_path(value: object) -> bool:
+    if not isinstance(value, str | os.PathLike):
+        return False
+    return bool(os.fspath(value)) and "\0" not in str(value)
 
 
 def _expanded(value: Any) -> Path:
@@ -538,7 +529,8 @@ existing_file: Final = Kind(
 
 
 def _without_credentials(value: str) -> str:
-    if "@" in value.split("/")[2]:  # the value is not shown: logs would keep the password
+    # The message does not show the value, because logs would keep the password.
+    if "@" in value.split("/")[2]:
         raise PlanError([("$", "expected a URL without a user name and password")])
     return value
 

@@ -1,6 +1,6 @@
-"""Reads files that someone else may have put there: in a repository, a session's folder, a package; replaces files of one's own.
+"""Reading of files that others may have created, and atomic replacement of our own.
 
-What is no regular file is refused instead of waited for: nothing ever comes out of a FIFO that no one writes to, and ``/dev/zero`` has no end.
+Only regular files are read: a FIFO may block forever, and ``/dev/zero`` has no end.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _KINDS = {
 
 
 def irregular_kind(mode: int) -> str | None:
-    """What something is that is no regular file; None for a regular one."""
-    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "no regular file")
+    """Describe something that is not a regular file. Return None for a regular file."""
+    return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def read_file(path: Path, *, most: int | None = None) -> bytes:
     """Read a regular file.
 
     Args:
-        path: Where it is.
-        most: Bytes it may have.
+        path: Path of the file.
+        most: Maximum size in bytes.
 
     Raises:
-        OSError: There is no such file, it is no regular file or too large, or the system refuses.
+        OSError: The file does not exist, is not a regular file, is too large or cannot be read.
     """
     flags = (
         os.O_RDONLY
@@ -43,14 +43,13 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
     )
     descriptor = os.open(path, flags)
     try:
-        about = os.fstat(descriptor)
-        kind = irregular_kind(about.st_mode)
+        status = os.fstat(descriptor)
+        kind = irregular_kind(status.st_mode)
         if kind is not None:
             raise OSError(errno.EINVAL, f"it is {kind}, expected a regular file", str(path))
-        if most is not None and about.st_size > most:
-            raise OSError(
-                errno.EFBIG, f"it has {about.st_size} bytes, expected at most {most}", str(path)
-            )
+        if most is not None and status.st_size > most:
+            problem = f"it has {status.st_size} bytes, expected at most {most}"
+            raise OSError(errno.EFBIG, problem, str(path))
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read()
     finally:
@@ -58,22 +57,26 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
 
 
 def make_folders(folder: Path) -> None:
-    """Make a folder, and every missing one above it, for its owner alone; `Path.mkdir` applies the mode to the last one only.
+    """Create a folder and its missing parents, all of them for their owner alone.
+
+    `Path.mkdir` applies the mode only to the last one.
 
     Raises:
-        OSError: The system refuses.
+        OSError: A folder cannot be created.
     """
-    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
-        missing.mkdir(0o700, exist_ok=True)  # another process may have been faster
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        # Another process may have been faster.
+        missing.mkdir(0o700, exist_ok=True)
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, atomically: readers see the old content or all of the new one.
+    """Write a file atomically, readable for its owner only.
 
     Raises:
-        OSError: The system refuses; the old file is unchanged.
+        OSError: The file cannot be written. The old file is unchanged.
     """
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+    # The temporary file has mode 0600.
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -82,8 +85,7 @@ def replace_file(path: Path, content: bytes) -> None:
         Path(name).replace(path)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
-        if (
-            isinstance(error, OSError) and error.filename is None
-        ):  # of a file that is open, the system names none
+        # Errors of an open file come without a name.
+        if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise

@@ -1,8 +1,7 @@
-"""Which known name an unknown one was probably meant to be, and the question ``did you mean 'x'?``.
+"""Suggestions for unknown names, and the detection of misspelt ones.
 
-`nearest_names`, `nearest` and `suggestion` serve a message that is written in any case, so they are generous. `misspelt` decides
-whether an unknown name is a mistake at all, where unknown names are allowed, so it is strict; `misspelt_key` knows abbreviations, too.
-`warn_caller` reports a mistake at the line that made it, `warn_of_misspelt_event` an event that nothing emits.
+`nearest` and its like improve an error that is raised in any case, so they are generous. `misspelt`
+decides whether an allowed unknown name is a mistake at all, so it is strict.
 """
 
 from __future__ import annotations
@@ -17,105 +16,113 @@ from typing import Final
 from amplifier.errors import MisspellingWarning
 from amplifier.events import CATALOGUE
 
-_LONGEST: Final = 200
-"""Characters from which on a name is not compared: comparing takes time in the square of the length."""
+# Longer names are not compared, because the time of a comparison is quadratic in the length.
+_MAX_LENGTH: Final = 200
 
 
 def nearest_names(
     name: object, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6
 ) -> list[str]:
-    """The known names that resemble a name, the most similar first; case does not count.
+    """Return the known names that resemble a name, the most similar first. Case is ignored.
 
     Args:
-        most: How many at most.
-        cutoff: How similar they must be, from 0 to 1.
+        name: The unknown name.
+        known: The known names.
+        most: Maximum number of results.
+        cutoff: Minimum similarity, from 0 to 1.
     """
-    if not isinstance(name, str) or len(name) > _LONGEST:
+    if not isinstance(name, str) or len(name) > _MAX_LENGTH:
         return []
-    from difflib import get_close_matches  # noqa: PLC0415  # needed after a mistake only, and slow to import
+    # Slow to import, and needed only after a mistake.
+    from difflib import get_close_matches  # noqa: PLC0415
 
-    folded = {each.casefold(): each for each in known}
-    return [folded[each] for each in get_close_matches(name.casefold(), folded, most, cutoff)]
+    folded = {candidate.casefold(): candidate for candidate in known}
+    matches = get_close_matches(name.casefold(), folded, most, cutoff)
+    return [folded[match] for match in matches]
 
 
 def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name that resembles a name most; None if none does."""
+    """Return the known name that is most similar to a name, or None if none resembles it."""
     return next(iter(nearest_names(name, known, most=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(*names: str) -> str:
-    """The question about the names that were probably meant."""
+    """Return the question ``did you mean 'x'?``."""
     return f"did you mean {' or '.join(map(repr, names))}?"
 
 
 def suggestion(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """The end of a message about an unknown name: ``; did you mean 'x'?``, or nothing."""
+    """Return the end of a message about an unknown name: ``; did you mean 'x'?``, or nothing."""
     near = nearest(name, known, cutoff=cutoff)
     return "" if near is None else f"; {did_you_mean(near)}"
 
 
 def misspelt(name: object, known: frozenset[str]) -> str | None:
-    """The known name that an unknown one is a misspelling of; None if it is a name of its own.
+    """Return the known name of which an unknown one is a misspelling, or None.
 
-    A misspelling differs in case or separators only, or by one slip (a letter left out, added, replaced or moved; two slips from ten
-    letters on).
+    A misspelling differs only in case or separators, or by one letter that is left out, added,
+    replaced or moved. From ten letters on, it may be two.
     """
-    return _misspelt(name, known) if type(name) is str and len(name) <= _LONGEST else None
+    return _misspelt(name, known) if type(name) is str and len(name) <= _MAX_LENGTH else None
 
 
-@lru_cache(maxsize=1024)  # registering and building ask for the same few names again and again
+# Cached, because registering and building check the same few names again and again.
+@lru_cache(maxsize=1024)
 def _misspelt(name: str, known: frozenset[str]) -> str | None:
-    given = _plain(name)
-    found = [(slips, each) for each in known if (slips := _slips(given, _plain(each))) is not None]
-    return min(found)[1] if found else None
+    plain = _plain(name)
+    slips = {candidate: _slips(plain, _plain(candidate)) for candidate in known}
+    ranked = [(count, candidate) for candidate, count in slips.items() if count is not None]
+    return min(ranked)[1] if ranked else None
 
 
 def misspelt_key(key: object, known: Iterable[str]) -> str | None:
-    """The known key that an unknown one is a misspelling of, or the larger part, such as ``on_fail`` of ``on_failure``."""
+    """Return the known key of which an unknown one is a misspelling or an abbreviation, or None.
+
+    An abbreviation is more than half of the key, such as ``on_fail`` for ``on_failure``.
+    """
     names = frozenset(known)
     if (meant := misspelt(key, names)) is not None:
         return meant
-    given = _plain(key) if isinstance(key, str) else ""
-    longer = {
-        each
-        for each in names
-        if _plain(each).startswith(given) and 2 * len(given) > len(_plain(each))
-    }
-    return min(longer, default=None) if len(given) >= 4 else None
+    plain = _plain(key) if isinstance(key, str) else ""
+    if len(plain) < 4:
+        return None
+    longer = [name for name in names if _plain(name).startswith(plain)]
+    return min((name for name in longer if 2 * len(plain) > len(_plain(name))), default=None)
 
 
 def _plain(name: str) -> str:
     return name.casefold().replace("_", "").replace("-", "").replace(" ", "")
 
 
-def _slips(given: str, meant: str) -> int | None:
-    """How many letters were left out, added, replaced or moved between one name and the other; None if it is another name."""
-    shorter, longer = sorted((len(given), len(meant)))
+def _slips(name: str, meant: str) -> int | None:
+    """Return the number of letters that differ, or None if the names differ too much."""
+    shorter, longer = sorted((len(name), len(meant)))
     allowed = 0 if shorter < 3 else 1 if shorter < 10 else 2
     if longer - shorter > allowed:
         return None
-    from difflib import SequenceMatcher  # noqa: PLC0415  # the same
+    # Slow to import, and needed only after a mistake.
+    from difflib import SequenceMatcher  # noqa: PLC0415
 
-    matched = sum(
-        block.size
-        for block in SequenceMatcher(None, given, meant, autojunk=False).get_matching_blocks()
-    )
-    return longer - matched if longer - matched <= allowed else None
+    blocks = SequenceMatcher(None, name, meant, autojunk=False).get_matching_blocks()
+    different = longer - sum(block.size for block in blocks)
+    return different if different <= allowed else None
 
 
 def warn_caller(message: str, *inside: str) -> None:
-    """Emit a `MisspellingWarning` at the line that called into this project; none if that line is the project's own.
+    """Emit a `MisspellingWarning` at the line that called into this project.
+
+    A line of the project itself gets no warning.
 
     Args:
-        message: What was found, and what was probably meant.
-        inside: Beginnings of the names of modules whose frames are passed over; generated code is, too.
+        message: Text of the warning.
+        inside: Prefixes of the names of modules whose frames are skipped, like those of generated
+            code.
     """
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and _module_of(frame, inside[0]).startswith(inside):
         frame, level = frame.f_back, level + 1
-    if not _module_of(frame, "").startswith(
-        "amplifier."
-    ):  # a type checker has read what is written there
+    # A type checker reads the project's own code.
+    if not _module_of(frame, "").startswith("amplifier."):
         warnings.warn(message, MisspellingWarning, stacklevel=level)
 
 
@@ -134,12 +141,13 @@ _BY_NAMESPACE: Final = {
 }
 
 
-@lru_cache(maxsize=1024)  # modules register the same names in every session
+# Cached, because modules register the same names in every session.
+@lru_cache(maxsize=1024)
 def meant_event(event: str) -> str | None:
-    """The event of the catalogue that a name outside of it is a misspelling of; a handler for it would never be called.
+    """Return the event of the catalogue of which another name is a misspelling, or None.
 
-    In a namespace of the catalogue the rest may be misspelt. Another namespace may be a module's own: it counts as misspelt only if
-    the rest is exactly an event's and it is not a longer word, such as ``plans`` for ``plan``.
+    Another namespace may belong to a module. It counts as misspelt only if the rest is exactly the
+    name of an event, and if it is not a longer word, such as ``plans`` for ``plan``.
     """
     namespace, _, name = event.partition(":")
     if namespace in _BY_NAMESPACE:
@@ -152,7 +160,11 @@ def meant_event(event: str) -> str | None:
 
 
 def warn_of_misspelt_event(event: str, *inside: str) -> None:
-    """Warn of a handler for an event that is nearly one of the catalogue, at the line that names it; events may have any name."""
+    """Warn of a handler for a misspelt event of the catalogue, at the line that registers it."""
     if event not in CATALOGUE and event != "*" and (meant := meant_event(event)) is not None:
-        nearly = f"a handler is registered for {event!r}, which is no event of the catalogue; {did_you_mean(meant)}"
-        warn_caller(nearly, __name__, *inside)
+        warn_caller(
+            f"a handler is registered for {event!r}, which is not an event of the catalogue; "
+            f"{did_you_mean(meant)}",
+            __name__,
+            *inside,
+        )

@@ -1,7 +1,7 @@
-"""Budgets: limits for tokens, cost, calls and time that hold over a session and all its children.
+"""Budgets: limits for tokens, cost, calls and time over a session and all its children.
 
-The kernel makes a `Budget` for a session whose plan has ``session.budget``, and for every session below it. Whatever is mounted as
-a provider or a tool of such a session is mounted inside a meter, so that every call is counted, whoever makes it.
+The kernel creates a `Budget` for a session whose plan has ``session.budget``, and for every session
+below it. It mounts their providers and tools inside meters, which count every call.
 """
 
 from ._meter import SessionMeter

@@ -1,7 +1,4 @@
-"""Meters: one for each session, and around each provider and tool of it, so that every call is counted, whoever makes it.
-
-`SessionMeter` decides about every call, and what becomes of a turn when one was refused.
-"""
+"""Meters: wrappers around providers and tools that count their calls and enforce the budget."""
 
 from __future__ import annotations
 
@@ -22,11 +19,13 @@ from amplifier.events import LLM_RESPONSE, PROVIDER_RESPONSE
 from ._reservation import UNLIMITED, Density, ModelCall, Reservation, request_tokens
 from .budget import Budget
 
-_LEAST_OUTPUT = 16
-"""The fewest output tokens a model is asked for; services refuse smaller limits."""
+# Services refuse smaller limits of output tokens.
+_MIN_OUTPUT = 16
+# Keywords by which callers limit the output. The first one takes precedence.
 _OUTPUT_LIMITS = ("max_tokens", "max_output_tokens")
-"""Keywords by which callers limit the output, the first one taking precedence."""
-_OWN = frozenset({"__wrapped__", "meter_of_session", "_density", "execute", "complete", "stream"})
+_OWN_MEMBERS = frozenset(
+    {"__wrapped__", "meter_of_session", "_density", "execute", "complete", "stream"}
+)
 
 
 @final
@@ -34,9 +33,9 @@ class SessionMeter:
     """Counts the calls of one session and refuses those that do not fit.
 
     Attributes:
-        budget: The session's.
-        refusal: Why the running turn has to end with an error; None if it has not.
-        until: When the running turn runs out of time, by the event loop's clock.
+        budget: Budget of the session.
+        refusal: The error that ends the running turn, or None.
+        until: Time at which the running turn expires, by the event loop's clock.
     """
 
     def __init__(self, budget: Budget) -> None:
@@ -47,43 +46,47 @@ class SessionMeter:
         self._has_called = False
         self._unguarded: list[Reservation] = []
 
-    # ── what is mounted ──
+    # ── mounted modules ──
 
     def meter(self, point: str, module: Any) -> Any:
-        """A provider or a tool inside its meter; anything else as it is."""
+        """Return a provider or a tool inside a meter, and any other module unchanged."""
         kind: Any = {"providers": MeteredProvider, "tools": MeteredTool}.get(point)
         if kind is None:
             return module
-        if type(module) is kind:  # of another session, or of this one under another name
+        # It may have a meter of another session, or of this one under another name.
+        if type(module) is kind:
             module = module.__wrapped__
         return kind(module, self)
 
-    def meter_all(self, points: Mapping[str, Any]) -> None:
-        """Put meters around what was put at the mount points past `mount`."""
+    def meter_all(self, points: Mapping[str, object]) -> None:
+        """Put meters around modules that reached the mount points without `mount`."""
         for point in ("providers", "tools"):
-            modules: Any = points.get(point)
-            for name, module in list(modules.items()) if isinstance(modules, dict) else ():
+            modules = points.get(point)
+            if not isinstance(modules, dict):
+                continue
+            for name, module in list(modules.items()):
                 if getattr(module, "meter_of_session", None) is not self:
                     modules[name] = self.meter(point, module)
 
     def watch(self, coordinator: Coordinator) -> None:
-        """Listen for model calls that do not go through a meter.
+        """Detect model calls that bypass the meters.
 
-        A provider emits ``llm:response``, a loop ``provider:response``. Either of them in a turn without a metered call is the
-        report of a call past the budget, unless a step wrapper answered it from what it kept.
+        A provider emits ``llm:response``, and a loop ``provider:response``. In a turn without a
+        metered call, either event reports such a call, unless a step wrapper replayed the answer.
         """
 
         async def note_step(step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
             self._has_called = self._has_called or step.kind == "model"
             return await run()
 
-        def note_response(event: str, data: Any) -> None:
+        def note_response(event: str, data: object) -> None:
             if self._stop is not None and not self._has_called and self.refusal is None:
                 name = type(coordinator.get("orchestrator")).__name__
                 self.refusal = BudgetError(
-                    f"the budget of session {coordinator.session_id!r} cannot be enforced by orchestrator {name}: it reports a model "
-                    f"call ({event}) that was not made through a provider mounted in the session; use a loop that calls the "
-                    "providers it is given, or remove session.budget from the plan"
+                    f"the budget of session {coordinator.session_id!r} cannot be enforced: "
+                    f"orchestrator {name} reports a model call ({event}) that was not made through "
+                    "a provider mounted in the session; use a loop that calls the mounted "
+                    "providers, or remove session.budget from the plan"
                 )
                 self._stop()
 
@@ -94,10 +97,10 @@ class SessionMeter:
     # ── turns ──
 
     async def begin_turn(self) -> float:
-        """Begin a turn; returns when it runs out of time.
+        """Begin a turn, and return the time at which it expires.
 
         Raises:
-            BudgetExceeded: There is no time left.
+            BudgetExceeded: No time is left.
         """
         left = self.budget.seconds_left()
         if left <= 0:
@@ -111,11 +114,11 @@ class SessionMeter:
         return self.until
 
     def run_turn(self, stop: Callable[[], None]) -> None:
-        """The turn runs; ``stop`` cancels it."""
+        """Use ``stop`` to cancel the running turn after a refusal."""
         self._stop = stop
 
     def end_turn(self) -> None:
-        """The turn has unwound."""
+        """End a turn that has unwound."""
         self._stop = None
         self.until = math.inf
         self.budget.stop_clock()
@@ -124,12 +127,15 @@ class SessionMeter:
             reservation.close()
 
     def close_with_turn(self, reservation: Reservation) -> None:
-        """Close it at the end of the turn at the latest: no one does so for an iterator that is left half-way."""
+        """Close a reservation at the end of the turn at the latest.
+
+        Nothing else does so if the caller abandons the iterator.
+        """
         if self._stop is not None:
             self._unguarded.append(reservation)
 
     async def out_of_time(self) -> BudgetExceeded:
-        """The error for the turn that has run out of time; the event is emitted."""
+        """Emit ``budget:exceeded`` for a turn that has run out of time, and return the error."""
         error = self.budget.out_of_time()
         await self.budget.emit_exceeded(error)
         return error
@@ -140,7 +146,7 @@ class SessionMeter:
         """Count a tool call.
 
         Raises:
-            BudgetError: It does not fit, or an earlier call of this turn did not.
+            BudgetError: It does not fit, or an earlier call of this turn was refused.
         """
         self._raise_refusal()
         for budget in self.budget.chain():
@@ -152,17 +158,20 @@ class SessionMeter:
         await self.budget.emit_warnings()
 
     async def open_model_call(self, call: ModelCall) -> Reservation:
-        """Hold what a model call may need. Waits for calls under way that may need less than is held for them.
+        """Hold the amounts that a model call may need.
+
+        Wait for running calls if they may need less than is held for them.
 
         Raises:
-            BudgetError: It does not fit, its price is not known, or an earlier call of this turn was refused.
+            BudgetError: It does not fit, its price is unknown, or an earlier call of this turn was
+                refused.
         """
         Reservation.hand_over()
         while True:
             self._raise_refusal()
             try:
-                self._check_least(call)
-                fits, output = self._room(call)
+                self._check_minimum(call)
+                fits, output = self._output_limit(call)
             except BudgetError as error:
                 await self._refuse(error)
             if fits:
@@ -172,26 +181,26 @@ class SessionMeter:
 
     @property
     def limits_size(self) -> bool:
-        """Whether the size of a model call has to be known before it is made."""
+        """Whether a budget of the chain limits the size of model calls."""
         return any(budget.limits_size for budget in self.budget.chain())
 
-    def _check_least(self, call: ModelCall) -> None:
-        """Refuse a call that does not fit even at its smallest, and alone."""
-        least = _least_output(call)
+    def _check_minimum(self, call: ModelCall) -> None:
+        """Refuse a call that does not fit with the smallest output, even if no other call runs."""
+        output = _min_output(call)
         for budget in self.budget.chain():
-            error = budget.shortage("model_calls", 1) or budget.shortage(
-                "tokens", call.input_tokens + least
+            error = (
+                budget.shortage("model_calls", 1)
+                or budget.shortage("tokens", call.input_tokens + output)
+                or budget.shortage("cost", call.max_cost(budget.limits, output))
             )
-            if error is None:
-                error = budget.shortage("cost", call.most_cost(budget.limits, least))
             if error is not None:
                 raise error
 
-    def _room(self, call: ModelCall) -> tuple[bool, int | None]:
-        """Whether the call can be made now, and its limit of output tokens.
+    def _output_limit(self, call: ModelCall) -> tuple[bool, int | None]:
+        """Return whether the call can be made now, and its limit of output tokens.
 
-        A call is cut short only by what was really used, never by what others might use: while calls are under way, one that does
-        not fit in full waits.
+        Only actual use shortens the output of a call, never the amounts held for other calls. So a
+        call that does not fit in full waits while others are running.
         """
         if not self.limits_size:
             return True, None
@@ -200,7 +209,7 @@ class SessionMeter:
             return True, wanted
         if any(budget.is_holding for budget in self.budget.chain()):
             return False, None
-        fitting, too_much = _least_output(call), wanted
+        fitting, too_much = _min_output(call), wanted
         while too_much - fitting > 1:
             middle = (fitting + too_much) // 2
             if self._fits(call, middle):
@@ -212,7 +221,7 @@ class SessionMeter:
     def _fits(self, call: ModelCall, output: int) -> bool:
         return all(
             budget.free("tokens") >= call.input_tokens + output
-            and budget.free("cost") >= call.most_cost(budget.limits, output)
+            and budget.free("cost") >= call.max_cost(budget.limits, output)
             for budget in self.budget.chain()
         )
 
@@ -221,7 +230,7 @@ class SessionMeter:
             raise copy.copy(self.refusal)
 
     async def _refuse(self, error: BudgetError) -> NoReturn:
-        """Raise the error, and have the turn end with it whatever its loop makes of it."""
+        """Raise the error, and end the turn with it even if the loop handles it."""
         if self._stop is not None:
             self.refusal = copy.copy(error)
         if isinstance(error, BudgetExceeded):
@@ -229,15 +238,18 @@ class SessionMeter:
         raise error
 
 
-def _least_output(call: ModelCall) -> int:
-    return _LEAST_OUTPUT if call.output_tokens is None else min(_LEAST_OUTPUT, call.output_tokens)
+def _min_output(call: ModelCall) -> int:
+    return _MIN_OUTPUT if call.output_tokens is None else min(_MIN_OUTPUT, call.output_tokens)
 
 
 # ── around providers and tools ───────────────────────────────────────────────────────────────────
 
+# ``isinstance`` with a protocol does not see members that only `__getattr__` provides. So the
+# members of the protocols are descriptors.
+
 
 class _Inner:
-    """A member of the module inside that a protocol names: one that only `__getattr__` finds is none to ``isinstance``."""
+    """A member of a protocol that comes from the wrapped module."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -247,7 +259,7 @@ class _Inner:
 
 
 class _Metered:
-    """What both have in common."""
+    """Base of the wrappers of providers and tools."""
 
     def __init__(self, inner: Any, meter: SessionMeter) -> None:
         self.__wrapped__ = inner
@@ -257,13 +269,14 @@ class _Metered:
         return f"<metered {self.__wrapped__!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # while it is being copied
+        # The attribute is not set yet while the object is being copied.
+        if name == "__wrapped__":
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # Who replaces a method that is metered means the one that callers see.
-        if name in _OWN:
+    def __setattr__(self, name: str, value: object) -> None:
+        # A replacement of a metered method replaces the one that callers see.
+        if name in _OWN_MEMBERS:
             object.__setattr__(self, name, value)
         else:
             setattr(self.__wrapped__, name, value)
@@ -314,40 +327,37 @@ class MeteredProvider(_Metered):
         await self.meter_of_session.budget.emit_warnings()
         return response
 
+    # Not every provider has ``stream``, so the wrapper must not define it.
     def __getattr__(self, name: str) -> Any:
-        found = super().__getattr__(name)
-        if name == "stream" and callable(found):  # a member that not every provider has
-            return lambda request, **kwargs: _MeteredStream(self, found, request, kwargs)
-        return found
+        member = super().__getattr__(name)
+        if name == "stream" and callable(member):
+            return lambda request, **kwargs: _MeteredStream(self, member, request, kwargs)
+        return member
 
-    async def _reserve(self, request: Any, kwargs: dict[str, Any]) -> Reservation:
+    async def _reserve(self, request: object, kwargs: dict[str, Any]) -> Reservation:
         meter = self.meter_of_session
         inner = self.__wrapped__
-        defaults = getattr(_ask(inner, "get_info"), "defaults", None)
+        defaults = getattr(_call_member(inner, "get_info"), "defaults", None)
         defaults = defaults if isinstance(defaults, dict) else {}
         model = kwargs.get("model") or getattr(request, "model", None) or defaults.get("model")
-        limits = (
-            *(kwargs.get(name) for name in _OUTPUT_LIMITS),
-            getattr(request, "max_output_tokens", None),
-        )
-        known = _ask(inner, "output_limit", request, **kwargs)
-        usual = defaults.get("max_output_tokens") if model == defaults.get("model") else None
-        output = next(
-            (each for each in (*limits, known, usual) if type(each) is int and each > 0), None
-        )
+        limits = [kwargs.get(name) for name in _OUTPUT_LIMITS]
+        limits.append(getattr(request, "max_output_tokens", None))
+        limits.append(_call_member(inner, "output_limit", request, **kwargs))
+        if model == defaults.get("model"):
+            limits.append(defaults.get("max_output_tokens"))
+        output = next((limit for limit in limits if type(limit) is int and limit > 0), None)
+        size = self._density.apply(request_tokens(request)) if meter.limits_size else 0
 
         def estimate_cost(input_tokens: int, output_tokens: int) -> Decimal | None:
             counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-            cost = _ask(inner, "estimate_cost", request, **{**kwargs, **counts})
+            cost = _call_member(inner, "estimate_cost", request, **{**kwargs, **counts})
             return cost if isinstance(cost, Decimal) and cost >= 0 else None
 
         return await meter.open_model_call(
             ModelCall(
                 provider=str(self.name),
                 model=str(model or ""),
-                input_tokens=self._density.applied(request_tokens(request))
-                if meter.limits_size
-                else 0,
+                input_tokens=size,
                 output_tokens=output,
                 estimate_cost=estimate_cost,
                 density=self._density,
@@ -357,7 +367,10 @@ class MeteredProvider(_Metered):
 
 @final
 class _MeteredStream:
-    """The answer of one metered call in pieces; can be entered or iterated over, as the provider's own."""
+    """The streamed answer of a metered call.
+
+    Like the provider's stream, it can be entered or iterated over.
+    """
 
     def __init__(
         self, provider: MeteredProvider, stream: Any, request: Any, kwargs: dict[str, Any]
@@ -424,7 +437,7 @@ class _MeteredStream:
         return chunk
 
     async def aclose(self) -> None:
-        """Close a stream that is read without a block around it."""
+        """Close a stream that was not entered."""
         close = getattr(self._inner, "aclose", None)
         try:
             if close is not None:
@@ -434,7 +447,8 @@ class _MeteredStream:
                 self._reservation.close()
 
     def __del__(self) -> None:
-        # Left half-way. The garbage collector may run in any thread; only that of the event loop may wake those who wait.
+        # The caller abandoned the stream. The garbage collector may run in any thread, but only the
+        # thread of the event loop may wake the calls that wait.
         if self._reservation is not None and self._thread == threading.get_ident():
             self._reservation.close()
 
@@ -452,12 +466,10 @@ class _MeteredStream:
 def _limited(
     request: Any, kwargs: dict[str, Any], output_tokens: int | None
 ) -> tuple[Any, dict[str, Any]]:
-    """The same request with a limit of output tokens; what the caller gave is not changed."""
+    """Return copies of a request and its keywords with a limit of output tokens."""
     if output_tokens is None:
         return request, kwargs
-    kwargs = {
-        name: output_tokens if name in _OUTPUT_LIMITS else value for name, value in kwargs.items()
-    }
+    kwargs = kwargs | {name: output_tokens for name in _OUTPUT_LIMITS if name in kwargs}
     if not hasattr(request, "max_output_tokens"):
         return request, {**kwargs, "max_tokens": output_tokens}
     request = copy.copy(request)
@@ -465,10 +477,10 @@ def _limited(
     return request, kwargs
 
 
-def _ask(provider: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-    """What a member of a provider answers; None if it has none, or if that fails."""
+def _call_member(provider: object, name: str, *args: object, **kwargs: object) -> Any:
+    """Call a method of a provider. Return None if it fails or does not exist."""
     member = getattr(provider, name, None)
     try:
         return None if member is None else member(*args, **kwargs)
-    except Exception:  # noqa: BLE001 — a provider is foreign code; what it does not say is not known
+    except Exception:  # noqa: BLE001 — third-party code
         return None

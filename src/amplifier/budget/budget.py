@@ -1,11 +1,11 @@
-"""What one session and its children may use, have used, and hold for calls that are under way."""
+"""The budget of a session: its limits, the use so far, and the amounts held for running calls."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any, final
+from typing import TypeAlias, final
 
 import anyio
 import attrs
@@ -16,17 +16,23 @@ from amplifier.events import BUDGET_EXCEEDED, BUDGET_WARNING
 from amplifier.plan import BudgetLimits
 from amplifier.plan.spec import BUDGET
 
+Amount: TypeAlias = Decimal | float
+
 COUNTED = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
-"""What can be limited."""
+"""The limits of a budget, in the order in which they are shown."""
 
 
 @final
 @attrs.frozen(kw_only=True)
 class BudgetUse:
-    """What was used.
+    """The amounts that a session and its children have used.
 
     Attributes:
-        cost: In the currency of the budget, as far as prices are known.
+        input_tokens: Input tokens of all model calls.
+        output_tokens: Output tokens of all model calls.
+        cost: Cost in the currency of the budget, as far as prices are known.
+        model_calls: Number of model calls. Every attempt counts.
+        tool_calls: Number of tool calls.
         seconds: Time in which turns ran.
     """
 
@@ -45,15 +51,15 @@ class BudgetUse:
 
 @final
 class Budget:
-    """The budget of one session; ``session.budget``.
+    """The budget of one session, as ``session.budget``.
 
-    What a child session uses counts here as well. A child whose plan has a budget of its own has to keep both.
+    The use of a child session counts here as well. If the child's plan has a budget, both apply.
 
     Args:
-        limits: Of the session's own plan.
-        session_id: The session's.
-        hooks: Where warnings are emitted.
-        parent: The budget of the session above.
+        limits: Limits of the session's plan.
+        session_id: Id of the session.
+        hooks: Hooks that receive the warnings.
+        parent: Budget of the parent session, or None.
     """
 
     def __init__(
@@ -69,28 +75,30 @@ class Budget:
         self._warned: set[str] = set()
         self._running_turns = 0
         self._running_since = 0.0
-        self._changed: anyio.Event | None = None  # of the topmost budget: made by those who wait
+        # Only the topmost budget has the event. The first call that waits creates it.
+        self._changed: anyio.Event | None = None
 
     def __repr__(self) -> str:
-        return f"<Budget of session {self._session_id!r}: {budget_text(self) or 'no limits of its own'}>"
+        text = budget_text(self) or "no limits of its own"
+        return f"<Budget of session {self._session_id!r}: {text}>"
 
     @property
     def limits(self) -> BudgetLimits:
-        """The limits of this session; those of the sessions above apply in addition."""
+        """The limits of this session. The limits of the sessions above apply in addition."""
         return self._limits
 
     @property
     def used(self) -> BudgetUse:
-        """What this session and its children have used; calls under way are not in it."""
+        """The use of this session and its children, without running calls."""
         return attrs.evolve(self._used, seconds=self._seconds())
 
-    def set_limits(self, **limits: Any) -> None:
-        """Set limits anew, by their names in ``session.budget`` of a plan; the others stay, and so does what was used.
+    def set_limits(self, **limits: object) -> None:
+        """Change limits, named as in ``session.budget`` of a plan.
 
-        A new limit of seconds applies from the next turn on.
+        Other limits and the use so far stay. A new limit of seconds applies from the next turn.
 
         Raises:
-            PlanError: A name or a value is wrong; nothing was changed.
+            PlanError: A name or a value is wrong. No limit was changed.
         """
         try:
             new = BUDGET.read(limits)
@@ -107,20 +115,20 @@ class Budget:
     # ── the sessions above ──
 
     def chain(self) -> Iterator[Budget]:
-        """This budget and those of the sessions above; a call has to fit into all of them."""
+        """Yield this budget and those of the sessions above. A call has to fit into all of them."""
         budget: Budget | None = self
         while budget is not None:
             yield budget
             budget = budget._parent
 
     async def wait_for_change(self) -> None:
-        """Wait until a call of the tree has ended or a limit was changed."""
+        """Wait until a call in the tree of sessions ends or a limit changes."""
         *_, top = self.chain()
         changed = top._changed = top._changed or anyio.Event()
         await changed.wait()
 
     def wake_waiting(self) -> None:
-        """Let the calls that wait look again."""
+        """Wake the calls that wait for a change."""
         *_, top = self.chain()
         changed, top._changed = top._changed, None
         if changed is not None:
@@ -130,53 +138,58 @@ class Budget:
 
     @property
     def limits_size(self) -> bool:
-        """Whether the size of a model call matters, not only that there is one."""
+        """Whether the size of model calls is limited, not only their number."""
         return self._limits.tokens is not None or self._limits.cost is not None
 
     @property
     def is_holding(self) -> bool:
-        """Whether calls are under way that may need less than is held for them."""
+        """Whether amounts are held for running calls, which may need less."""
         return self.limits_size and (self._held_tokens > 0 or self._held_cost > 0)
 
-    def free(self, what: str) -> Any:
-        """What is neither used nor held of a limit; infinite without one."""
-        limit = getattr(self._limits, what)
+    def free(self, name: str) -> Amount:
+        """Return the rest of a limit that is neither used nor held, or infinity without a limit."""
+        limit = getattr(self._limits, name)
         if limit is None:
             return math.inf
-        held: Any = {"tokens": self._held_tokens, "cost": self._held_cost}.get(what, 0)
-        return limit - getattr(self._used, what) - held
+        held: dict[str, Amount] = {"tokens": self._held_tokens, "cost": self._held_cost}
+        rest: Amount = limit - getattr(self._used, name) - held.get(name, 0)
+        return rest
 
     def hold(self, tokens: int, cost: Decimal) -> None:
-        """Set an amount aside for a call; a negative one gives it back."""
+        """Hold an amount for a call. Negative amounts release it."""
         self._held_tokens += tokens
         self._held_cost += cost
 
-    def charge(self, **amounts: Any) -> None:
-        """Count something as used."""
+    def charge(self, **amounts: Amount) -> None:
+        """Count amounts as used."""
         self._used = attrs.evolve(
             self._used,
             **{name: getattr(self._used, name) + amount for name, amount in amounts.items()},
         )
 
-    def shortage(self, what: str, requested: Any) -> BudgetExceeded | None:
-        """The error for a request that does not fit, even if nothing was held for other calls; None if it fits."""
-        limit, used = getattr(self._limits, what), getattr(self._used, what)
+    def shortage(self, name: str, requested: Amount) -> BudgetExceeded | None:
+        """Return the error for an amount that exceeds a limit, or None if it fits.
+
+        Amounts held for other calls do not count.
+        """
+        limit, used = getattr(self._limits, name), getattr(self._used, name)
         if limit is None or used + requested <= limit:
             return None
-        return self._exceeded(what, limit, used, requested)
+        return self._exceeded(name, limit, used, requested)
 
-    def _exceeded(self, what: str, limit: Any, used: Any, requested: Any) -> BudgetExceeded:
-        unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(what, "")
-        needs = (
-            ""
-            if what == "seconds"
-            else f", and the next call needs at least {_shown(requested)}{unit}"
-        )
+    def _exceeded(
+        self, name: str, limit: Amount, used: Amount, requested: Amount
+    ) -> BudgetExceeded:
+        unit = {"cost": f" {self._limits.currency}", "seconds": " s"}.get(name, "")
+        state = "is used up" if used >= limit else "does not suffice"
+        need = f", and the next call needs at least {_format_amount(requested)}{unit}"
         return BudgetExceeded(
-            f"the budget of session {self._session_id!r} for {what.replace('_', ' ')} "
-            f"{'is used up' if used >= limit else 'does not suffice'}: {_shown(used)} of {_shown(limit)}{unit} used{needs}; raise it "
-            f"with session.budget.set_limits({what}=...), or begin a session with a larger session.budget.{what} in its plan",
-            what=what,
+            f"the budget of session {self._session_id!r} for {name.replace('_', ' ')} {state}: "
+            f"{_format_amount(used)} of {_format_amount(limit)}{unit} used"
+            f"{'' if name == 'seconds' else need}; raise it with "
+            f"session.budget.set_limits({name}=...), or start a session with a larger "
+            f"session.budget.{name} in its plan",
+            what=name,
             limit=limit,
             used=used,
             requested=requested,
@@ -186,7 +199,7 @@ class Budget:
     # ── time ──
 
     def start_clock(self) -> None:
-        """A turn begins in this session or in one below it."""
+        """Count the time of a turn that begins in this session or in one below it."""
         now = anyio.current_time()
         for budget in self.chain():
             if budget._running_turns == 0:
@@ -194,7 +207,7 @@ class Budget:
             budget._running_turns += 1
 
     def stop_clock(self) -> None:
-        """A turn has ended."""
+        """Stop counting the time of a turn that has ended."""
         now = anyio.current_time()
         for budget in self.chain():
             budget._running_turns -= 1
@@ -202,21 +215,17 @@ class Budget:
                 budget.charge(seconds=now - budget._running_since)
 
     def seconds_left(self) -> float:
-        """Until the first budget of the chain has run out of time; infinite without a limit."""
-        return min(
-            (
-                b._limits.seconds - b._seconds()
-                for b in self.chain()
-                if b._limits.seconds is not None
-            ),
-            default=math.inf,
-        )
+        """Return the seconds until a budget of the chain expires, or infinity without a limit."""
+        return min((budget._remaining() for budget in self.chain()), default=math.inf)
 
     def out_of_time(self) -> BudgetExceeded:
-        """The error for a turn that has run out of time."""
-        timed = [budget for budget in self.chain() if budget._limits.seconds is not None]
-        budget = min(timed, key=lambda each: (each._limits.seconds or 0.0) - each._seconds())
-        return budget._exceeded("seconds", budget._limits.seconds, budget._seconds(), 0.0)
+        """Return the error for a turn that has run out of time."""
+        budget = min(self.chain(), key=Budget._remaining)
+        return budget._exceeded("seconds", budget._limits.seconds or 0.0, budget._seconds(), 0.0)
+
+    def _remaining(self) -> float:
+        limit = self._limits.seconds
+        return math.inf if limit is None else limit - self._seconds()
 
     def _seconds(self) -> float:
         running = anyio.current_time() - self._running_since if self._running_turns else 0.0
@@ -225,79 +234,68 @@ class Budget:
     # ── events ──
 
     async def emit_warnings(self) -> None:
-        """Emit ``budget:warning`` for limits of the chain whose share is reached, once each."""
+        """Emit ``budget:warning`` once for every limit of the chain whose share is reached."""
         for budget in self.chain():
             share = budget._limits.warn_at
             if share is None:
                 continue
-            used = budget.used
-            for what in COUNTED:
-                limit, amount = getattr(budget._limits, what), float(getattr(used, what))
-                if (
-                    limit is None
-                    or what in budget._warned
-                    or not 0 < amount >= share * float(limit)
-                ):
+            use = budget.used
+            for name in COUNTED:
+                limit, used = getattr(budget._limits, name), getattr(use, name)
+                if limit is None or name in budget._warned:
                     continue
-                budget._warned.add(what)
-                details = {
-                    "what": what,
-                    "limit": _plain(limit),
-                    "used": _plain(getattr(used, what)),
-                    "share": share,
-                }
-                await budget._hooks.emit(BUDGET_WARNING, details)
+                if not 0 < float(used) >= share * float(limit):
+                    continue
+                budget._warned.add(name)
+                amounts = {"limit": _as_json(limit), "used": _as_json(used)}
+                await budget._hooks.emit(BUDGET_WARNING, {"what": name, **amounts, "share": share})
 
     async def emit_exceeded(self, error: BudgetExceeded) -> None:
-        """Emit ``budget:exceeded`` in the session whose limit it is."""
+        """Emit ``budget:exceeded`` in the session that has the limit."""
         for budget in self.chain():
             if budget._session_id == error.session_id:
-                details = {
-                    name: _plain(getattr(error, name))
-                    for name in ("what", "limit", "used", "requested")
-                }
-                await budget._hooks.emit(
-                    BUDGET_EXCEEDED, {**details, "refused_session_id": self._session_id}
-                )
+                names = ("what", "limit", "used", "requested")
+                payload = {name: _as_json(getattr(error, name)) for name in names}
+                payload["refused_session_id"] = self._session_id
+                await budget._hooks.emit(BUDGET_EXCEEDED, payload)
                 return
 
 
 def budget_text(budget: Budget | None) -> str | None:
-    """What was used of each limit; None without limits."""
+    """Return the use of every limit as text, or None without limits."""
     if budget is None:
         return None
-    used, limits = budget.used, budget.limits
+    use, limits = budget.used, budget.limits
     units = {"cost": limits.currency, "seconds": "s"}
-    parts = [
-        f"{_shown(getattr(used, name))} of {_shown(getattr(limits, name))} {units.get(name, name.replace('_', ' '))}"
-        for name in COUNTED
-        if getattr(limits, name) is not None
-    ]
+    parts = []
+    for name in COUNTED:
+        limit, used = getattr(limits, name), getattr(use, name)
+        if limit is not None:
+            unit = units.get(name, name.replace("_", " "))
+            parts.append(f"{_format_amount(used)} of {_format_amount(limit)} {unit}")
     return f"{', '.join(parts)} used" if parts else None
 
 
-def budget_as_json(budget: Budget | None) -> dict[str, Any] | None:
-    """The same for programs; money as text."""
+def budget_as_json(budget: Budget | None) -> dict[str, object] | None:
+    """Return the use of every limit for programs, or None without a budget."""
     if budget is None:
         return None
-    values = {"used": budget.used, "limits": budget.limits}
-    described = {
-        key: {
-            name: _plain(getattr(value, name))
-            for name in COUNTED
-            if getattr(budget.limits, name) is not None
-        }
-        for key, value in values.items()
+    use, limits = budget.used, budget.limits
+    names = [name for name in COUNTED if getattr(limits, name) is not None]
+    return {
+        "used": {name: _as_json(getattr(use, name)) for name in names},
+        "limits": {name: _as_json(getattr(limits, name)) for name in names},
+        "currency": limits.currency,
     }
-    return {**described, "currency": budget.limits.currency}
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON; money as text, which is exact."""
+def _as_json(value: object) -> object:
+    """Return an amount as JSON. Money becomes text, which is exact."""
     return str(value) if isinstance(value, Decimal) else value
 
 
-def _shown(value: Any) -> str:
+def _format_amount(value: Amount) -> str:
     if isinstance(value, Decimal):
         return f"{value.normalize():f}"
-    return f"{value:.1f}" if isinstance(value, float) else f"{value:,}"
+    # An amount may also be an int, which type checkers accept as a float.
+    return f"{value:,}" if type(value) is int else f"{value:.1f}"

@@ -67,11 +67,11 @@ class ApprovalQuestion:
 
     Attributes:
         text: The whole question, to be shown as plain text.
-        tool: The name of the tool; empty for a question that is not about a tool call.
-        arguments: The input of the call; empty if the hook that asks did not state it.
-        module: The id of the module that mounted the tool; None if the application mounted it.
-        reason: Why a person is asked; empty if the hook that asks did not state it.
-        seconds: How long the session waits for the answer.
+        tool: Name of the tool, empty for a question that is not about a tool call.
+        arguments: Input of the call, empty if the hook did not pass it.
+        module: Id of the module that mounted the tool, or None if the application mounted it.
+        reason: Reason for the question, empty if the hook did not pass it.
+        seconds: Seconds that the session waits for the answer.
     """
 
     text: str
@@ -94,10 +94,10 @@ _noted: ContextVar[tuple[CurrentCall | None, tuple[ApprovalQuestion, ...]]] = Co
 
 
 def note_question(question: ApprovalQuestion) -> None:
-    """Record what a question is about, in a hook that is going to ask it.
+    """Record the details of a question, in a hook that is going to ask it.
 
-    A result of a hook carries the text alone. `question_for` finds the rest by the text, in the same
-    task, when the approval system is called.
+    The result of a hook has only the text. `question_for` finds the details by the text, in the
+    same task, when the approval system is called.
     """
     call = current_call()
     noted_call, questions = _noted.get()
@@ -110,7 +110,7 @@ def question_for(prompt: str, seconds: float) -> ApprovalQuestion:
 
     Args:
         prompt: The text, as `ApprovalSystem.request_approval` gets it.
-        seconds: How long the session waits for the answer.
+        seconds: Seconds that the session waits for the answer.
     """
     call = current_call()
     noted_call, questions = _noted.get()

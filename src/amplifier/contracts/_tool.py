@@ -28,7 +28,7 @@ class Tool(Protocol):
     the model gets a result that reports the interruption. With None or without the attribute, the
     user decides.
 
-    A method ``async def reconcile(input, call)`` finds out beforehand what became of such a call,
+    A method ``async def reconcile(input, call)`` reports the state of such a call beforehand,
     and returns `Done`, `NotDone` or `Unknown`.
 
     `isinstance` checks member names only, and an orchestrator has ``execute`` too. The declared
@@ -57,10 +57,10 @@ class Tool(Protocol):
 
 @attrs.frozen
 class Done:
-    """A call that was cut off with its process has had its effect.
+    """The call that was interrupted by the end of its process has had its effect.
 
     Attributes:
-        result: What the model gets: a `ToolResult`, or the output of one.
+        result: The result for the model: a `ToolResult`, or the output of one.
     """
 
     result: Any = None
@@ -68,23 +68,22 @@ class Done:
     @property
     def tool_result(self) -> ToolResult:
         """The result as the tool would have returned it."""
-        return (
-            self.result if isinstance(self.result, ToolResult) else ToolResult(output=self.result)
-        )
+        result = self.result
+        return result if isinstance(result, ToolResult) else ToolResult(output=result)
 
 
 @attrs.frozen
 class NotDone:
-    """A call that was cut off with its process has had no effect, and runs now."""
+    """The call that was interrupted by the end of its process has had no effect. It runs now."""
 
 
 @attrs.frozen
 class Unknown:
-    """Whether a call that was cut off with its process has had its effect cannot be found out: its ``repeatable`` decides."""
+    """The state of the interrupted call cannot be determined. Its ``repeatable`` decides."""
 
 
 Reconciled: TypeAlias = Done | NotDone | Unknown
-"""What the ``reconcile`` of a tool returns."""
+"""The result of the ``reconcile`` of a tool."""
 
 
 def tool_schema(tool: object) -> dict[str, Any] | None:

@@ -31,7 +31,7 @@ class CurrentCall:
         tool_name: Name of the tool, or None for a model call.
         parent: The surrounding call. In a child session, the tool call that runs the child.
         is_answer: True for the call of a tool that the loop itself offers, such as that of a typed
-            answer. It has no effect outside of the turn, so no one is asked about it.
+            answer. It has no effect outside of the turn, so it needs no approval.
     """
 
     kind: CallKind
@@ -45,10 +45,11 @@ class CurrentCall:
 
     @property
     def idempotency_key(self) -> str:
-        """A name of this call for a service that is to carry it out once, the same when the turn goes on after a crash.
+        """A key of this call for services that execute it once. A resumed turn has the same key.
 
-        It has 64 hexadecimal digits, made of session, turn and call id: call ids are unique only inside a conversation. In a
-        child session they are those of the calls that run the child, because its own id is new each time.
+        It has 64 hexadecimal digits. They are derived from session, turn and call id, because call
+        ids are unique only inside a conversation. A child session has a new id every time, so its
+        keys are derived from the calls that run the child.
         """
         origin = self.session_id if self.parent is None else self.parent.idempotency_key
         parts = [origin, self.turn_number, self.call_id]

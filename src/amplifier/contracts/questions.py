@@ -56,10 +56,13 @@ def render_prompt(
     return "\n".join(lines)
 
 
-def one_line(text: str, longest: int) -> str:
-    """Return untrusted text as part of one line; for reasons, not for the input that the user approves."""
-    shown = _seen(text[: longest + 1])
-    return shown if len(text) <= longest else f"{shown[:longest]}… ({len(text)} characters)"
+def one_line(text: str, max_length: int) -> str:
+    """Return untrusted text as part of one line.
+
+    It may be shortened, so use it for reasons, not for the input that the user approves.
+    """
+    shown = _seen(text[: max_length + 1])
+    return shown if len(text) <= max_length else f"{shown[:max_length]}… ({len(text)} characters)"
 
 
 def question_line(name: Any, value: Any) -> str:
@@ -73,12 +76,13 @@ def _line(label: str, value: Any) -> str:
 
 
 def _name(name: Any) -> str:
-    """Return a plain name unchanged, anything else as JSON, which begins with a quote: no name does."""
+    """Return a plain name unchanged, and anything else as JSON, which no plain name looks like."""
     return name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else _seen(_json(name))
 
 
 def _is_plain(text: str) -> bool:
-    # Text that begins with a quote or looks like JSON is quoted: no two values may have the same text.
+    # Text that begins with a quote or looks like JSON is quoted, so that different values have
+    # different texts.
     is_bare = bool(text) and text[0] not in '"{[(' and not _LOOKS_LIKE_JSON(text)
     return is_bare and text == text.strip() == _seen(text)
 
@@ -95,4 +99,4 @@ def _json(value: Any) -> str:
 def _seen(text: str) -> str:
     """Escape invisible characters and long runs of spaces in a way that JSON itself never does."""
     shown = visible_text(text, multiline=False, strict=True)
-    return _MANY_SPACES.sub(lambda found: rf"\u0020{{{len(found[0])}}}", shown)
+    return _MANY_SPACES.sub(lambda match: rf"\u0020{{{len(match[0])}}}", shown)

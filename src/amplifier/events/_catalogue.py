@@ -49,8 +49,8 @@ class Event:
 
     @property
     def summary(self) -> str:
-        """The moment of the event in one sentence, or an empty text under ``python -OO``."""
-        return (self.payload.__doc__ or "").partition(": ")[2]
+        """The moment of the event in a sentence or two, or an empty text under ``python -OO``."""
+        return " ".join((self.payload.__doc__ or "").partition(": ")[2].split())
 
 
 COMMON_KEYS: Final = tuple(payloads.EventPayload.__annotations__)

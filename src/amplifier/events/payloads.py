@@ -1,10 +1,7 @@
-"""The payloads of events as TypedDicts, one for each event of the catalogue, for hooks that are type-checked.
+"""The payloads of events as TypedDicts, one for each event of the catalogue.
 
-A handler may annotate its payload with the TypedDict of the event it is registered for. No key is certain: an emitter leaves out
-what it does not know, and third-party modules may emit other values. So read keys with ``get``. ``Any`` is the type of a value that
-emitters form differently: loops of different authors describe a response differently.
-
-The catalogue in `amplifier.events` takes the keys of an event and the sentence about it from here.
+Annotate the payload of a handler with the TypedDict of its event. Read keys with ``get``, because
+emitters may leave keys out. A value whose form depends on the emitter is typed ``Any``.
 """
 
 from __future__ import annotations
@@ -13,9 +10,10 @@ from typing import Any, Literal, TypedDict
 
 
 class EventPayload(TypedDict, total=False):
-    """What the kernel puts into every payload; no module can forge it.
+    """The keys that the kernel puts into every payload. No module can forge them.
 
-    ``parent_call_id`` is there only if the session runs inside a call of another session: the id of the tool call that runs it.
+    ``parent_call_id`` is the id of the tool call of another session that runs this session. It is
+    missing in all other sessions.
     """
 
     session_id: str
@@ -51,7 +49,10 @@ class SessionResumePayload(EventPayload, total=False):
 
 
 class PromptSubmitPayload(EventPayload, total=False):
-    """``prompt:submit``: A prompt came in and is not stored yet; attachments describe what is not text in it."""
+    """``prompt:submit``: A prompt arrived and is not stored yet.
+
+    Attachments describe the parts of the prompt that are not text.
+    """
 
     prompt: str
     attachments: list[dict[str, Any]]
@@ -78,7 +79,7 @@ class PlanEndPayload(EventPayload, total=False):
 
 
 class ProviderRequestPayload(EventPayload, total=False):
-    """``provider:request``: A model is about to be asked."""
+    """``provider:request``: A model is about to be called."""
 
     provider: str
     model: str | None
@@ -109,7 +110,10 @@ class ProviderRetryPayload(EventPayload, total=False):
 
 
 class ProviderErrorPayload(EventPayload, total=False):
-    """``provider:error``: A call failed for good, or its answer could not be parsed; the error leaves the turn with its own type."""
+    """``provider:error``: A call failed finally, or its answer could not be parsed.
+
+    The turn raises the error with its own type.
+    """
 
     provider: str
     model: str | None
@@ -119,7 +123,10 @@ class ProviderErrorPayload(EventPayload, total=False):
 
 
 class ProviderRefusalPayload(EventPayload, total=False):
-    """``provider:refusal``: The model or its service refused to answer; the reason is the service's word, or the error's name."""
+    """``provider:refusal``: The model or its service refused to answer.
+
+    The reason is the one that the service gives, or the name of the error.
+    """
 
     provider: str
     model: str | None
@@ -137,7 +144,7 @@ class ProviderThrottlePayload(EventPayload, total=False):
 
 
 class ProviderToolSequenceRepairedPayload(EventPayload, total=False):
-    """``provider:tool_sequence_repaired``: Tool calls without a result were completed before sending."""
+    """``provider:tool_sequence_repaired``: Tool calls that had no result were given one."""
 
     provider: str
     repair_count: int
@@ -161,7 +168,10 @@ class LlmRequestPayload(EventPayload, total=False):
 
 
 class LlmResponsePayload(EventPayload, total=False):
-    """``llm:response``: A response came over the wire; usage holds input_, output_, cache_read_ and cache_write_tokens."""
+    """``llm:response``: A response came over the wire.
+
+    Usage holds input_, output_, cache_read_ and cache_write_tokens.
+    """
 
     provider: str
     model: str | None
@@ -181,7 +191,10 @@ class ContentBlockStartPayload(EventPayload, total=False):
 
 
 class ContentBlockDeltaPayload(EventPayload, total=False):
-    """``content_block:delta``: A piece of a block arrived; of an answer that is not streamed, the whole text of a block."""
+    """``content_block:delta``: A piece of a block arrived.
+
+    If the answer is not streamed, it is the whole text of the block.
+    """
 
     block_type: str
     block_index: int
@@ -199,14 +212,20 @@ class ContentBlockEndPayload(EventPayload, total=False):
 
 
 class ContentBlockResetPayload(EventPayload, total=False):
-    """``content_block:reset``: The stream of an answer was cut and begins again: everything that was streamed of the answer is void."""
+    """``content_block:reset``: The stream of an answer broke off and starts again.
+
+    Discard everything that was streamed of this answer.
+    """
 
     provider: str
     discarded: str
 
 
 class LlmStreamBlockStartPayload(EventPayload, total=False):
-    """``llm:stream_block_start``: A provider begins to stream a block; its type is text, thinking or tool_use."""
+    """``llm:stream_block_start``: A provider begins to stream a block.
+
+    Its type is text, thinking or tool_use.
+    """
 
     request_id: str
     block_index: int
@@ -215,7 +234,10 @@ class LlmStreamBlockStartPayload(EventPayload, total=False):
 
 
 class LlmStreamBlockDeltaPayload(EventPayload, total=False):
-    """``llm:stream_block_delta``: A provider has streamed a piece of text or thinking; the sequence counts those of the block."""
+    """``llm:stream_block_delta``: A provider has streamed a piece of text or thinking.
+
+    The sequence counts the pieces of the block.
+    """
 
     request_id: str
     block_index: int
@@ -225,7 +247,7 @@ class LlmStreamBlockDeltaPayload(EventPayload, total=False):
 
 
 class LlmStreamBlockEndPayload(EventPayload, total=False):
-    """``llm:stream_block_end``: A provider has streamed all of a block."""
+    """``llm:stream_block_end``: A provider has streamed the whole block."""
 
     request_id: str
     block_index: int
@@ -240,7 +262,7 @@ class LlmStreamAbortedPayload(EventPayload, total=False):
 
 
 class OrchestratorSteeringInjectedPayload(EventPayload, total=False):
-    """``orchestrator:steering_injected``: A message that came while the turn ran is now part of the conversation."""
+    """``orchestrator:steering_injected``: A message that arrived during the turn was added."""
 
     orchestrator: str
     content: Any
@@ -273,7 +295,7 @@ class ToolPrePayload(EventPayload, total=False):
 
 
 class ToolPostPayload(EventPayload, total=False):
-    """``tool:post``: A tool has returned; tool_result and result are the same value."""
+    """``tool:post``: A tool has returned. Its value is in tool_result and in result."""
 
     tool_name: str
     tool_call_id: str
@@ -284,7 +306,10 @@ class ToolPostPayload(EventPayload, total=False):
 
 
 class ToolErrorPayload(EventPayload, total=False):
-    """``tool:error``: A tool raised, was cancelled or could not be run; the model gets an error result."""
+    """``tool:error``: A tool raised, was cancelled or could not be run.
+
+    The model gets an error result.
+    """
 
     tool_name: str
     tool_call_id: str
@@ -294,21 +319,24 @@ class ToolErrorPayload(EventPayload, total=False):
 
 
 class ContextPreCompactPayload(EventPayload, total=False):
-    """``context:pre_compact``: A compacted view is about to be made."""
+    """``context:pre_compact``: The context is about to compact its view of the conversation."""
 
     message_count: int
     token_count: int
 
 
 class ContextPostCompactPayload(EventPayload, total=False):
-    """``context:post_compact``: A compacted view has been made."""
+    """``context:post_compact``: The context has compacted its view of the conversation."""
 
     message_count: int
     token_count: int
 
 
 class ContextCompactionPayload(EventPayload, total=False):
-    """``context:compaction``: One record of a compaction, before and after; tier is what it took: results, summary, left_out, shortened or undone."""
+    """``context:compaction``: The conversation was compacted.
+
+    Tier is the strongest step that was needed: results, summary, left_out, shortened or undone.
+    """
 
     before_messages: int
     after_messages: int
@@ -324,7 +352,10 @@ class ContextCompactionPayload(EventPayload, total=False):
 
 
 class ContextCacheBreakPayload(EventPayload, total=False):
-    """``context:cache_break``: A request does not begin as the one before did, so the service reads so many tokens anew; reason is tools, instructions or messages."""
+    """``context:cache_break``: A request begins differently from the one before.
+
+    The service has to read so many tokens again. Reason is tools, instructions or messages.
+    """
 
     reason: str | None
     same_messages: int
@@ -333,14 +364,17 @@ class ContextCacheBreakPayload(EventPayload, total=False):
 
 
 class ContextIncludePayload(EventPayload, total=False):
-    """``context:include``: Material from elsewhere was put into the context."""
+    """``context:include``: Material from another source was added to the context."""
 
     source: str
     content: Any
 
 
 class OrchestratorCompletePayload(EventPayload, total=False):
-    """``orchestrator:complete``: The loop has ended; status is success, incomplete or cancelled."""
+    """``orchestrator:complete``: The loop has ended.
+
+    Status is success, incomplete or cancelled.
+    """
 
     orchestrator: str
     turn_count: int
@@ -348,14 +382,20 @@ class OrchestratorCompletePayload(EventPayload, total=False):
 
 
 class ExecutionStartPayload(EventPayload, total=False):
-    """``execution:start``: The first event of a turn; attachments describe what is not text in the prompt."""
+    """``execution:start``: A turn begins. This is its first event.
+
+    Attachments describe the parts of the prompt that are not text.
+    """
 
     prompt: str
     attachments: list[dict[str, Any]]
 
 
 class ExecutionEndPayload(EventPayload, total=False):
-    """``execution:end``: On every way out of a turn; status is completed, cancelled or error."""
+    """``execution:end``: A turn has ended, in whatever way.
+
+    Status is completed, cancelled or error.
+    """
 
     response: Any
     status: str
@@ -377,14 +417,14 @@ class ArtifactWritePayload(EventPayload, total=False):
 
 
 class ArtifactReadPayload(EventPayload, total=False):
-    """``artifact:read``: A file of the user's was read."""
+    """``artifact:read``: A file of the user was read."""
 
     path: str
     bytes: int
 
 
 class PolicyViolationPayload(EventPayload, total=False):
-    """``policy:violation``: Something was attempted against a policy."""
+    """``policy:violation``: An attempt to violate a policy was detected."""
 
     policy: str
     detail: str
@@ -392,7 +432,10 @@ class PolicyViolationPayload(EventPayload, total=False):
 
 
 class ApprovalRequiredPayload(EventPayload, total=False):
-    """``approval:required``: The user is being asked; the last three keys come from modules that ask by themselves."""
+    """``approval:required``: The user is being asked for approval.
+
+    The last three keys come from modules that ask directly, without the kernel.
+    """
 
     hook_name: str
     event: str
@@ -406,7 +449,7 @@ class ApprovalRequiredPayload(EventPayload, total=False):
 
 
 class ApprovalGrantedPayload(EventPayload, total=False):
-    """``approval:granted``: The question was answered with yes, now or earlier in this session."""
+    """``approval:granted``: The user answered yes, now or earlier in this session."""
 
     hook_name: str
     event: str
@@ -418,7 +461,7 @@ class ApprovalGrantedPayload(EventPayload, total=False):
 
 
 class ApprovalDeniedPayload(EventPayload, total=False):
-    """``approval:denied``: The question was answered with no, not at all, or could not be asked."""
+    """``approval:denied``: The user answered no, did not answer, or could not be asked."""
 
     hook_name: str
     event: str
@@ -430,7 +473,7 @@ class ApprovalDeniedPayload(EventPayload, total=False):
 
 
 class CancelRequestedPayload(EventPayload, total=False):
-    """``cancel:requested``: Once per request to stop; state is graceful or immediate."""
+    """``cancel:requested``: Once per request to stop. State is graceful or immediate."""
 
     state: Literal["graceful", "immediate"]
     grace: float | None
@@ -439,7 +482,7 @@ class CancelRequestedPayload(EventPayload, total=False):
 
 
 class CancelCompletedPayload(EventPayload, total=False):
-    """``cancel:completed``: Once per cancelled turn, when everything has unwound."""
+    """``cancel:completed``: A cancelled turn has unwound completely. Emitted once per turn."""
 
     was_immediate: bool
     error: str
@@ -447,14 +490,17 @@ class CancelCompletedPayload(EventPayload, total=False):
 
 
 class ModuleOnSessionReadyFailedPayload(EventPayload, total=False):
-    """``module:on_session_ready_failed``: A module's on_session_ready raised or overran its deadline."""
+    """``module:on_session_ready_failed``: A module's on_session_ready raised or timed out."""
 
     module_id: str | None
     error: str
 
 
 class ModuleLoadFailedPayload(EventPayload, total=False):
-    """``module:load_failed``: A provider, tool or hook could not be loaded or mounted; emitted once all hooks are mounted."""
+    """``module:load_failed``: A provider, tool or hook could not be loaded or mounted.
+
+    Emitted once all hooks are mounted.
+    """
 
     module_type: str
     module_id: str | None
@@ -464,13 +510,16 @@ class ModuleLoadFailedPayload(EventPayload, total=False):
 
 
 class SessionConfigPayload(EventPayload, total=False):
-    """``session:config``: Per turn when the plan asks for it: the whole plan, secrets removed."""
+    """``session:config``: The whole plan without secrets, once per turn if the plan requests it."""
 
     raw: Any
 
 
 class ModuleUnresponsivePayload(EventPayload, total=False):
-    """``module:unresponsive``: Code refuses cancellation; repeated at growing intervals for as long as it does."""
+    """``module:unresponsive``: Code does not react to its cancellation.
+
+    Repeated at growing intervals for as long as this lasts.
+    """
 
     module_id: str | None
     operation: str
@@ -480,7 +529,7 @@ class ModuleUnresponsivePayload(EventPayload, total=False):
 
 
 class HookTimeoutPayload(EventPayload, total=False):
-    """``hook:timeout``: A handler overran its deadline and was cancelled."""
+    """``hook:timeout``: A handler exceeded its deadline and was cancelled."""
 
     module_id: str | None
     hook_name: str
@@ -491,7 +540,7 @@ class HookTimeoutPayload(EventPayload, total=False):
 
 
 class HookFailedPayload(EventPayload, total=False):
-    """``hook:failed``: A handler raised or answered with something that is no result."""
+    """``hook:failed``: A handler raised, or returned something that is not a hook result."""
 
     module_id: str | None
     hook_name: str
@@ -523,14 +572,20 @@ class CleanupFailedPayload(EventPayload, total=False):
 
 
 class TurnResumedPayload(EventPayload, total=False):
-    """``turn:resumed``: A turn that was cut off goes on; the outcome of each of its open tool calls is kept, started, repeated or interrupted."""
+    """``turn:resumed``: An interrupted turn continues.
+
+    The outcome of each of its open tool calls is kept, started, repeated or interrupted.
+    """
 
     iteration: int
     calls: list[dict[str, str]]
 
 
 class BudgetWarningPayload(EventPayload, total=False):
-    """``budget:warning``: Once per limit of session.budget, when the share warn_at of it is used; in the session whose limit it is."""
+    """``budget:warning``: The share warn_at of a limit of session.budget is used.
+
+    Emitted once per limit, in the session that has the limit.
+    """
 
     what: str
     limit: float | str
@@ -539,7 +594,10 @@ class BudgetWarningPayload(EventPayload, total=False):
 
 
 class BudgetExceededPayload(EventPayload, total=False):
-    """``budget:exceeded``: A call did not fit into session.budget and was refused; the turn of refused_session_id ends with BudgetExceeded."""
+    """``budget:exceeded``: A call did not fit into session.budget and was refused.
+
+    The turn of refused_session_id ends with BudgetExceeded.
+    """
 
     what: str
     limit: float | str

@@ -1,9 +1,9 @@
 """The mount plan: schema, reading, validation, overlays.
 
-A plan is a dict, as the embedder built it or a file gave it; nothing here reads files or environment variables.
-`parse_plan` turns it into a `MountPlan`. All problems of a plan are reported at once, each with its ``$.path``, in the
-order session, providers, tools, hooks. A misspelt section or key is a problem, because its value would be lost; one that
-resembles none that is known is a warning, because applications keep data of their own in plans.
+A plan is a dict. Nothing here reads files or environment variables. `parse_plan` turns it into a
+`MountPlan`, and reports all problems at once, each with its ``$.path``. A misspelt key is a
+problem, because its value would be lost. A key that resembles no known one is only a warning,
+because applications keep their own data in plans.
 """
 
 from ._model_names import (

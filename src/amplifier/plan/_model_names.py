@@ -1,4 +1,4 @@
-"""The spelling of models, ``"provider:model"``, which `agent`, the command line and ``/model`` read alike."""
+"""Names of models, such as ``"openai:gpt-5"``, for `agent`, the command line and ``/model``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from amplifier._internal.spelling import did_you_mean, nearest, suggestion
 from amplifier.errors import PlanError
 
 MODEL_EXAMPLES = (
-    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', 'openai-compatible:MODEL@URL' "
-    "or 'offline'"
+    "'provider:model', such as 'anthropic:claude-sonnet-4-5', 'openai:gpt-5', "
+    "'openai-compatible:MODEL@URL' or 'offline'"
 )
 LOCAL_MODEL_ADVICE = (
-    "provider-local was removed: serve the model with Ollama or llama.cpp's server and use provider-openai-compatible, "
-    "with 'openai-compatible:MODEL@http://127.0.0.1:8080/v1' as the model or with that address as base_url in a plan"
+    "provider-local was removed: serve the model with Ollama or llama.cpp's server and use "
+    "provider-openai-compatible, with 'openai-compatible:MODEL@http://127.0.0.1:8080/v1' as the "
+    "model or with that address as base_url in a plan"
 )
-"""What to write instead of provider-local and of the path of a model file."""
+"""The replacement for provider-local and for the path of a model file."""
 
 _PROVIDERS = ("anthropic", "openai", "openai-compatible", "offline", "mock")
 _PREFIX = "provider-"
@@ -38,8 +39,8 @@ class ModelName:
 
     Attributes:
         provider: The module id of the provider, such as ``provider-openai``.
-        model: The model to request; None if the provider has one of its own.
-        config: What the provider needs to answer with it, as in a plan.
+        model: The model to request, or None for the provider's default.
+        config: Settings of the provider for this model, as in a plan.
     """
 
     provider: str
@@ -59,14 +60,14 @@ def names_provider(name: str, is_installed: Callable[[str], bool]) -> bool:
 
 
 def is_local_model(name: str, is_installed: Callable[[str], bool]) -> bool:
-    """Return whether the name of a model is one for provider-local, such as ``local`` or a GGUF file."""
+    """Return whether a name is meant for provider-local, such as ``local`` or a GGUF file."""
     if names_provider(name, is_installed):
         return False
     return name.partition(":")[0].strip() == "local" or name.strip().lower().endswith(".gguf")
 
 
 def family_provider(model: str) -> str | None:
-    """Return the module id of the provider that a model without one belongs to, such as ``gpt-5``; None if unknown."""
+    """Return the id of the provider for a model such as ``gpt-5``, or None if it is unknown."""
     family = _FAMILIES.get(model.partition("-")[0].lower())
     return None if family is None else f"{_PREFIX}{family}"
 
@@ -75,20 +76,15 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
     """Read the name of a model with its provider.
 
     Raises:
-        PlanError: It does not name both; the message says what was probably meant.
+        PlanError: The provider or the model is missing. The message suggests a correction.
     """
     provider, _, rest = (part.strip() for part in name.partition(":"))
     if is_local_model(name, is_installed):
-        raise PlanError(
-            [
-                (
-                    "$",
-                    f"expected 'openai-compatible:MODEL@URL', got {show(name)}; {LOCAL_MODEL_ADVICE}",
-                )
-            ]
-        )
+        form = "'openai-compatible:MODEL@URL'"
+        raise PlanError([("$", f"expected {form}, got {show(name)}; {LOCAL_MODEL_ADVICE}")])
     if not names_provider(name, is_installed) or (not rest and provider not in _PROVIDERS):
-        raise PlanError([("$", f"expected {MODEL_EXAMPLES}, got {show(name)}{_meant(name)}")])
+        hint = _suggest_model(name)
+        raise PlanError([("$", f"expected {MODEL_EXAMPLES}, got {show(name)}{hint}")])
     model, _, url = rest.partition("@") if provider == "openai-compatible" else (rest, "", "no")
     if bool(model and url) == (provider in _WITHOUT_MODEL):
         form = _FORMS.get(provider, f"a model after {provider!r}, as in '{provider}:MODEL'")
@@ -96,14 +92,14 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
     module_id = f"{_PREFIX}{provider}"
     if not rest:
         return ModelName(provider=module_id)
-    config = {"default_model": model} | (
-        {"base_url": url} if provider == "openai-compatible" else {}
-    )
+    config: dict[str, Any] = {"default_model": model}
+    if provider == "openai-compatible":
+        config["base_url"] = url
     return ModelName(provider=module_id, model=model, config=config)
 
 
-def _meant(name: str) -> str:
-    """Return the end of a message about a model whose provider is not known: what was probably meant."""
+def _suggest_model(name: str) -> str:
+    """Return the end of a message about a model with an unknown provider."""
     provider, separator, rest = (part.strip() for part in name.replace("/", ":", 1).partition(":"))
     if not separator:
         family = family_provider(provider)

@@ -1,10 +1,10 @@
-"""From the plan as it was given to a `MountPlan`, or to a list of everything that is wrong with it."""
+"""Reading of a plan: to a `MountPlan`, or to a list of all its problems."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +29,10 @@ from .spec import (
 _ROLES: Final = {"orchestrator": "loop-basic", "context": "context-simple"}
 _LISTS: Final = ("providers", "tools", "hooks")
 SECTIONS: Final = frozenset({"session", *_ROLES, *_LISTS, "agents", "$schema"})
-_NOT_MISSED: Final = frozenset(
-    {"$schema"}
-)  # the kernel does not read it, so a misspelling of it loses nothing
-_SIMILAR: Final = 0.75  # lower, and "profile" resembles "providers"
+# The kernel does not read this key, so a misspelling of it loses nothing.
+_UNREAD: Final = frozenset({"$schema"})
+# With a lower cutoff, "profile" would resemble "providers".
+_SECTION_CUTOFF: Final = 0.75
 
 _OF_ONE_SECTION: Final = {"instance_id": "providers", "on_failure": "hooks"}
 SPEC_KEYS: Final = {
@@ -51,19 +51,19 @@ _PLAN: Final = attrs.evolve(
 )
 _SESSION: Final = attrs.evolve(mapping, expected="a mapping with orchestrator and context")
 _MODULE: Final = attrs.evolve(mapping, expected="a module: its id, or a mapping with 'module'")
-_BESIDE: Final = attrs.evolve(mapping, expected="a mapping with 'config'")
+_ROLE_CONFIG: Final = attrs.evolve(mapping, expected="a mapping with 'config'")
 _MODULES: Final = Kind("a list of modules", lambda value: isinstance(value, list | tuple))
 
 
-def parse_plan(config: Any, *, base_deadlines: Deadlines | None = None) -> MountPlan:
+def parse_plan(config: object, *, base_deadlines: Deadlines | None = None) -> MountPlan:
     """Read a plan.
 
     Args:
-        config: The plan, a dict.
-        base_deadlines: Those of the parent session, which apply where the plan has none.
+        config: The plan.
+        base_deadlines: Deadlines of the parent session. They apply where the plan sets none.
 
     Raises:
-        PlanError: The plan cannot be used; every problem is listed.
+        PlanError: The plan cannot be used. The error lists every problem.
     """
     reader = _Reader()
     plan = reader.read_safely(config, base_deadlines or DEFAULT_DEADLINES)
@@ -72,18 +72,19 @@ def parse_plan(config: Any, *, base_deadlines: Deadlines | None = None) -> Mount
     return plan
 
 
-def check_plan(config: Any) -> tuple[list[Problem], list[str]]:
-    """All problems and all warnings of a plan; never raises."""
+def check_plan(config: object) -> tuple[list[Problem], list[str]]:
+    """Return all problems and all warnings of a plan. Never raises."""
     reader = _Reader()
     reader.read_safely(config, DEFAULT_DEADLINES)
     return reader.problems, reader.warnings
 
 
 def plan_schema() -> dict[str, Any]:
-    """The shape of a plan as JSON Schema (2020-12), for editors and documentation: the file ``mount-plan.schema.json`` of this package.
+    """Return the JSON Schema (2020-12) of plans, for editors and documentation.
 
-    Whatever `check_plan` finds no problem in keeps it. It covers what JSON Schema can express; the uniqueness of provider
-    instances, for one, only `check_plan` knows.
+    It is the file ``mount-plan.schema.json`` of this package. Every plan without problems conforms
+    to it. `check_plan` also checks rules that JSON Schema cannot express, such as unique names of
+    provider instances.
     """
     schema: dict[str, Any] = json.loads(
         Path(__file__).with_name("mount-plan.schema.json").read_text(encoding="utf-8")
@@ -92,7 +93,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads one plan and gathers what is wrong with it."""
+    """Reads one plan and collects its problems."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -101,41 +102,36 @@ class _Reader:
     def problem(self, path: str, text: str) -> None:
         self.problems.append((path, text))
 
-    def value(self, kind: Kind, value: Any, path: str) -> Any:
+    def value(self, kind: Kind, value: object, path: str) -> Any:
         return None if value is None else read_value(kind, value, path, self.problems)
 
-    def read_safely(self, config: Any, base: Deadlines) -> MountPlan | None:
+    def read_safely(self, config: object, base: Deadlines) -> MountPlan | None:
         try:
             return self.read(config, base)
-        # Keys and values are foreign objects: their __eq__, __hash__ and mapping methods are foreign code.
+        # The keys and values may be foreign objects, whose methods may raise anything.
         except Exception as error:  # noqa: BLE001
-            self.problem(
-                "$", f"the plan cannot be read: {type(error).__name__} from one of its objects"
-            )
+            name = type(error).__name__
+            self.problem("$", f"the plan cannot be read: {name} from one of its objects")
             return None
 
-    def read(self, config: Any, base: Deadlines) -> MountPlan | None:
-        config = read_value(_PLAN, config, "$", self.problems)
+    def read(self, plan: object, base: Deadlines) -> MountPlan | None:
+        config = read_value(_PLAN, plan, "$", self.problems)
         if config is None:
             return None
         if not config:
-            self.problem(
-                "$", "the plan is empty; session.orchestrator and session.context are required"
-            )
+            required = "session.orchestrator and session.context are required"
+            self.problem("$", f"the plan is empty; {required}")
             return None
         self.report_unknown(config, SECTIONS, "$", "section")
         session = self.value(_SESSION, config.get("session"), "$.session") or {}
         self.report_unknown(session, SESSION_KEYS, "$.session")
         roles: dict[str, Any] = {role: self.role(config, session, role) for role in _ROLES}
-        given = {key: value for key, value in session.items() if key in _SETTINGS}
-        settings = {"deadlines": base, **read_record(_SETTINGS, given, "$.session", self.problems)}
-        if (
-            "deadlines" in given
-        ):  # those that are given apply to this session, the others are inherited
-            names = given["deadlines"] or () if settings["deadlines"] is not base else ()
-            settings["deadlines"] = attrs.evolve(
-                base, **{name: getattr(settings["deadlines"], name) for name in names}
-            )
+        raw = {key: value for key, value in session.items() if key in _SETTINGS}
+        settings = {"deadlines": base, **read_record(_SETTINGS, raw, "$.session", self.problems)}
+        # Deadlines that the plan leaves out are inherited.
+        if (own := settings["deadlines"]) is not base:
+            changes = {name: getattr(own, name) for name in raw["deadlines"] or ()}
+            settings["deadlines"] = attrs.evolve(base, **changes)
         lists: dict[str, Any] = {
             section: self.entries(config.get(section), section) for section in _LISTS
         }
@@ -146,110 +142,112 @@ class _Reader:
         )
 
     def report_unknown(
-        self, given: Mapping[Any, Any], known: Container[str], path: str, noun: str = "key"
+        self, record: Iterable[Any], known: Iterable[str], path: str, noun: str = "key"
     ) -> None:
-        for key in given:
+        for key in record:
             if key not in known:
                 self.unknown(key, known, path, noun)
 
-    def unknown(self, key: Any, known: Any, path: str, noun: str = "key") -> None:
-        """A key that nothing reads: a misspelling is a problem, because its value would be lost; others are warnings."""
-        read = frozenset(known) - _NOT_MISSED
+    def unknown(self, key: object, known: Iterable[str], path: str, noun: str = "key") -> None:
+        """Report a key that nothing reads. A misspelling is a problem, any other a warning."""
+        read = frozenset(known) - _UNREAD
         where, meant = format_path([key], path), misspelt_key(key, read)
         if meant is None:
-            self.warnings.append(
-                f"{where}: unknown {noun}, ignored{suggestion(key, read, cutoff=_SIMILAR)}"
-            )
+            hint = suggestion(key, read, cutoff=_SECTION_CUTOFF)
+            self.warnings.append(f"{where}: unknown {noun}, ignored{hint}")
         else:
             hint = f"{did_you_mean(meant)} Rename or remove it: it would be ignored"
             self.problem(where, f"unknown {noun} {show(key)}; {hint}")
 
     # ── modules ──
 
-    def role(self, config: dict[Any, Any], session: dict[Any, Any], name: str) -> ModuleSpec | None:
-        """``session.orchestrator`` or ``session.context``: an id, whose config is in a section of its own, or a whole spec."""
-        path, given, beside = f"$.session.{name}", session.get(name), config.get(name)
+    def role(
+        self, config: Mapping[str, Any], session: Mapping[str, Any], name: str
+    ) -> ModuleSpec | None:
+        """Read ``session.orchestrator`` or ``session.context``.
+
+        An id has its config in a section of the plan with the role's name. Otherwise it is a spec.
+        """
+        path, entry, section = f"$.session.{name}", session.get(name), config.get(name)
         pinned = self.value(source, session.get(f"{name}_source"), f"{path}_source")
-        if given is None:
+        if entry is None:
             rule = f"the id of a module, such as {_ROLES[name]!r}, or a mapping with one"
             self.problem(path, f"session.{name} is required: {rule}")
             return None
-        if not isinstance(given, str):
+        if not isinstance(entry, str):
+            reason = f"ignored, because session.{name} is a mapping"
             if pinned is not None:
-                self.warnings.append(
-                    f"{path}_source: ignored, because session.{name} is a mapping; put 'source' there"
-                )
-            if beside is not None:
-                self.warnings.append(
-                    f"$.{name}: ignored, because session.{name} is a mapping; put 'config' there"
-                )
-            return self.spec(given, "session", path)
+                self.warnings.append(f"{path}_source: {reason}; put 'source' there")
+            if section is not None:
+                self.warnings.append(f"$.{name}: {reason}; put 'config' there")
+            return self.spec(entry, "session", path)
         settings = None
-        if (beside := self.value(_BESIDE, beside, f"$.{name}")) is not None:
-            self.report_unknown(beside, ("config",), f"$.{name}")
-            settings = self.value(mapping, beside.get("config"), f"$.{name}.config")
-        module = read_value(module_id, given, path, self.problems)
+        if (section := self.value(_ROLE_CONFIG, section, f"$.{name}")) is not None:
+            self.report_unknown(section, ("config",), f"$.{name}")
+            settings = self.value(mapping, section.get("config"), f"$.{name}.config")
+        module = read_value(module_id, entry, path, self.problems)
         if module is None:
             return None
-        return ModuleSpec(
-            module=module, source=pinned, config={} if settings is None else settings, path=path
-        )
+        settings = {} if settings is None else settings
+        return ModuleSpec(module=module, source=pinned, config=settings, path=path)
 
-    def entries(self, given: Any, section: str) -> list[ModuleSpec]:
-        if isinstance(given, Mapping) and "module" in given:
-            self.problem(
-                f"$.{section}",
-                f"expected {_MODULES.expected}, got {show(given)}; wrap the one module in a list",
-            )
+    def entries(self, value: object, section: str) -> list[ModuleSpec]:
+        path = f"$.{section}"
+        if isinstance(value, Mapping) and "module" in value:
+            problem = f"expected {_MODULES.expected}, got {show(value)}"
+            self.problem(path, f"{problem}; wrap the one module in a list")
             return []
-        found = []
-        for index, entry in enumerate(self.value(_MODULES, given, f"$.{section}") or ()):
-            if (spec := self.spec(entry, section, f"$.{section}[{index}]")) is not None:
-                found.append(spec)
-        if section == "providers" and len(found) > 1:
-            self.instances(found)
-        return found
+        specs = []
+        for index, entry in enumerate(self.value(_MODULES, value, path) or ()):
+            if (spec := self.spec(entry, section, f"{path}[{index}]")) is not None:
+                specs.append(spec)
+        if section == "providers" and len(specs) > 1:
+            self.check_instances(specs)
+        return specs
 
-    def spec(self, given: Any, section: str, path: str) -> ModuleSpec | None:
-        if isinstance(given, str):
-            module = read_value(module_id, given, f"{path}.module", self.problems)
+    def spec(self, entry: Any, section: str, path: str) -> ModuleSpec | None:
+        if isinstance(entry, str):
+            module = read_value(module_id, entry, f"{path}.module", self.problems)
             return None if module is None else ModuleSpec(module=module, path=path)
-        if type(given) is not dict:
-            if is_thing(given):
-                return ModuleSpec(module=id_of_thing(given, section, path), path=path, thing=given)
-            if inspect.iscoroutine(given):
-                what = "a coroutine; write the function itself, without (…)"
-                self.problem(path, f"expected {_MODULE.expected}, got {what}")
+        if type(entry) is not dict:
+            if is_thing(entry):
+                return ModuleSpec(module=id_of_thing(entry, section, path), path=path, thing=entry)
+            if inspect.iscoroutine(entry):
+                hint = "a coroutine; write the function itself, without (…)"
+                self.problem(path, f"expected {_MODULE.expected}, got {hint}")
                 return None
-            if (given := read_value(_MODULE, given, path, self.problems)) is None:
+            if (entry := read_value(_MODULE, entry, path, self.problems)) is None:
                 return None
-        keys, module, thing = SPEC_KEYS[section], given.get("module"), None
+        keys, module, thing = SPEC_KEYS[section], entry.get("module"), None
         if not isinstance(module, str):
-            given = dict(given)
+            entry = dict(entry)
             if module is None:
-                self.problem(
-                    f"{path}.module", "'module' is required: the id of the module to mount"
-                )
-                given.pop("module", None)
+                hint = "'module' is required: the id of the module to mount"
+                self.problem(f"{path}.module", hint)
+                entry.pop("module", None)
             elif is_thing(module):
-                given["module"], thing = id_of_thing(module, section, path), module
+                entry["module"], thing = id_of_thing(module, section, path), module
         values = read_record(
-            keys, given, path, self.problems, lambda key, _: self.unknown(key, keys, path)
+            keys, entry, path, self.problems, lambda key, _: self.unknown(key, keys, path)
         )
         return ModuleSpec(path=path, thing=thing, **values) if "module" in values else None
 
-    def instances(self, providers: list[ModuleSpec]) -> None:
-        """One entry per provider module may go without a name; no two may share one."""
+    def check_instances(self, providers: list[ModuleSpec]) -> None:
+        """Check that instance ids are unique. One entry of each module may go without one."""
         unnamed: dict[str, str] = {}
         named: dict[str, str] = {}
         for spec in providers:
-            seen, key = (
-                (unnamed, spec.module) if spec.instance_id is None else (named, spec.instance_id)
-            )
+            if spec.instance_id is None:
+                seen, key = unnamed, spec.module
+            else:
+                seen, key = named, spec.instance_id
             first = seen.setdefault(key, spec.path)
             if first is spec.path:
                 continue
             rule = f"{key!r} is the instance_id of {first} too; choose another"
             if seen is unnamed:
-                rule = f"{key!r} is mounted already at {first}; multi-instance providers require explicit 'instance_id's"
+                rule = (
+                    f"{key!r} is mounted already at {first}; "
+                    "multi-instance providers require explicit 'instance_id's"
+                )
             self.problem(f"{spec.path}.instance_id", rule)

@@ -1,6 +1,7 @@
 """The mount plan as TypedDicts, for plans that are written in Python and type-checked.
 
-They have the keys of the JSON Schema and no others, and take modules themselves where it has ids; a plan that also carries data of the application is a ``dict[str, Any]``.
+They have the keys of the JSON Schema only, and accept modules themselves in place of ids. A plan
+with further data of the application is a ``dict[str, Any]``.
 """
 
 # Annotations are evaluated here, because `__required_keys__` is wrong where they are strings.
@@ -23,7 +24,7 @@ Function: TypeAlias = Callable[..., Any] | Mountable
 
 
 class ModuleDict(TypedDict, total=False):
-    """A module of a plan, wherever its id alone does not suffice."""
+    """A module of a plan that needs more than its id."""
 
     module: Required[str | Orchestrator | ContextManager | Provider | Tool | Function]
     source: Any
@@ -43,7 +44,7 @@ class HookDict(ModuleDict, total=False):
 
 
 class DeadlinesDict(TypedDict, total=False):
-    """Seconds the kernel waits for code it did not write; None is no limit."""
+    """Seconds that the kernel waits for code it did not write. None means no limit."""
 
     mount: float | None
     ready: float | None
@@ -56,14 +57,14 @@ class DeadlinesDict(TypedDict, total=False):
 
 
 class TokenPriceDict(TypedDict):
-    """What a model costs, per million tokens."""
+    """The price of a model, per million tokens."""
 
     input_per_million: float | str
     output_per_million: float | str
 
 
 class BudgetDict(TypedDict, total=False):
-    """What a session and all its children together may use; None is no limit."""
+    """Limits for a session and all its children together. None means no limit."""
 
     tokens: int | None
     cost: float | str | None
@@ -77,14 +78,14 @@ class BudgetDict(TypedDict, total=False):
 
 
 class ProtectedPlacesDict(TypedDict, total=False):
-    """Changes to the list of places that an agent may change only if a person allows it."""
+    """Changes to the places that an agent may change only with a person's approval."""
 
     add: list[str]
     allow: list[str]
 
 
 class SessionDict(TypedDict, total=False):
-    """The two modules every agent has, and the settings of the session."""
+    """The two modules that every agent has, and the settings of the session."""
 
     orchestrator: Required[str | ModuleDict | Orchestrator | MountFunction]
     context: Required[str | ModuleDict | ContextManager | MountFunction]
@@ -106,9 +107,8 @@ class RoleDict(TypedDict, total=False):
     config: dict[str, Any] | None
 
 
-_SchemaKey = TypedDict(
-    "_SchemaKey", {"$schema": Any}, total=False
-)  # no class statement can spell this key
+# A class statement cannot spell this key.
+_SchemaKey = TypedDict("_SchemaKey", {"$schema": Any}, total=False)
 
 
 class PlanDict(_SchemaKey, total=False):

@@ -1,7 +1,7 @@
-"""Plans as dicts: the modules in them, one laid over another, variables put into them, their JSON.
+"""Plans as dicts: the modules in them, merging, variables and JSON.
 
-A plan may have functions, instances and mount functions in place of ids. These belong to the process that made them, so such a plan has no JSON;
-elsewhere their ids take their place. What changes a plan gives a copy and leaves what it was given alone.
+Functions, instances and mount functions may take the place of module ids. They exist in one process
+only, so a plan that has them cannot be written as JSON. Functions that change a plan return a copy.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from ..models import to_json
 _DATA = (dict, str, bytes, int, float, list, tuple, set, frozenset, Mapping, type(None))
 
 
-def is_thing(given: object) -> bool:
-    """Whether an entry of a plan is no id and no mapping but a module itself: something to call, or an instance of a contract."""
-    if isinstance(given, _DATA):
+def is_thing(entry: object) -> bool:
+    """Return whether an entry of a plan is a module itself, not its id or a mapping.
+
+    A module is a callable or an instance of a contract.
+    """
+    if isinstance(entry, _DATA):
         return False
-    return callable(given) or any(
-        hasattr(given, name) for name in ("mount", "execute", "complete", "add_message")
-    )
+    methods = ("mount", "execute", "complete", "add_message")
+    return callable(entry) or any(hasattr(entry, name) for name in methods)
 
 
 def id_of_thing(thing: object, section: str, path: str) -> str:
-    """An id for a module that is in the plan itself, for reports and for what it owns."""
+    """Return an id for a module that is in the plan itself."""
     prefix = {"providers": "provider", "tools": "tool", "hooks": "hooks"}.get(section)
     if prefix is None:
         prefix = "loop" if path.endswith("orchestrator") else "context"
@@ -40,8 +42,11 @@ def id_of_thing(thing: object, section: str, path: str) -> str:
     return f"{prefix}-{slug.removeprefix(f'{prefix}-')}"[:64]
 
 
-def places_of(plan: Mapping[str, Any]) -> Iterator[tuple[Any, Any, str, str]]:
-    """Each module of a plan: what holds it, under which key or index, its section and its path; what is no plan holds none."""
+def places_of(plan: Mapping[str, object]) -> Iterator[tuple[Any, Any, str, str]]:
+    """Yield the place of every module: its container, key or index, section and path.
+
+    Anything that is not a well-formed section is skipped.
+    """
     if isinstance(session := plan.get("session"), Mapping):
         for role in ("orchestrator", "context"):
             if role in session:
@@ -52,23 +57,24 @@ def places_of(plan: Mapping[str, Any]) -> Iterator[tuple[Any, Any, str, str]]:
                 yield entries, index, section, f"$.{section}[{index}]"
 
 
-def find_things(plan: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Path and description of each module that is in a plan itself."""
-    found: list[tuple[str, str]] = []
+def find_things(plan: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return path and description of every module that is in the plan itself."""
+    things: list[tuple[str, str]] = []
     for holder, key, _, path in places_of(plan):
         is_spec = isinstance(holder[key], Mapping)
         thing = holder[key].get("module") if is_spec else holder[key]
         if is_thing(thing):
             name = getattr(thing, "__name__", None)
-            what = (
-                f"an instance of {type(thing).__name__}" if name is None else f"the function {name}"
-            )
-            found.append((f"{path}.module" if is_spec else path, what))
-    return found
+            if name is None:
+                description = f"an instance of {type(thing).__name__}"
+            else:
+                description = f"the function {name}"
+            things.append((f"{path}.module" if is_spec else path, description))
+    return things
 
 
 def replace_things(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a plan and of its sections with the id of each module that is in the plan itself in its place."""
+    """Return a copy of a plan in which ids replace the modules that are in it themselves."""
     changed = dict(plan)
     for section, value in plan.items():
         if isinstance(value, Mapping | list):
@@ -82,62 +88,69 @@ def replace_things(plan: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def module_hashes(plan: Mapping[str, Any]) -> dict[str, str]:
-    """Every module of a plan with a hash of its entry without secrets; a module that is there twice gets a number.
+def module_hashes(plan: Mapping[str, object]) -> dict[str, str]:
+    """Return a hash of the entry of every module, without secrets.
 
-    What is different between two plans is read from them: no plan has to be kept, and no secret of one.
+    `plan_changes` compares plans by their hashes, so a plan and its secrets need not be stored. A
+    module that the plan has twice gets a number.
     """
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for holder, key, _, _ in places_of(replace_things(plan)):
         spec = {"module": holder[key]} if isinstance(holder[key], str) else holder[key]
         if not isinstance(spec, Mapping):
             continue
         name = module = str(spec.get("module"))
         number = 1
-        while name in found:
+        while name in hashes:
             number += 1
             name = f"{module} ({number})"
-        text = json.dumps(redact_secrets(dict(spec)), sort_keys=True, default=_shown)
-        found[name] = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
-    return found
+        text = json.dumps(redact_secrets(dict(spec)), sort_keys=True, default=_stable_text)
+        hashes[name] = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return hashes
 
 
-def plan_changes(before: Mapping[str, str] | None, plan: Mapping[str, Any]) -> list[str]:
-    """What is different in ``plan`` from the one with these `module_hashes`, one line each; nothing if those are not known."""
+def plan_changes(before: Mapping[str, str] | None, plan: Mapping[str, object]) -> list[str]:
+    """Return one line for each module that differs from an earlier plan.
+
+    Args:
+        before: The `module_hashes` of the earlier plan, or None if they are unknown.
+        plan: The plan to compare.
+    """
     if before is None:
         return []
     now = module_hashes(plan)
+    changed = [name for name in before if name in now and now[name] != before[name]]
     return [
         *(f"{name} is not in the plan any more" for name in before if name not in now),
         *(f"{name} is new in the plan" for name in now if name not in before),
-        *(
-            f"{name} is configured differently"
-            for name in before
-            if name in now and now[name] != before[name]
-        ),
+        *(f"{name} is configured differently" for name in changed),
     ]
 
 
-def _shown(value: object) -> str:
-    """The text of an object, the same in every process."""
+def _stable_text(value: object) -> str:
+    """Return the text of an object without its address, which differs between processes."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", str(value))
 
 
-def plan_json(plan: Mapping[str, Any]) -> str:
-    """A plan as JSON text, for a file or for another process.
+def plan_json(plan: Mapping[str, object]) -> str:
+    """Return a plan as JSON text, for a file or for another process.
 
     Raises:
-        PlanError: It has functions or objects, which belong to this process; every one is named, with what to write instead.
+        PlanError: The plan has functions or objects, which exist in this process only. The error
+            lists them all.
     """
     if not isinstance(plan, Mapping):
         raise PlanError(
             [("$", f"expected a plan, which is a dict, got {plan!r:.80}")],
             subject="the plan cannot be written as JSON",
         )
-    instead = "which only this process has: write the id of an installed module, or make the plan where it is used"
+    hint = (
+        "which only this process has: write the id of an installed module, "
+        "or build the plan where it is used"
+    )
     problems = [
-        (path, f"expected the id of a module, got {what}, {instead}")
-        for path, what in find_things(plan)
+        (path, f"expected the id of a module, got {description}, {hint}")
+        for path, description in find_things(plan)
     ]
     try:
         if not problems:
@@ -151,12 +164,14 @@ def plan_json(plan: Mapping[str, Any]) -> str:
 
 
 def merge_plans(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one plan over another: mappings merge key by key at every depth, for all else (lists too) the overlay wins.
+    """Lay one plan over another.
 
-    Neither argument is changed, and the result shares no dict or list with them; other objects are shared.
+    Mappings merge key by key at every depth. Of all other values, lists included, the overlay wins.
+    The result shares no dict or list with the arguments, but shares other objects.
 
     Raises:
-        PlanError: An argument is no mapping, or holds itself, or is nested deeper than 1000 levels.
+        PlanError: An argument is not a mapping, contains itself, or is nested deeper than 1000
+            levels.
     """
     for name, plan in (("base", base), ("overlay", overlay)):
         if not isinstance(plan, Mapping):
@@ -176,7 +191,7 @@ def merge_plans(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str
     return merged
 
 
-def _copy(value: Any, path: str) -> Any:
+def _copy(value: object, path: str) -> Any:
     try:
         return copy_json(value)
     except ModelError as error:
@@ -185,18 +200,22 @@ def _copy(value: Any, path: str) -> Any:
 
 
 _VARIABLE: Final = re.compile(
-    r"(?P<escaped>\$\$\{)|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^{}]*+)?\}|(?P<malformed>\$\{)"
+    r"(?P<escaped>\$\$\{)"
+    r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:-[^{}]*+)?\}"
+    r"|(?P<malformed>\$\{)"
 )
 
 
-def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
-    """Copy a plan with ``${NAME}`` and ``${NAME:-default}`` replaced in every string value, at any depth.
+def expand_variables(plan: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Any]:
+    """Replace ``${NAME}`` and ``${NAME:-default}`` in every string value of a copy of a plan.
 
-    A separate step on purpose: the kernel never looks into the environment by itself. As in a shell, the default also
-    serves a variable that is empty. ``$${`` is an escaped ``${``; what was put in is not expanded again.
+    This is a separate step, because the kernel never reads the environment. As in a shell, the
+    default also replaces an empty variable. ``$${`` is an escaped ``${``. Inserted text is not
+    expanded again.
 
     Raises:
-        PlanError: A variable is not set and has no default, or a reference is malformed; all of them are listed.
+        PlanError: A variable is not set and has no default, or a reference is malformed. The error
+            lists them all.
     """
     if not isinstance(plan, Mapping):
         raise PlanError([("$", f"expected a mapping, got {show(plan)}")])
@@ -206,21 +225,18 @@ def expand_variables(plan: Mapping[str, Any], env: Mapping[str, str]) -> dict[st
         if not issubclass(type(value), str) or "${" not in value:
             return value
 
-        def replace(found: re.Match[str]) -> str:
-            if found["escaped"]:
+        def replace(match: re.Match[str]) -> str:
+            if match["escaped"]:
                 return "${"
-            name, default = found["name"], found["default"]
+            name, default = match["name"], match["default"]
             text = env.get(name) if name else None
             if default is not None:
                 return text or default[2:]
             if text is None:
-                rule = "write ${NAME} or ${NAME:-default}, or $${ for a plain ${"
-                shown = (
-                    f"variable {name!r} is not set; set it or write ${{{name}:-default}}"
-                    if name
-                    else rule
-                )
-                problems.append((format_path((frame.key() for frame in frames), "$"), shown))
+                problem = "write ${NAME} or ${NAME:-default}, or $${ for a plain ${"
+                if name:
+                    problem = f"variable {name!r} is not set; set it or write ${{{name}:-default}}"
+                problems.append((format_path((frame.key() for frame in frames), "$"), problem))
             return text or ""
 
         return _VARIABLE.sub(replace, value)

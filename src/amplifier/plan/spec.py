@@ -1,6 +1,6 @@
-"""The mount plan as the kernel sees it: the grammar of ids, and plain records, keyword-only, whose fields declare what a plan may have there.
+"""The mount plan as records, whose fields declare the keys of a plan, and the grammar of ids.
 
-The reader and the JSON Schema are made from these declarations; the texts are what editors and the reference page show.
+The reader, the JSON Schema and the reference page are built from these declarations.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .._internal.reading import (
 from ..errors import PlanError
 
 MODULE_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-# No leading dot: such a name is hidden on most systems, and "." and ".." are directories.
+# A leading dot is not allowed: it hides files on most systems, and "." and ".." are directories.
 _SESSION_ID: Final = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,199}")
 _FIRST_WORD_TO_TYPE: Final = {
     "orchestrator": "orchestrator",
@@ -44,25 +44,37 @@ _FIRST_WORD_TO_TYPE: Final = {
     "context": "context",
     "resolver": "resolver",
 }
-MODULE_ID_RULE = "expected a module id: a lower-case letter, then lower-case letters, digits, '-' or '_', at most 64 in all"
+MODULE_ID_RULE = (
+    "expected a module id: a lower-case letter, then lower-case letters, digits, '-' or '_', "
+    "at most 64 in all"
+)
 
 
 def is_module_id(text: object) -> TypeGuard[str]:
-    """Whether this can be the id of a module: it becomes part of paths and package names, so the grammar is narrow."""
+    """Return whether a value can be a module id.
+
+    The grammar is narrow, because ids become part of paths and package names.
+    """
     return type(text) is str and MODULE_ID.fullmatch(text) is not None
 
 
 def type_from_id(module_id: str) -> str | None:
-    """The kind of module that an id's first word names, or None.
+    """Return the module type that the first word of an id names, or None.
 
-    Only the first word counts: ``hooks-tool-x`` is a hook about tools. When it names no kind there is no guess; the
-    section of the mount plan that lists the module decides.
+    ``hooks-tool-x`` is a hook about tools. If the first word names no type, the section of the
+    mount plan that lists the module decides.
     """
     return _FIRST_WORD_TO_TYPE.get(re.split("[-_]", module_id, maxsplit=1)[0])
 
 
 def validate_session_id(text: object) -> str:
-    """Return the session id, or raise a `PlanError`: it names files and appears in logs, so it can be no path."""
+    """Return a session id if it is valid.
+
+    It cannot be a path, because it names files and appears in logs.
+
+    Raises:
+        PlanError: It is not valid.
+    """
     if type(text) is str and _SESSION_ID.fullmatch(text):
         return text
     rule = "expected 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with '.'"
@@ -70,51 +82,52 @@ def validate_session_id(text: object) -> str:
 
 
 def new_session_id() -> str:
-    """A random UUID as text."""
+    """Return a random UUID as text."""
     return str(uuid.uuid4())
 
 
-LONGEST_DEADLINE: Final = (
-    1e10  # 300 years: above it the clocks of event loops lose their precision or overflow
-)
-_MOST: Final = 10**15
+# 300 years. With longer deadlines, the clocks of event loops lose precision or overflow.
+MAX_DEADLINE_SECONDS: Final = 1e10
+_MAX_AMOUNT: Final = 10**15
 _AMOUNT: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
-# Of this one character, white space to a schema and none to Python, a name may consist.
+# U+FEFF is white space to a schema but not to Python, so Python accepts a name that consists of it.
 _NOT_BLANK: Final = r"[\S\uFEFF]"
 
 
 def _setting(kind: Kind, default: Any, doc: str) -> Any:
-    """An option for which null is as good as no value."""
+    """Declare an option for which null means the default."""
 
-    def convert(value: Any) -> Any:
+    def convert(value: object) -> Any:
         if value is not None:
             return kind.convert(value)
-        return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]  # a class at run time
+        # attrs types Factory as a function, but it is a class at run time.
+        is_factory = isinstance(default, attrs.Factory)  # type: ignore[arg-type]
+        return default.factory() if is_factory else default
 
-    return option(
-        attrs.evolve(optional(kind), expected=kind.expected, convert=convert), default, doc
-    )
+    nullable = attrs.evolve(optional(kind), expected=kind.expected, convert=convert)
+    return option(nullable, default, doc)
 
 
-def _is_amount(value: Any) -> bool:
+def _is_amount(value: object) -> bool:
     if type(value) is int:
-        return 0 <= value <= _MOST
+        return 0 <= value <= _MAX_AMOUNT
     if type(value) in (float, Decimal) or (type(value) is str and _AMOUNT.fullmatch(value)):
-        amount = Decimal(str(value))  # through text, because 0.1 has no exact binary form
-        return amount.is_finite() and 0 <= amount <= _MOST
+        # Converted through text, because 0.1 has no exact binary form.
+        amount = Decimal(str(value))
+        return amount.is_finite() and 0 <= amount <= _MAX_AMOUNT
     return False
 
 
-def _checked_source(source: Any) -> Any:
-    """A source that pins a distribution has to name it; any other form is up to the resolver."""
+def _check_source(source: Any) -> Any:
+    """Check a source that pins a distribution. Any other form is up to the resolver."""
     if type(source) is dict and source.keys() == {"distribution"}:
         _distribution.read(source)
     return source
 
 
 _seconds = attrs.evolve(
-    number(0, LONGEST_DEADLINE, above=True), expected="seconds, more than 0", convert=float
+    number(0, MAX_DEADLINE_SECONDS, above=True), expected="seconds, more than 0", convert=float
 )
 _no_limit_or_seconds = optional(_seconds, null="for no limit")
 _limit = optional(
@@ -144,7 +157,8 @@ _name = Kind(
 mapping: Kind = Kind(
     "a mapping",
     lambda value: type(value) is dict or isinstance(value, Mapping),
-    # A module's config is the very dict of the plan. An object may lie about its class.
+    # The config of a module stays the dict of the plan itself. ``type`` is used because an object
+    # may report another class.
     lambda value: value if issubclass(type(value), dict) else dict(value),
     schema={"type": "object"},
 )
@@ -159,7 +173,7 @@ _distribution = object_with(
 source: Kind = Kind(
     "a source",
     lambda value: True,
-    _checked_source,
+    _check_source,
     schema={
         "if": {"type": "object", "required": ["distribution"], "maxProperties": 1},
         "then": {"properties": {"distribution": _name.schema}},
@@ -170,14 +184,14 @@ source: Kind = Kind(
 @final
 @attrs.frozen(kw_only=True)
 class Deadlines:
-    """Seconds the kernel waits for code it did not write; None means no limit, on purpose."""
+    """Seconds that the kernel waits for code it did not write. None means no limit."""
 
     mount: float | None = option(_no_limit_or_seconds, 120.0, "Mounting one module.")
     ready: float | None = option(_no_limit_or_seconds, 60.0, "on_session_ready of one module.")
     hook: float | None = option(
         _no_limit_or_seconds,
         300.0,
-        "One handler of an event; long, because an approval may wait inside one.",
+        "One handler of an event. The default is long, because approvals wait inside handlers.",
     )
     contribution: float | None = option(_no_limit_or_seconds, 10.0, "One contributor of a channel.")
     collection: float | None = option(
@@ -195,27 +209,30 @@ DEADLINE_NAMES: Final = tuple(field.name for field in attrs.fields(Deadlines))
 @final
 @attrs.frozen(kw_only=True)
 class TokenPrice:
-    """What a model costs, per million tokens, in the currency of the budget."""
+    """The price of a model, per million tokens, in the currency of the budget."""
 
-    input_per_million: Decimal = option(_amount, doc="Of the request.")
-    output_per_million: Decimal = option(_amount, doc="Of the answer.")
+    input_per_million: Decimal = option(_amount, doc="Price of input tokens.")
+    output_per_million: Decimal = option(_amount, doc="Price of output tokens.")
 
 
 @final
 @attrs.frozen(kw_only=True)
 class BudgetLimits:
-    """What a session and all its children together may use; None is no limit.
+    """Limits for a session and all its children together. None means no limit.
 
     Attributes:
         tokens: Input and output tokens of all model calls.
         cost: The price of all model calls, in ``currency``.
-        currency: Three capital letters. Providers report US dollars; with another currency, ``prices`` are needed.
-        model_calls: Calls of models; every attempt counts.
+        currency: Three capital letters. Providers report US dollars, so another currency needs
+            ``prices``.
+        model_calls: Calls of models. Every attempt counts.
         tool_calls: Calls of tools.
         seconds: Time in which turns run.
-        warn_at: The share of a limit at which ``budget:warning`` is emitted; None for no warnings.
-        unknown_price: Whether a model without a known price is refused where ``cost`` is limited.
-        prices: Prices by model name; they take precedence over those that providers know. ``"*"`` is for all other models.
+        warn_at: The share of a limit at which ``budget:warning`` is emitted, or None for no
+            warnings.
+        unknown_price: Whether a model without a known price is refused if ``cost`` is limited.
+        prices: Prices by model name. They take precedence over the prices that providers report.
+            ``"*"`` stands for all other models.
     """
 
     tokens: int | None = option(
@@ -229,10 +246,10 @@ class BudgetLimits:
     currency: str = _setting(
         _currency,
         "USD",
-        "Of the cost. Providers report US dollars; for another currency, give prices.",
+        "Currency of the cost. Providers report US dollars. Another currency needs prices.",
     )
     model_calls: int | None = option(
-        _limit, None, "Calls of models; every attempt counts. null: no limit."
+        _limit, None, "Calls of models. Every attempt counts. null: no limit."
     )
     tool_calls: int | None = option(_limit, None, "Calls of tools. null: no limit.")
     seconds: float | None = option(
@@ -253,7 +270,7 @@ class BudgetLimits:
     unknown_price: Literal["refuse", "allow"] = _setting(
         attrs.evolve(choice("refuse", "allow"), expected="'refuse' or 'allow'"),
         "refuse",
-        "Whether a model without a known price may be called where cost is limited.",
+        "Whether a model without a known price may be called if cost is limited.",
     )
     prices: Mapping[str, TokenPrice] = _setting(
         mapping_each(
@@ -261,7 +278,8 @@ class BudgetLimits:
             record(TokenPrice, "a mapping of input_per_million and output_per_million"),
         ),
         attrs.Factory(dict),
-        "Prices by model name, instead of those that providers know; `*` is for all other models.",
+        "Prices by model name, instead of those that providers report. "
+        "`*` is for all other models.",
     )
 
 
@@ -273,39 +291,41 @@ BUDGET: Final = record(
 @final
 @attrs.define(kw_only=True)
 class ModuleSpec:
-    """One module the plan asks for.
+    """One module of a plan.
 
     Attributes:
-        source: For the source resolver; opaque to the kernel.
-        config: The very dict that the plan holds, or an empty one.
-        instance_id: The name a provider is mounted under, when one module is mounted several times.
-        on_failure: What a failing handler of this hook module means.
-        path: Its path in the plan: ``$.tools[0]``.
-        thing: The module itself, where the plan has a function, an instance or a mount function in place of an id.
+        source: Source for the source resolver. The kernel passes it on.
+        config: The dict object of the plan, not a copy, or an empty one.
+        instance_id: Name under which a provider is mounted if a plan has its module several times.
+        on_failure: Failure policy for the handlers of a hook module.
+        path: Path of the module in the plan, such as ``$.tools[0]``.
+        thing: The function, instance or mount function that the plan has in place of an id, or
+            None.
     """
 
     module: str = option(module_id, doc="The module's id.")
     source: Any = option(
         source,
         None,
-        'Where the module comes from. `"builtin"` pins the module of this package, `{"distribution": NAME}` that of an '
-        "installed distribution, where several have the id. Anything else is read by the source resolver; without one it is a "
-        "path.",
+        'The origin of the module. If several have the id, `"builtin"` pins the one of this '
+        'package, and `{"distribution": NAME}` the one of an installed distribution. The source '
+        "resolver reads anything else. Without a resolver, it is a path.",
     )
     config: dict[str, Any] = _setting(
         mapping,
         attrs.Factory(dict),
-        "Handed to the module's mount(); its keys are defined by the module.",
+        "Passed to the module's mount(). The module defines its keys.",
     )
     instance_id: str | None = option(
         attrs.evolve(optional(_name), expected="a name"),
         None,
-        "The name to mount it under; needed when one module is mounted several times.",
+        "The name to mount it under. Needed if one module is mounted several times.",
     )
     on_failure: Literal["continue", "deny"] = _setting(
         attrs.evolve(choice("continue", "deny"), expected="'continue' or 'deny'"),
         "continue",
-        "What a handler that fails or is late means: it is skipped, or it denies (a gate). A gate that returns None denies, too.",
+        "Whether a handler that fails or times out is skipped, or denies (a gate). "
+        "A gate that returns None denies, too.",
     )
     path: str = "$"
     thing: Any = None
@@ -319,31 +339,34 @@ _places = attrs.evolve(
 @final
 @attrs.frozen(kw_only=True)
 class ProtectedPlaceChanges:
-    """Changes to the list of places that an agent may change only if a person allows it."""
+    """Changes to the places that an agent may change only with a person's approval."""
 
     add: tuple[str, ...] = option(
         _places,
         (),
-        "Further places: names at any depth, such as `deploy.key` or `ci/secrets`, or absolute paths.",
+        "Further places: names at any depth, such as `deploy.key` or `ci/secrets`, "
+        "or absolute paths.",
     )
     allow: tuple[str, ...] = option(
         _places,
         (),
-        "Places that are not asked about, in the same form. The agent's own code stays protected.",
+        "Places that need no approval, in the same form. The agent's own code stays protected.",
     )
 
 
 @attrs.define(kw_only=True)
 class SessionSettings:
-    """The settings in the plan's section ``session``, without its two modules; their options say what each means."""
+    """The settings in the plan's section ``session``, without its two modules."""
 
     strict: bool = _setting(
-        flag, False, "Any module that cannot be used is fatal, not only loop, context and gates."
+        flag,
+        False,
+        "Whether any module that cannot be used is fatal, not only loop, context and gates.",
     )
     deadlines: Deadlines = _setting(
         record(Deadlines, f"a mapping of seconds by name ({', '.join(DEADLINE_NAMES)})"),
         attrs.Factory(Deadlines),
-        "Seconds the kernel waits for code it did not write; null is no limit.",
+        "Seconds that the kernel waits for code it did not write. null: no limit.",
     )
     injection_budget_per_turn: int | None = option(
         _limit, None, "Tokens that hooks may inject in one turn before a warning. null: no limit."
@@ -352,27 +375,28 @@ class SessionSettings:
         _limit, None, "Characters of one injection before it is refused. null: no limit."
     )
     budget: BudgetLimits | None = _setting(
-        BUDGET, None, "What the session and all its children together may use; null is no limit."
+        BUDGET, None, "Limits for the session and all its children together. null: no limit."
     )
     protected_places: ProtectedPlaceChanges | None = _setting(
         record(ProtectedPlaceChanges, "a mapping with add and allow"),
         None,
-        "Changes to the list of places that tools change only if a person allows it; the modules read it.",
+        "Changes to the places that tools may change only with a person's approval. "
+        "The modules read it.",
     )
     metadata: Any = option(
-        anything, None, "The application's own data, sent along with session events."
+        anything, None, "The application's own data, which session events carry."
     )
-    raw: bool = _setting(flag, False, "Session events carry the plan, secrets taken out.")
+    raw: bool = _setting(flag, False, "Whether session events carry the plan, without secrets.")
 
 
 @final
 @attrs.define(kw_only=True)
 class MountPlan(SessionSettings):
-    """A plan that was read without problems; modules are in mounting order.
+    """A plan that was read without problems, with its modules in mounting order.
 
     Attributes:
-        agents: The application's own data, passed through.
-        warnings: What is odd but not wrong, each beginning with its path.
+        agents: The application's own data. The kernel does not read it.
+        warnings: Warnings about the plan. Every one begins with a path.
     """
 
     orchestrator: ModuleSpec

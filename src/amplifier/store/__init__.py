@@ -1,14 +1,13 @@
-"""What outlives a process: conversations, step journals and the index of sessions, in one SQLite file per folder of sessions.
+"""Persistent conversations, step journals and the index of sessions, in one SQLite file per folder.
 
     <sessions>/              writable for its owner only
-    ├── store.db      0600   sessions, messages, steps; with ``store.db-wal`` and ``store.db-shm`` while it is open
+    ├── store.db      0600   sessions, messages, steps (-wal and -shm files while it is open)
     └── <id>/         0700   one per session
-        ├── lock      0600   held (flock) by the process that has the conversation open, and names it
+        ├── lock      0600   held (flock) by the process that has the conversation open
         ├── events.jsonl     the event log, if hooks-logging writes one
-        └── checkpoints.*    what turns changed of files, see `amplifier.shared_sessions.checkpoints`
+        └── checkpoints.*    changes of files, see `amplifier.shared_sessions.checkpoints`
 
-All calls block; callers make them in a worker thread. `_database` opens a file and runs transactions, `folders` has permissions and locks,
-`_conversations` messages and steps, `sessions` the index.
+All calls block, so call them in a worker thread.
 """
 
 from ._conversations import Conversation, encode_message

@@ -1,7 +1,7 @@
-"""A session's conversation and step journal: on disk when a call returns, one writer.
+"""The conversation and the journals of a session, with one writer.
 
-Every message and every step has a checksum, and the session says how many messages there are: SQLite notices damage of its own structure
-only, not of the text that it keeps.
+Every message and step has a checksum, and the session has the number of its messages, because
+SQLite detects damage of its own structure only, not of the stored text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 import sqlite3
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -23,17 +23,18 @@ from .folders import SessionLock, make_private_folder
 
 logger = logging.getLogger("amplifier.store")
 
-_MAX_DEPTH = 200  # below what the decoder manages on any stack
+# The decoder handles this depth on any stack.
+_MAX_DEPTH = 200
 _NOT_JSON = "message cannot be kept as JSON"
 
 
 @final
 class Conversation:
-    """The conversation of one session, for the one who writes it.
+    """The conversation of one session, for its writer.
 
     Args:
-        folder: The session's own folder, in that of all sessions.
-        session_id: The session.
+        folder: Folder of the session, inside the folder of all sessions.
+        session_id: Id of the session.
     """
 
     def __init__(self, folder: Path, session_id: str) -> None:
@@ -47,17 +48,17 @@ class Conversation:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be written to."""
+        """Whether the conversation can be written."""
         return self._database is not None
 
     def open(self) -> list[dict[str, Any]]:
-        """Take the conversation for this writer and read it.
+        """Lock the conversation for this writer, and return its messages.
 
         Raises:
             SessionLockedError: Another session has it open.
-            StoreDamagedError: The file is not as it was written.
+            StoreDamagedError: The file is damaged.
             UnsafeFolderError: A folder or file belongs to another user.
-            OSError: The system refuses.
+            OSError: The file cannot be opened.
         """
         try:
             self._database = database = open_sessions(self._folder.parent)
@@ -73,24 +74,26 @@ class Conversation:
                     lambda db: new_session(db, self._session_id, self.path)
                 )
             self._session = session = number
-            found = database.transaction(
+            messages = database.transaction(
                 lambda db: read_messages(db, session, self.path), only_reads=True
             )
-            self._length = len(found)
-            return found
+            self._length = len(messages)
+            return messages
         except BaseException:
             self.close()
             raise
 
     def _report_lost(self, database: Database) -> None:
-        """A session that was open before is not in the index: the index is damaged, or its file was moved away or replaced."""
-        wrong = database.transaction(
+        """Report that a session that was open before is missing from the index.
+
+        The index is damaged, or its file was moved away or replaced.
+        """
+        problem = database.transaction(
             lambda db: db.execute("PRAGMA integrity_check(1)").fetchone()[0], only_reads=True
         )
-        if wrong != "ok":
-            raise StoreDamagedError(
-                self.path, f"session {self._session_id!r} is not in it, and {wrong}"
-            )
+        if problem != "ok":
+            reason = f"session {self._session_id!r} is not in it, and {problem}"
+            raise StoreDamagedError(self.path, reason)
         logger.warning(
             "%s: session %r was used before and is not there any more; a new conversation begins",
             self.path,
@@ -98,26 +101,29 @@ class Conversation:
         )
 
     def close(self) -> None:
-        """Let go of the conversation; nothing is removed. May be called again."""
+        """Release the conversation. It may be called again."""
         database, self._database = self._database, None
         lock, self._lock = self._lock, None
         if database is not None:
             database.close()
-        if lock is not None:  # after the file: the next writer finds it at rest
+        # Released after the file is closed, so that the next writer is alone.
+        if lock is not None:
             lock.release()
 
     # ── messages ──
 
     def append(self, texts: Sequence[str], steps: Iterable[Mapping[str, Any]] = ()) -> None:
-        """Put messages at the end, and records into the journal; on return they are on disk, and after an error they are not stored.
+        """Append messages, and write records to the step journal.
+
+        On return they are on disk. After an error none of them is stored.
 
         Args:
             texts: The messages as JSON.
-            steps: As `write_steps` takes them.
+            steps: Records as for `write_steps`.
 
         Raises:
             StoreDamagedError: Another process changed or removed the file.
-            OSError: The system refuses; for example, the disk is full.
+            OSError: The file cannot be written, for example because the disk is full.
         """
         session, length = self._session, self._length
 
@@ -130,11 +136,14 @@ class Conversation:
         self._length += len(texts)
 
     def replace(self, texts: Sequence[str]) -> None:
-        """Put messages, as JSON, in the place of everything, the journals included: all of them or, after an error, none.
+        """Replace the whole conversation, and empty the journals. After an error nothing changes.
+
+        Args:
+            texts: The messages as JSON.
 
         Raises:
             StoreDamagedError: Another process changed or removed the file.
-            OSError: The system refuses.
+            OSError: The file cannot be written.
         """
         session, length = self._session, self._length
 
@@ -151,10 +160,10 @@ class Conversation:
     # ── the journal of compactions ──
 
     def read_compactions(self) -> list[dict[str, Any]]:
-        """The records of the journal, in order.
+        """Return the records of the journal, in order.
 
         Raises:
-            StoreDamagedError: One of them is not as it was written, or is missing.
+            StoreDamagedError: A record is damaged or missing.
         """
         session = self._session
         return self._require_open().transaction(
@@ -162,19 +171,22 @@ class Conversation:
         )
 
     def write_compaction(self, number: int, record: dict[str, Any]) -> None:
-        """Put a record into the journal, at its end or in place of the one with its number; on return it is on disk."""
+        """Write a record to the journal. It replaces the record with the same number, if any."""
         text = encode_message(record)[0]
         row = (self._session, number, zlib.crc32(text.encode(), number), text)
-        statement = "INSERT OR REPLACE INTO compactions (session, number, checksum, body) VALUES (?, ?, ?, ?)"
+        statement = (
+            "INSERT OR REPLACE INTO compactions (session, number, checksum, body) "
+            "VALUES (?, ?, ?, ?)"
+        )
         self._change(lambda db: db.execute(statement, row))
 
     # ── the step journal ──
 
     def read_steps(self) -> list[dict[str, Any]]:
-        """The records of the journal.
+        """Return the records of the journal.
 
         Raises:
-            StoreDamagedError: One of them is not as it was written.
+            StoreDamagedError: A record is damaged.
         """
         session = self._session
         return self._require_open().transaction(
@@ -182,9 +194,10 @@ class Conversation:
         )
 
     def write_steps(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Put records into the journal. A record belongs to the message at ``position``; those of earlier ones are removed.
+        """Write records to the journal.
 
-        One with the same ``position`` and ``call`` takes the place of that one.
+        A record belongs to the message at its ``position``. It removes the records of earlier
+        messages, and replaces the one with the same ``position`` and ``call``.
         """
         session = self._session
         self._change(lambda db: _put_steps(db, session, records))
@@ -194,7 +207,7 @@ class Conversation:
         session = self._session
         self._change(lambda db: db.execute("DELETE FROM steps WHERE session = ?", (session,)))
 
-    def _change(self, work: Any) -> None:
+    def _change(self, work: Callable[[sqlite3.Connection], object]) -> None:
         try:
             self._require_open().transaction(work)
         except sqlite3.IntegrityError as error:
@@ -226,37 +239,34 @@ def _count(db: sqlite3.Connection, session: int, before: int, after: int, path: 
 
 
 def _changed_by_others(path: Path) -> StoreDamagedError:
-    return StoreDamagedError(
-        path, "another process changed the conversation while this session had it open"
-    )
+    reason = "another process changed the conversation while this session had it open"
+    return StoreDamagedError(path, reason)
 
 
 def _put_steps(db: sqlite3.Connection, session: int, records: Iterable[Mapping[str, Any]]) -> None:
     for record in records:
         text = encode_message(dict(record))[0]
         position = record["position"]
+        call = record["call"].encode(errors="surrogatepass")
+        checksum = zlib.crc32(text.encode(), position & 0xFFFFFFFF)
         db.execute("DELETE FROM steps WHERE session = ? AND position < ?", (session, position))
         db.execute(
-            "INSERT OR REPLACE INTO steps (session, position, call, checksum, body) VALUES (?, ?, ?, ?, ?)",
-            (
-                session,
-                position,
-                record["call"].encode(errors="surrogatepass"),
-                zlib.crc32(text.encode(), position & 0xFFFFFFFF),
-                text,
-            ),
+            "INSERT OR REPLACE INTO steps (session, position, call, checksum, body) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (session, position, call, checksum, text),
         )
 
 
 def read_messages(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:
-    """The messages of a session.
+    """Return the messages of a session.
 
     Raises:
-        StoreDamagedError: They are not as they were written.
+        StoreDamagedError: A message is damaged or missing.
     """
     [(length,)] = db.execute("SELECT messages FROM sessions WHERE number = ?", (session,))
     rows = db.execute(
-        "SELECT position, checksum, CAST(body AS BLOB) FROM messages WHERE session = ? ORDER BY position",
+        "SELECT position, checksum, CAST(body AS BLOB) FROM messages "
+        "WHERE session = ? ORDER BY position",
         (session,),
     ).fetchall()
     messages = []
@@ -268,20 +278,20 @@ def read_messages(db: sqlite3.Connection, session: int, path: Path) -> list[dict
             raise StoreDamagedError(path, f"message {expected + 1} of a conversation is damaged")
         messages.append(message)
     if len(messages) != length:
-        raise StoreDamagedError(
-            path, f"it has {len(messages)} messages of a conversation, and {length} were stored"
-        )
+        reason = f"it has {len(messages)} messages of a conversation, and {length} were stored"
+        raise StoreDamagedError(path, reason)
     return messages
 
 
 def read_compactions(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:
-    """The records of a session's compactions.
+    """Return the records of a session's compactions.
 
     Raises:
-        StoreDamagedError: One of them is not as it was written, or is missing.
+        StoreDamagedError: A record is damaged or missing.
     """
     rows = db.execute(
-        "SELECT number, checksum, CAST(body AS BLOB) FROM compactions WHERE session = ? ORDER BY number",
+        "SELECT number, checksum, CAST(body AS BLOB) FROM compactions "
+        "WHERE session = ? ORDER BY number",
         (session,),
     )
     records = []
@@ -294,13 +304,14 @@ def read_compactions(db: sqlite3.Connection, session: int, path: Path) -> list[d
 
 
 def read_steps(db: sqlite3.Connection, session: int, path: Path) -> list[dict[str, Any]]:
-    """The records of a session's journal.
+    """Return the records of a session's step journal.
 
     Raises:
-        StoreDamagedError: One of them is not as it was written.
+        StoreDamagedError: A record is damaged.
     """
     rows = db.execute(
-        "SELECT position, checksum, CAST(body AS BLOB) FROM steps WHERE session = ? ORDER BY position, call",
+        "SELECT position, checksum, CAST(body AS BLOB) FROM steps "
+        "WHERE session = ? ORDER BY position, call",
         (session,),
     )
     records = []
@@ -317,11 +328,12 @@ def _is_step(record: dict[str, Any]) -> bool:
 
 
 def _decode(position: Any, checksum: Any, body: Any) -> dict[str, Any] | None:
-    """A stored record; None if it is not as it was written."""
+    """Return a stored record, or None if it is damaged."""
     if not isinstance(body, bytes) or zlib.crc32(body, position & 0xFFFFFFFF) != checksum:
         return None
     try:
-        record = json.loads(str(body, "utf-8"))  # of bytes it would guess the encoding first
+        # Decoded first, because `json.loads` guesses the encoding of bytes.
+        record = json.loads(str(body, "utf-8"))
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
@@ -331,32 +343,31 @@ def _decode(position: Any, checksum: Any, body: Any) -> dict[str, Any] | None:
 
 
 def encode_message(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A message as JSON, and as it will be read back from it.
+    """Return a message as JSON, and as it will be read back.
 
     Raises:
-        ModelError: It has no JSON form; the path names the place.
+        ModelError: It cannot be written as JSON.
     """
     try:
         text = _text_of(message)
-        kept: dict[str, Any] = json.loads(text)
+        stored: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        canonical_dumps(message)  # raises an error with the path
+        # This raises an error with the path.
+        canonical_dumps(message)
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
-    if (
-        kept != message
-    ):  # tuples are welcome and come back as arrays; other keys than text would come back as text
+    # Tuples become arrays, which is allowed. Keys that are not text would become text.
+    if stored != message:
         rebuild(message, _refuse_other_keys, subject=_NOT_JSON)
     if text.count("[") + text.count("{") > _MAX_DEPTH:
-        rebuild(kept, subject=_NOT_JSON, max_depth=_MAX_DEPTH)
-    return text, kept
+        rebuild(stored, subject=_NOT_JSON, max_depth=_MAX_DEPTH)
+    return text, stored
 
 
 def _refuse_other_keys(value: Any, frames: Sequence[Frame]) -> Any:
     if frames and frames[-1].keys is not None and not isinstance(frames[-1].key(), str):
         problem = f"expected a str as key, got {type(frames[-1].key()).__name__}"
-        raise ModelError(
-            [(format_path(frame.key() for frame in frames), problem)], subject=_NOT_JSON
-        )
+        path = format_path(frame.key() for frame in frames)
+        raise ModelError([(path, problem)], subject=_NOT_JSON)
     return value
 
 
@@ -364,8 +375,7 @@ def _text_of(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         text.encode()
-    except (
-        UnicodeEncodeError
-    ):  # lone surrogates, as in the name of a file; escaped they come back as they were
+    # Lone surrogates, which names of files may contain, are kept as escapes.
+    except UnicodeEncodeError:
         return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text

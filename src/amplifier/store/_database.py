@@ -1,6 +1,6 @@
-"""One SQLite file: how it is opened, what is refused, and transactions that are on the disk when they return.
+"""One SQLite file with transactions that are on disk when they return.
 
-A full disk and the like are the `OSError` they would be elsewhere, with the file's name.
+Errors of the system, such as a full disk, are raised as `OSError` with the name of the file.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from .folders import close_to_others, sync_folder
 
 T = TypeVar("T")
 
+# A transaction waits this long for those of other processes, which take milliseconds.
 BUSY_SECONDS = 30.0
-"""How long a transaction waits for those of other processes, which take milliseconds."""
 
 _open: dict[Path, Database] = {}
 _opening = threading.Lock()
 
 
 class StoreDamagedError(AmplifierError):
-    """The file does not hold what was written to it; nothing was read from it and nothing was changed.
+    """The file is damaged. Nothing was read from it, and it was not changed.
 
     Attributes:
         path: The file.
-        reason: What is wrong.
+        reason: Description of the damage.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{path}: {reason}; nothing was read from it and the file was left as it is: "
-            "restore it from a backup, or move it away to begin anew"
+            f"{path}: {reason}; nothing was read from it, and it was not changed: "
+            "restore it from a backup, or move it away to start with an empty one"
         )
         self.path = path
         self.reason = reason
@@ -52,10 +52,11 @@ class StoreDamagedError(AmplifierError):
 
 @final
 class Database:
-    """A file of SQLite with one connection per process, used by one thread at a time. Open it with `Database.open`.
+    """An SQLite file with one connection per process. Open it with `Database.open`.
 
-    WAL: readers of other processes see the state before or after a transaction and never wait. ``synchronous=FULL``: a transaction is on the
-    disk when it returns, also after a loss of power.
+    One thread at a time uses the connection. In WAL mode, readers in other processes never wait,
+    and see the state before or after a transaction. With ``synchronous=FULL``, a transaction
+    survives a loss of power once it has returned.
 
     Attributes:
         path: The file.
@@ -84,26 +85,29 @@ class Database:
         check: Callable[[Database], None] = lambda database: None,
         busy_seconds: float = BUSY_SECONDS,
     ) -> Database:
-        """Open a file, made for its owner alone if it is not there. Users in one process share a connection; each calls `close`.
+        """Open a file. Create it, accessible to its owner only, if it does not exist.
+
+        Users in one process share a connection. Every user has to call `close`.
 
         Args:
-            path: The file, in a folder that is there.
-            create: Creates the tables of a new file, which no other process sees before they are there.
-            check: Called once per connection.
-            busy_seconds: How long a transaction waits for those of other processes.
+            path: The file, in an existing folder.
+            create: Creates the tables of a new file. Other processes do not see it before.
+            check: Checks the file, once per connection.
+            busy_seconds: Seconds that a transaction waits for those of other processes.
 
         Raises:
-            StoreDamagedError: It is no database, or no regular file.
+            StoreDamagedError: It is not a database, or not a regular file.
             UnsafeFolderError: It belongs to another user.
-            OSError: The system refuses.
+            OSError: The file cannot be opened.
         """
         path = path.absolute()
         with _opening:
             database = _open.get(path)
             if database is not None and database._process != os.getpid():
                 raise AmplifierError(
-                    f"{path} was open when this process was forked, and SQLite cannot open it again here: "
-                    "start processes with spawn, or fork before the first session is opened"
+                    f"{path} was open when this process was forked, and SQLite cannot open it "
+                    "again here: start processes with spawn, or fork before the first session is "
+                    "opened"
                 )
             if database is None or not database._is_in_place():
                 _refuse_irregular(path)
@@ -121,13 +125,13 @@ class Database:
             return database
 
     def _keep_log(self) -> None:
-        """Have a write-ahead log; changes a file that has none, so only after it was checked."""
+        """Turn on the write-ahead log. It changes a file without one, so check the file first."""
         if self._connection is not None:
             with self._translated():
                 self._connection.execute("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
-        """Give it up; the last user closes the connection."""
+        """Release the database. The last user closes the connection."""
         with _opening:
             self._users -= 1
             if self._users == 0:
@@ -138,23 +142,24 @@ class Database:
     def _disconnect(self) -> None:
         with self._lock:
             if self._connection is not None:
-                with suppress(sqlite3.Error):  # everything is on the disk; only tidying up can fail
+                # Every transaction is on disk, so only the final checkpoint can fail.
+                with suppress(sqlite3.Error):
                     self._connection.close()
                 self._connection = None
 
     def transaction(
         self, work: Callable[[sqlite3.Connection], T], *, only_reads: bool = False
     ) -> T:
-        """Do some work atomically; what it raises undoes it.
+        """Run some work atomically. An exception rolls it back.
 
         Args:
-            work: Gets the connection.
-            only_reads: It changes nothing, so it need not wait for others that do.
+            work: Function of the connection.
+            only_reads: Whether the work changes nothing, so that it need not wait for writers.
 
         Raises:
-            StoreDamagedError: The file is not as it was written, or was removed.
-            OSError: The system refuses; for example, the disk is full.
-            sqlite3.IntegrityError: A rule of the tables was violated.
+            StoreDamagedError: The file is damaged or was removed.
+            OSError: The file cannot be read or written, for example because the disk is full.
+            sqlite3.IntegrityError: A constraint of the tables was violated.
         """
         with self._lock, self._translated():
             if self._connection is None:
@@ -162,17 +167,17 @@ class Database:
             if not only_reads and not self._is_in_place():
                 raise StoreDamagedError(self.path, "it was removed or replaced while it was open")
             connection = self._connection
-            # A writer takes the lock at its beginning: it reads what it then changes.
+            # A writer takes the lock at once, because it reads the rows that it then changes.
             connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
             try:
-                done = work(connection)
+                result = work(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     with suppress(sqlite3.Error):
                         connection.execute("ROLLBACK")
                 raise
-            return done
+            return result
 
     def _is_in_place(self) -> bool:
         try:
@@ -186,40 +191,40 @@ class Database:
             yield
         except (sqlite3.IntegrityError, sqlite3.DataError):
             raise
-        except (
-            sqlite3.Error,
-            UnicodeDecodeError,
-        ) as error:  # the latter if SQLite quotes bytes of a damaged file
+        # SQLite may quote bytes of a damaged file in its message, which then cannot be decoded.
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _translate(error, self.path) from error
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_dev, found.st_ino
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _refuse_irregular(path: Path) -> None:
-    """Refuse what is no file of this user, before SQLite opens it or waits for it.
+    """Refuse anything but a file of this user, before SQLite opens it or waits for it.
 
-    No file is opened that may be a database: closing it again would release all locks that SQLite has on it in this process.
+    The files are not opened for this: closing a database file would release all locks that SQLite
+    has on it in this process.
     """
-    for each in (
-        path,
-        *(path.with_name(f"{path.name}-{end}") for end in ("wal", "shm", "journal")),
-    ):
+    names = [path.name, *(f"{path.name}-{end}" for end in ("wal", "shm", "journal"))]
+    for file in map(path.with_name, names):
         try:
-            found = each.lstat()
+            status = file.lstat()
         except FileNotFoundError:
             continue
-        if stat.S_ISLNK(found.st_mode):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(each))
-        if not stat.S_ISREG(found.st_mode):
-            raise StoreDamagedError(each, "it is not a regular file")
-        close_to_others(found, each)
+        if stat.S_ISLNK(status.st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(file))
+        if not stat.S_ISREG(status.st_mode):
+            raise StoreDamagedError(file, "it is not a regular file")
+        close_to_others(status, file)
 
 
 def _create(path: Path, create: Callable[[sqlite3.Connection], None]) -> None:
-    """Make a file under another name, and sync it once instead of at every step; another process may be faster."""
+    """Create the file under a temporary name, so that one sync suffices, and link it into place.
+
+    Another process may be faster, and then its file stays.
+    """
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -248,18 +253,19 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     )
     try:
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(
-            "PRAGMA wal_autocheckpoint = 256"
-        )  # a log of 1 MB is quickly checked and read
-        connection.execute("PRAGMA cell_size_check = ON")  # finds damage earlier
-        connection.execute("PRAGMA secure_delete = ON")  # what was deleted is not left in the file
+        # Keeps the log below 1 MB, which is quickly checked and read.
+        connection.execute("PRAGMA wal_autocheckpoint = 256")
+        # Detects damage earlier.
+        connection.execute("PRAGMA cell_size_check = ON")
+        # Overwrites deleted rows in the file.
+        connection.execute("PRAGMA secure_delete = ON")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-_REFUSALS = {
+_SYSTEM_ERRORS = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_IOERR: errno.EIO,
     sqlite3.SQLITE_READONLY: errno.EROFS,
@@ -272,24 +278,23 @@ _REFUSALS = {
 
 
 def _translate(error: Exception, path: Path) -> Exception:
-    """The system's refusals as the `OSError` they are; everything else means that the file is not what it should be."""
-    number = _REFUSALS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    """Return an `OSError` for errors of the system, and `StoreDamagedError` for all others."""
+    number = _SYSTEM_ERRORS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
     if number is None:
         return StoreDamagedError(path, f"SQLite cannot use it ({error})")
     advice = "free some space" if number == errno.ENOSPC else "correct that"
-    return OSError(
-        number,
-        f"{os.strerror(number)} ({error}), nothing was stored; {advice}, then go on",
-        str(path),
-    )
+    message = f"{os.strerror(number)} ({error}), nothing was stored; {advice}, then try again"
+    return OSError(number, message, str(path))
 
 
 # ── damage in the write-ahead log ─────────────────────────────────────────────────────────────────
-# SQLite reads the log up to the first frame whose checksum is wrong: that is what a crash leaves of a transaction that was being written. But only
-# one transaction at a time is written and not yet synced. Where two or more are complete behind a wrong frame, at least one of them had been
-# acknowledged, and would be lost without a word.
+# SQLite reads the log up to the first frame with a wrong checksum. Such a frame is normal after a
+# crash that interrupted a transaction. But SQLite writes and syncs one transaction at a time. If
+# two or more complete transactions follow a wrong frame, at least one of them had been
+# acknowledged, and SQLite would drop it silently.
 #
-# The format is https://www.sqlite.org/fileformat2.html#the_write_ahead_log: a header of 32 bytes, then frames of a header of 24 bytes and a page.
+# The format is https://www.sqlite.org/fileformat2.html#the_write_ahead_log: a header of 32 bytes,
+# then frames, each of a header of 24 bytes and a page.
 
 _HEADER = 32
 _FRAME_HEADER = 24
@@ -298,15 +303,17 @@ _PAGE_SIZES = frozenset(1 << power for power in range(9, 17))
 
 
 def find_lost_transactions(log: Path) -> int:
-    """How many complete transactions are behind a wrong frame of a log; 0 if at most one is, or if there is no log."""
-    lost, beginning = _count_lost(log)
-    while lost > 1:
+    """Return the number of complete transactions after a wrong frame of a log.
+
+    The result is 0 if it is at most one, or if there is no log.
+    """
+    count = _count_lost(log)
+    while count[0] > 1:
+        # Another process may have written while the log was read, so read until nothing changes.
         again = _count_lost(log)
-        if again == (lost, beginning):
-            return lost
-        lost, beginning = (
-            again  # another process writes it: a part of it may have been read before, another part after
-        )
+        if again == count:
+            return count[0]
+        count = again
     return 0
 
 
@@ -315,29 +322,28 @@ def _count_lost(path: Path) -> tuple[int, bytes]:
         data = path.read_bytes()
     except FileNotFoundError:
         return 0, b""
-    beginning = data[:_HEADER]
+    header = data[:_HEADER]
     if len(data) < _HEADER + _FRAME_HEADER:
-        return 0, beginning
+        return 0, header
     magic, _, size, _, salts, first, second = struct.unpack_from(">IIII8sII", data)
     order = _MAGIC.get(magic)
     checksum = (0, 0) if order is None else _checksum(data[:24], order, (0, 0))
     if order is None or checksum != (first, second) or size not in _PAGE_SIZES:
-        order, size, salts = (
-            None,
-            size if size in _PAGE_SIZES else 4096,
-            data[_HEADER + 8 : _HEADER + 16],
-        )
+        order = None
+        size = size if size in _PAGE_SIZES else 4096
+        salts = data[_HEADER + 8 : _HEADER + 16]
     lost = 0
     for start in range(_HEADER, len(data) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
         frame = data[start : start + _FRAME_HEADER + size]
-        _, commits, its_salts, first, second = struct.unpack_from(">II8sII", frame)
-        if order is not None:  # nothing was wrong so far
+        _, commits, frame_salts, first, second = struct.unpack_from(">II8sII", frame)
+        # The order is None once a frame was wrong.
+        if order is not None:
             checksum = _checksum(frame[:8] + frame[_FRAME_HEADER:], order, checksum)
-            if its_salts == salts and checksum == (first, second):
+            if frame_salts == salts and checksum == (first, second):
                 continue
             order = None
-        lost += bool(commits) and its_salts == salts
-    return lost, beginning
+        lost += bool(commits) and frame_salts == salts
+    return lost, header
 
 
 def _checksum(data: bytes, order: str, seed: tuple[int, int]) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The tables of a store, and how it is opened."""
+"""The tables of a store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .folders import WRITE, make_private_folder
 
 STORE_FILE = "store.db"
 
+# Number of the format. A release that changes it has to read the files of earlier releases.
 _FORMAT = 2
-"""Of the tables and what is in them; a release that changes it has to read what earlier releases wrote."""
 
+# Marks the file as ours in its header.
 _APPLICATION = 0x414D5053
-"""How the header of the file says that it is ours."""
 
 _TABLES = (
     """
@@ -24,39 +24,39 @@ _TABLES = (
         session_id TEXT NOT NULL UNIQUE,
         messages INTEGER NOT NULL DEFAULT 0,
         used INTEGER NOT NULL,
-        created TEXT, updated TEXT, directory TEXT, provider TEXT, model TEXT, plan TEXT, backend TEXT,
-        title TEXT, status TEXT, forked_from TEXT,
+        created TEXT, updated TEXT, directory TEXT, provider TEXT, model TEXT, plan TEXT,
+        backend TEXT, title TEXT, status TEXT, forked_from TEXT,
         turn_plan TEXT, client TEXT
     )
     """,
     """
     CREATE TABLE messages (
-        session INTEGER NOT NULL, position INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL,
-        PRIMARY KEY (session, position)
+        session INTEGER NOT NULL, position INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        body TEXT NOT NULL, PRIMARY KEY (session, position)
     ) WITHOUT ROWID
     """,
     """
     CREATE TABLE steps (
-        session INTEGER NOT NULL, position INTEGER NOT NULL, call BLOB NOT NULL, checksum INTEGER NOT NULL,
-        body TEXT NOT NULL, PRIMARY KEY (session, position, call)
+        session INTEGER NOT NULL, position INTEGER NOT NULL, call BLOB NOT NULL,
+        checksum INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (session, position, call)
     ) WITHOUT ROWID
     """,
     """
     CREATE TABLE compactions (
-        session INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL, body TEXT NOT NULL,
-        PRIMARY KEY (session, number)
+        session INTEGER NOT NULL, number INTEGER NOT NULL, checksum INTEGER NOT NULL,
+        body TEXT NOT NULL, PRIMARY KEY (session, number)
     ) WITHOUT ROWID
     """,
 )
 
 
 def open_sessions(root: Path) -> Database:
-    """Open the store in a folder; both are made if they are missing.
+    """Open the store in a folder. Create both if they are missing.
 
     Raises:
-        StoreDamagedError: It is not as it was written, or another release wrote it.
+        StoreDamagedError: The file is damaged, or another release wrote it.
         UnsafeFolderError: The folder or the file belongs to another user.
-        OSError: The system refuses.
+        OSError: The file cannot be opened.
     """
     make_private_folder(root, WRITE)
     return Database.open(root / STORE_FILE, create=_create_tables, check=_check_format)
@@ -72,28 +72,28 @@ def _create_tables(db: sqlite3.Connection) -> None:
 def _check_format(database: Database) -> None:
     def work(db: sqlite3.Connection) -> tuple[int, int]:
         [(application,)] = db.execute("PRAGMA application_id")
-        [(found,)] = db.execute("PRAGMA user_version")
-        return application, found
+        [(version,)] = db.execute("PRAGMA user_version")
+        return application, version
 
-    application, found = database.transaction(work, only_reads=True)
+    application, version = database.transaction(work, only_reads=True)
     if application != _APPLICATION:
         raise StoreDamagedError(database.path, "it is not a store of sessions")
-    if found != _FORMAT:
-        raise StoreDamagedError(
-            database.path, f"it has format {found}, expected {_FORMAT} (another release wrote it)"
-        )
+    if version != _FORMAT:
+        reason = f"it has format {version}, expected {_FORMAT} (another release wrote it)"
+        raise StoreDamagedError(database.path, reason)
 
 
 def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | None:
-    """The number of a session; None if there is none of this id.
+    """Return the number of a session, or None if the id is unknown.
 
     Raises:
         StoreDamagedError: The index of the ids and the table differ.
     """
-    found = db.execute("SELECT number FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
-    if found is None:
+    query = "SELECT number FROM sessions WHERE session_id = ?"
+    match = db.execute(query, (session_id,)).fetchone()
+    if match is None:
         return None
-    [number] = found
+    [number] = match
     row = db.execute(
         "SELECT session_id, messages FROM sessions WHERE number = ?", (number,)
     ).fetchone()
@@ -103,7 +103,7 @@ def find_session(db: sqlite3.Connection, session_id: str, path: Path) -> int | N
 
 
 def new_session(db: sqlite3.Connection, session_id: str, path: Path) -> int:
-    """The number of a session, which is put into the index if it is not there."""
+    """Return the number of a session. Add it to the index if it is missing."""
     db.execute(
         "INSERT OR IGNORE INTO sessions (session_id, used) VALUES (?, ?)",
         (session_id, time.time_ns()),

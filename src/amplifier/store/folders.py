@@ -10,7 +10,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from amplifier.errors import AmplifierError, PlanError
 
@@ -23,7 +23,8 @@ logger: logging.Logger = logging.getLogger("amplifier.store")
 
 LOCK_FILE = "lock"
 
-# Repeats the kernel's rule for session ids: the id becomes part of a path, and a session need not be the kernel's.
+# The kernel has the same rule. It is repeated here because the id becomes part of a path, and not
+# every session comes from the kernel.
 _SESSION_ID = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,199}")
 
 WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -31,17 +32,20 @@ EVERYTHING = stat.S_IRWXG | stat.S_IRWXO
 
 
 class SessionLockedError(AmplifierError):
-    """Another session, in this process or another, has the conversation open; a conversation has one writer.
+    """Another session, in this or another process, has the conversation open.
+
+    A conversation has one writer at a time.
 
     Attributes:
         path: The session's folder.
-        holder: The process that has it open, in words, where it is known.
+        holder: Description of the process that has it open, or None if it is unknown.
     """
 
     def __init__(self, path: Path, holder: str | None = None) -> None:
-        who = f" ({holder})" if holder else ""
+        process = f" ({holder})" if holder else ""
         super().__init__(
-            f"{path}: another session has this conversation open{who}; close that session first, or use another session id"
+            f"{path}: another session has this conversation open{process}; "
+            "close that session first, or use another session id"
         )
         self.path = path
         self.holder = holder
@@ -51,18 +55,19 @@ class SessionLockedError(AmplifierError):
 
 
 class UnsafeFolderError(AmplifierError):
-    """Another user can read or change what is stored, and this process cannot or should not take that right away.
+    """Another user can read or change stored data, and this process must not revoke the rights.
 
     Attributes:
         path: The folder or file.
-        reason: What is wrong with it.
-        fix: A command that repairs it.
+        reason: Description of the problem.
+        fix: A command that solves it.
     """
 
     def __init__(self, path: Path, reason: str, fix: str) -> None:
         super().__init__(
-            f"{path}: {reason}; the conversation was not opened, because another user could have written it: "
-            f"use another folder or session id, or, if you trust what is in it, run: {fix}"
+            f"{path}: {reason}; the conversation was not opened, because another user could have "
+            "written it: use another folder or session id, or, if you trust its content, "
+            f"run: {fix}"
         )
         self.path = path
         self.reason = reason
@@ -72,8 +77,8 @@ class UnsafeFolderError(AmplifierError):
         return (type(self), (self.path, self.reason, self.fix), self.__dict__)
 
 
-def check_session_id(session_id: Any) -> str:
-    """Refuse a session id that cannot be the name of a directory.
+def check_session_id(session_id: object) -> str:
+    """Return a session id if it can be the name of a directory.
 
     Raises:
         PlanError: It is not a session id.
@@ -84,16 +89,16 @@ def check_session_id(session_id: Any) -> str:
     return session_id
 
 
-def make_private_folder(folder: Path, taken_away: int = EVERYTHING) -> None:
-    """Make a folder for its owner alone, and every missing one above it; take rights of other users away from one that is there.
+def make_private_folder(folder: Path, revoked: int = EVERYTHING) -> None:
+    """Create a folder for its owner alone, with missing parents. Revoke others' rights on it.
 
     Args:
-        folder: Its path.
-        taken_away: Which rights: `EVERYTHING`, or only `WRITE`.
+        folder: Path of the folder.
+        revoked: Rights of other users to revoke: `EVERYTHING`, or only `WRITE`.
 
     Raises:
         UnsafeFolderError: Other users could have put files there, or could replace the folder.
-        OSError: The system refuses; a symbolic link is not followed.
+        OSError: The folder cannot be created or opened. A symbolic link is not followed.
     """
     missing = []
     existing = folder
@@ -101,41 +106,47 @@ def make_private_folder(folder: Path, taken_away: int = EVERYTHING) -> None:
         missing.append(existing)
         existing = existing.parent
     for path in reversed(missing):
-        path.mkdir(0o700, exist_ok=True)  # another session may have been faster
+        # Another session may have been faster.
+        path.mkdir(0o700, exist_ok=True)
         sync_folder(path.parent)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         _refuse_replaceable(folder)
-        close_to_others(os.fstat(descriptor), folder, taken_away)
+        close_to_others(os.fstat(descriptor), folder, revoked)
     finally:
         os.close(descriptor)
 
 
 def _refuse_replaceable(folder: Path) -> None:
-    above = folder.parent.stat()
-    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-        mode = stat.S_IMODE(above.st_mode)
+    parent = folder.parent.stat()
+    if parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+        mode = stat.S_IMODE(parent.st_mode)
         reason = f"every user may rename what is in it (mode {mode:04o})"
         raise UnsafeFolderError(folder.parent, reason, f"chmod o-w {folder.parent}")
 
 
-def close_to_others(found: os.stat_result, path: Path, taken_away: int = EVERYTHING) -> None:
-    """Take rights of other users away from a file or folder of this user, which is no symbolic link.
+def close_to_others(status: os.stat_result, path: Path, revoked: int = EVERYTHING) -> None:
+    """Revoke rights of other users on a file or folder of this user.
+
+    Args:
+        status: Its status.
+        path: Its path, which must not be a symbolic link.
+        revoked: The rights to revoke.
 
     Raises:
         UnsafeFolderError: It belongs to another user.
     """
-    if found.st_uid != os.geteuid():
-        reason = f"it belongs to the user with id {found.st_uid}, not to {os.geteuid()}"
+    if status.st_uid != os.geteuid():
+        reason = f"it belongs to the user with id {status.st_uid}, not to {os.geteuid()}"
         raise UnsafeFolderError(path, reason, f"chown {os.geteuid()} {path}")
-    if found.st_mode & taken_away:
-        mode = stat.S_IMODE(found.st_mode)
-        path.chmod(mode & ~taken_away)
+    if status.st_mode & revoked:
+        mode = stat.S_IMODE(status.st_mode)
+        path.chmod(mode & ~revoked)
         logger.warning("%s was open to other users (mode %04o); this is no longer so", path, mode)
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Sync a folder, so that the names in it are on disk."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
@@ -145,18 +156,18 @@ def sync_folder(path: Path) -> None:
 
 @final
 class SessionLock:
-    """The lock of one session; the system releases it with the process.
+    """The lock of one session. The system releases it when the process ends.
 
     Attributes:
-        was_used: The session was open before, here or in another process.
+        was_used: Whether the session was open before, in this or another process.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take it.
+        """Acquire the lock.
 
         Raises:
             SessionLockedError: Another session has it.
-            OSError: The system refuses; a symbolic link is not followed.
+            OSError: The file cannot be opened. A symbolic link is not followed.
         """
         if fcntl is None:
             raise AmplifierError(
@@ -171,29 +182,28 @@ class SessionLock:
             except BlockingIOError:
                 raise SessionLockedError(folder, lock_holder(folder)) from None
             self.was_used: bool = os.fstat(self._file).st_size > 0
-            with suppress(OSError):  # for the message of whoever comes second
+            # The error of the next session names this process.
+            holder = {"pid": os.getpid(), "host": socket.gethostname()}
+            with suppress(OSError):
                 os.truncate(self._file, 0)
-                os.pwrite(
-                    self._file,
-                    json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(),
-                    0,
-                )
+                os.pwrite(self._file, json.dumps(holder).encode(), 0)
         except BaseException:
             os.close(self._file)
             raise
 
     def release(self) -> None:
-        """Let another session take it."""
-        with suppress(OSError):  # closing is not enough if a forked process has it, too
+        """Release the lock."""
+        # Closing the file is not enough if a forked process has it open, too.
+        with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
 
 
 def is_locked(file: Path) -> bool:
-    """Whether a process has locked a file, which need not be there: that of a session that it has open, for example.
+    """Return whether a process has locked a file. A missing file is not locked.
 
     Raises:
-        OSError: The system refuses.
+        OSError: The file cannot be examined.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -209,11 +219,10 @@ def is_locked(file: Path) -> bool:
 
 
 def lock_holder(folder: Path) -> str | None:
-    """The process that has a session open, in words, if it can be read."""
+    """Describe the process that has a session open. Return None if it cannot be read."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        descriptor = os.open(
-            folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        )
+        descriptor = os.open(folder / LOCK_FILE, flags)
         try:
             holder = json.loads(os.pread(descriptor, 1000, 0))
         finally:

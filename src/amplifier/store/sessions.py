@@ -1,4 +1,4 @@
-"""The sessions in a folder: the index that listings read, and what is kept with a session beside its conversation."""
+"""The index of the sessions in a folder, with their metadata."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ TITLE_LENGTH = 80
 
 _CHILD = re.compile(r"(.+)-[0-9a-f]{16}_.+")
 
-
-_KEPT = (
+# All tables with rows of a session, and their columns for its number.
+_SESSION_COLUMNS = (
     ("messages", "session"),
     ("steps", "session"),
     ("compactions", "session"),
     ("sessions", "number"),
 )
-"""The tables that have something of a session, and the column that says so."""
 
 
 @attrs.frozen(kw_only=True)
@@ -47,12 +46,18 @@ class SessionRecord:
     """The metadata of a session. Times are ISO 8601 in UTC.
 
     Attributes:
-        directory: The working directory it was started in.
-        plan: The plan file it was started with; None for the default plan.
-        provider: The provider's module id.
-        status: How its latest turn ended: success, error, cancelled; running while it runs, interrupted if its process
-            was killed meanwhile.
-        title: The beginning of its first prompt.
+        session_id: Id of the session.
+        created: Time of its creation.
+        updated: Time of its latest use.
+        directory: Working directory in which it was started.
+        provider: Module id of the provider.
+        model: Name of the model.
+        plan: Plan file with which it was started, or None for the default plan.
+        backend: The event loop: asyncio or trio.
+        title: Beginning of its first prompt.
+        status: State of its latest turn: success, error, cancelled, running, or interrupted if
+            the process was killed during the turn.
+        forked_from: Id of the session from which it was forked, or None.
     """
 
     session_id: str
@@ -68,13 +73,16 @@ class SessionRecord:
     forked_from: str | None = None
 
     def used(self, status: str | None = None, *, prompt: str | None = None) -> Self:
-        """The same session, used now; its title is the beginning of its first prompt, unless it has another one."""
+        """Return the record of the session as used now.
+
+        The beginning of the prompt becomes the title, unless there is a title.
+        """
         title = self.title or redact_text(" ".join((prompt or "").split()))[:TITLE_LENGTH] or None
         return attrs.evolve(self, title=title, status=status or self.status, updated=now())
 
 
 def now() -> str:
-    """The time, ISO 8601 in UTC."""
+    """Return the current time in UTC as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -83,21 +91,23 @@ _COLUMNS = ", ".join(_FIELDS)
 
 
 class SessionIndex:
-    """The sessions in a folder, for those who list, show and delete them; a process that writes one is not disturbed.
+    """The sessions in a folder, to list, show and delete them.
+
+    Processes that write sessions are not disturbed.
 
     Args:
-        root: The folder; it is made with the first session.
+        root: The folder. The first session creates it.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def new_id(self) -> str:
-        """An id that sorts by time and is short enough to be typed."""
+        """Return a new id that sorts by time and is short enough to be typed."""
         return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
 
     def folder(self, session_id: str) -> Path:
-        """The folder of a session.
+        """Return the folder of a session.
 
         Raises:
             PlanError: It is not a session id.
@@ -105,80 +115,78 @@ class SessionIndex:
         return self.root / check_session_id(session_id)
 
     def is_open(self, session_id: str) -> bool:
-        """Whether a process has it open."""
+        """Return whether a process has the session open."""
         return is_locked(self.folder(session_id) / LOCK_FILE)
 
-    # ── reading; without a store there are no sessions ──
+    # ── reading ──
+    # A folder without a store has no sessions.
 
     def names(self) -> list[str]:
-        """The ids of all sessions, sorted."""
-        return self._read(
-            lambda db: [
-                name for (name,) in db.execute("SELECT session_id FROM sessions ORDER BY 1")
-            ],
-            [],
-        )
+        """Return the ids of all sessions, sorted."""
+        query = "SELECT session_id FROM sessions ORDER BY 1"
+        return self._read(lambda db: [name for (name,) in db.execute(query)], [])
 
     def exists(self, session_id: str) -> bool:
-        """Whether anything of the session is stored."""
+        """Return whether anything of the session is stored."""
         return self._row(session_id, "1") is not None
 
     def records(self, *, with_children: bool = False) -> list[SessionRecord]:
-        """All sessions, the one used last first; those of delegated tasks belong to the one that delegated."""
-        rows: list[Any] = self._read(
-            lambda db: db.execute(f"SELECT used, {_COLUMNS} FROM sessions").fetchall(), []
-        )
-        # Times are kept in seconds; within one, ``used`` has the order.
-        found = sorted(((row[0], self._record(row)) for row in rows), key=_last_used, reverse=True)
-        names = {record.session_id for _, record in found}
-        return [
-            record
-            for _, record in found
-            if with_children or parent_of(record.session_id) not in names
-        ]
+        """Return the metadata of all sessions, the latest used first.
+
+        Args:
+            with_children: Whether to include the sessions of delegated tasks.
+        """
+        query = f"SELECT used, {_COLUMNS} FROM sessions"
+        rows: list[Any] = self._read(lambda db: db.execute(query).fetchall(), [])
+        # Times are stored in seconds. The column ``used`` decides within a second.
+        entries = [(row[0], self._record(row)) for row in rows]
+        entries.sort(key=_last_used, reverse=True)
+        records = [record for _, record in entries]
+        if with_children:
+            return records
+        names = {record.session_id for record in records}
+        return [record for record in records if parent_of(record.session_id) not in names]
 
     def descendants(self, session_id: str) -> list[str]:
-        """The sessions of delegated tasks, and of the tasks that those delegated, each after the one that delegated it.
+        """Return the sessions of delegated tasks at all depths, every one after its parent.
 
-        Also those that have nothing but an event log.
+        Sessions that have only an event log are included.
         """
         try:
-            names = sorted(each.name for each in self.root.iterdir() if each.is_dir())
+            names = sorted(path.name for path in self.root.iterdir() if path.is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [session_id]
-        for parent in found:
-            found += [name for name in names if parent_of(name) == parent and name not in found]
-        return found[1:]
+        family = [session_id]
+        for parent in family:
+            family += [name for name in names if parent_of(name) == parent and name not in family]
+        return family[1:]
 
     def record(self, session_id: str) -> SessionRecord:
-        """The metadata of a session; empty if there is no such session."""
+        """Return the metadata of a session, which is empty if the session does not exist."""
         row = self._row(session_id, f"used, {_COLUMNS}")
         return SessionRecord(session_id=session_id) if row is None else self._record(row)
 
     def _record(self, row: Sequence[Any]) -> SessionRecord:
-        fields = {
-            name: value
-            for name, value in zip(_FIELDS, row[1:], strict=True)
-            if isinstance(value, str)
-        }
-        if "updated" not in fields:  # no one wrote metadata
-            fields["updated"] = datetime.fromtimestamp(row[0] / 1e9, UTC).isoformat(
-                timespec="seconds"
-            )
+        values = zip(_FIELDS, row[1:], strict=True)
+        fields = {name: value for name, value in values if isinstance(value, str)}
+        # Without metadata, the time of the latest write counts.
+        if "updated" not in fields:
+            used = datetime.fromtimestamp(row[0] / 1e9, UTC)
+            fields["updated"] = used.isoformat(timespec="seconds")
         if fields.get("status") == RUNNING:
             folder = self.root / fields["session_id"]
-            with suppress(OSError):  # where the lock cannot be examined, it may run
+            # If the lock cannot be examined, the turn may still be running.
+            with suppress(OSError):
                 if (folder / LOCK_FILE).exists() and not is_locked(folder / LOCK_FILE):
                     fields["status"] = INTERRUPTED
         return SessionRecord(**fields)
 
     def metadata(self, session_id: str) -> dict[str, Any]:
-        """What a client wrote about a session; empty if there is nothing, or if it is damaged."""
+        """Return the client's metadata of a session, empty if it is missing or damaged."""
         return self._value(session_id, "client") or {}
 
     def turn_plan(self, session_id: str) -> dict[str, Any] | None:
-        """What was noted about the plan of the turn that runs or was cut off; None if nothing is known."""
+        """Return the notes about the plan of the running or interrupted turn, or None."""
         return self._value(session_id, "turn_plan")
 
     def _value(self, session_id: str, name: str) -> dict[str, Any] | None:
@@ -189,87 +197,80 @@ class SessionIndex:
         return None
 
     def transcript(self, session_id: str) -> list[dict[str, Any]]:
-        """The conversation of a session as it is now; empty if there is none.
+        """Return the current conversation of a session, empty if there is none.
 
         Raises:
-            StoreDamagedError: It is not as it was written.
+            StoreDamagedError: The conversation is damaged.
         """
-        return self._read(lambda db: _of_session(db, session_id, self.path, read_messages), [])
+        return self._read(lambda db: _rows_of(db, session_id, self.path, read_messages), [])
 
     def has_messages(self, session_id: str) -> bool:
-        """Whether anything of the conversation of a session is kept."""
+        """Return whether the conversation of a session has messages."""
         row = self._row(session_id, "messages")
         return row is not None and row[0] > 0
 
     def steps(self, session_id: str) -> list[dict[str, Any]]:
-        """The step journal as it is now; empty unless a turn runs or was cut off.
+        """Return the step journal, which is empty unless a turn is running or was interrupted.
 
         Raises:
-            StoreDamagedError: It is not as it was written.
+            StoreDamagedError: The journal is damaged.
         """
-        return self._read(lambda db: _of_session(db, session_id, self.path, read_steps), [])
+        return self._read(lambda db: _rows_of(db, session_id, self.path, read_steps), [])
 
     # ── writing ──
 
     def write(self, record: SessionRecord, **values: Mapping[str, Any] | None) -> None:
-        """Write the metadata of a session, and ``turn_plan`` if it is given.
+        """Write the metadata of a session, and ``turn_plan`` if it is passed.
 
         Raises:
-            OSError: The system refuses.
+            OSError: The store cannot be written.
         """
         row: dict[str, Any] = {name: _storable(getattr(record, name)) for name in _FIELDS}
-        self._put(
-            {
-                **row,
-                **{
-                    name: None if value is None else json.dumps(value)
-                    for name, value in values.items()
-                },
-            }
-        )
+        for name, value in values.items():
+            row[name] = None if value is None else json.dumps(value)
+        self._put(row)
 
     def write_metadata(self, session_id: str, metadata: dict[str, Any]) -> None:
-        """Replace what a client wrote about a session, which is put into the index if it is not there.
+        """Replace the client's metadata of a session. Add the session if it is missing.
 
         Raises:
-            OSError: The system refuses.
+            OSError: The store cannot be written.
         """
         self._put({"session_id": session_id, "client": json.dumps(metadata)})
 
     def _put(self, row: dict[str, Any]) -> None:
         check_session_id(row["session_id"])
         row = {**row, "used": time.time_ns()}
+        changes = ", ".join(f"{name} = excluded.{name}" for name in row)
         statement = (
             f"INSERT INTO sessions ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) "
-            f"ON CONFLICT (session_id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in row)}"
+            f"ON CONFLICT (session_id) DO UPDATE SET {changes}"
         )
         self._write(lambda db: db.execute(statement, list(row.values())))
 
     def delete(self, session_id: str) -> None:
-        """Remove a session and everything it kept, the sessions of its delegated tasks included.
+        """Remove a session with everything it stored, and the sessions of its delegated tasks.
 
         Raises:
-            SessionLockedError: It is open somewhere.
-            OSError: The system refuses.
+            SessionLockedError: The session is open.
+            OSError: The store cannot be written.
         """
         folder = self.folder(session_id)
-        lock = (
-            SessionLock(folder) if folder.is_dir() else None
-        )  # so that no process opens it meanwhile
+        # Prevents other processes from opening the session meanwhile.
+        lock = SessionLock(folder) if folder.is_dir() else None
         try:
             names = [session_id, *(name for name in self.names() if parent_of(name) == session_id)]
 
             def work(db: sqlite3.Connection) -> None:
                 for name in names:
                     number = find_session(db, name, self.path)
-                    for table, column in _KEPT:
+                    for table, column in _SESSION_COLUMNS:
                         db.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))
 
             self._write(work)
             for name in names:
-                with suppress(
-                    FileNotFoundError
-                ):  # a session whose context is in memory may have no files
+                # A session with its context in memory may have no files.
+                with suppress(FileNotFoundError):
                     shutil.rmtree(self.folder(name))
         finally:
             if lock is not None:
@@ -277,12 +278,12 @@ class SessionIndex:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The SQLite file."""
         return self.root / STORE_FILE
 
     def _row(self, session_id: str, columns: str) -> Any:
-        wanted = f"SELECT {columns} FROM sessions WHERE session_id = ?"
-        return self._read(lambda db: db.execute(wanted, (session_id,)).fetchone(), None)
+        query = f"SELECT {columns} FROM sessions WHERE session_id = ?"
+        return self._read(lambda db: db.execute(query, (session_id,)).fetchone(), None)
 
     def _read(self, work: Callable[[sqlite3.Connection], T], empty: T) -> T:
         if not os.path.lexists(self.path):
@@ -302,22 +303,25 @@ class SessionIndex:
 
 
 def parent_of(session_id: str) -> str | None:
-    """The session that delegated a task to this one, by the form of the ids that tool-task assigns."""
-    found = _CHILD.fullmatch(session_id)
-    return None if found is None else found[1]
+    """Return the id of the session that delegated a task to this one, or None.
+
+    It is part of the ids that tool-task assigns.
+    """
+    match = _CHILD.fullmatch(session_id)
+    return None if match is None else match[1]
 
 
-def _last_used(found: tuple[int, SessionRecord]) -> tuple[str, int, str]:
-    used, record = found
+def _last_used(entry: tuple[int, SessionRecord]) -> tuple[str, int, str]:
+    used, record = entry
     return record.updated or "", used, record.session_id
 
 
 def _storable(text: str | None) -> str | None:
-    """A text that the file can hold: without lone surrogates, as in the name of a file."""
+    """Escape lone surrogates, which names of files may contain and SQLite cannot store."""
     return None if text is None else text.encode(errors="backslashreplace").decode()
 
 
-def _of_session(
+def _rows_of(
     db: sqlite3.Connection,
     session_id: str,
     path: Path,

@@ -1,16 +1,8 @@
-"""What an agent did, and what it is doing now.
+"""Traces of sessions from their event logs, and the running tasks of a process.
 
-A trace is a tree of turns, model calls and tool calls, made from the event log of a session, as text and as a page. A task tree has
-every task of a process that seems to hang, with its session, its module and the await it sits in. `export_traces` sends OpenTelemetry
-traces to a collector.
-
-_event_logs        files and lines of an event log
-_trace             what a trace consists of
-_text, page        what it adds up to, and how it and a comparison of two are shown
-sessions           what a stored session did, and its messages as text; for commands and servers
-_tasks             the tasks of a process
-running_commands   the commands that run now, and how they are asked for their tasks
-_otel              a collector for OpenTelemetry
+A trace is a tree of turns, model calls and tool calls, as text and as a page. A task tree has every
+task of a process that seems to hang, with its session, its module and its current await.
+`export_traces` sends OpenTelemetry traces to a collector.
 """
 
 from ._event_logs import LogEvent, LogFollower, UnreadLine, log_parts

@@ -1,6 +1,6 @@
-"""Event logs: the files that hooks-logging rotates, and from a line of them to an event, or to the reason why it cannot be read.
+"""Reading of the event logs that hooks-logging writes and rotates.
 
-The files are ``events.jsonl.2``, ``events.jsonl.1``, ``events.jsonl``, the oldest first. No line raises.
+The files are ``events.jsonl.2``, ``events.jsonl.1`` and ``events.jsonl``, the oldest first.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from typing import Any, Final
 import attrs
 import orjson
 
+# Supported major version of the log format.
 _VERSION: Final = 1
-"""The major version of the log format that is understood."""
-_LONGEST_UNREAD: Final = 500
+_MAX_UNREAD: Final = 500
 _NOT_PAYLOAD: Final = frozenset({"ts", "lvl", "schema", "event", "session_id", "data"})
 
 
 @attrs.frozen(kw_only=True)
 class LogEvent:
-    """One event.
+    """One event of a log.
 
     Attributes:
-        number: The number of its line, over all logs of a trace.
-        session_id: Empty if the line has none.
-        at: When, in seconds since 1970; None if the line has no valid time.
+        number: Number of its line, over all logs of a trace.
+        name: Name of the event.
+        session_id: Id of the session, or an empty text.
+        at: Time in seconds since 1970, or None if the line has no valid time.
+        level: Level such as ``INFO``, or an empty text.
         data: The payload.
     """
 
@@ -42,19 +44,19 @@ class LogEvent:
     data: dict[str, Any]
 
     def text(self, key: str) -> str:
-        """A text of the payload; empty if there is none."""
+        """Return a text of the payload, empty if there is none."""
         value = self.data.get(key)
         return value if isinstance(value, str) else ""
 
 
 @attrs.frozen(kw_only=True)
 class UnreadLine:
-    """A line that is no event.
+    """A line that is not an event.
 
     Attributes:
-        number: Its number, over all logs of a trace.
-        reason: What is wrong with it.
-        text: Its beginning.
+        number: Number of the line, over all logs of a trace.
+        reason: Description of the problem.
+        text: Beginning of the line.
     """
 
     number: int
@@ -63,25 +65,24 @@ class UnreadLine:
 
 
 def read_line(line: bytes, number: int) -> LogEvent | UnreadLine:
-    """Read one line.
+    """Read one line. Never raises.
 
     Args:
-        line: With or without its newline.
-        number: Its number, over all logs of a trace.
+        line: The line, with or without its newline.
+        number: Number of the line, over all logs of a trace.
     """
     record = _parse(line)
     if record is None:
-        # Only a writer that was killed, or is writing at this moment, leaves a line without a newline.
-        reason = (
-            "not JSON"
-            if line.endswith(b"\n")
-            else "incomplete: its writer was killed, or is writing it now"
-        )
-        return _unread(line, number, reason)
+        is_whole = line.endswith(b"\n")
+        incomplete = "incomplete: its writer was killed, or is writing it now"
+        return _unread(line, number, "not JSON" if is_whole else incomplete)
     if not isinstance(record, dict):
         return _unread(line, number, f"expected a JSON object, got {type(record).__name__}")
     if (version := _newer_version(record.get("schema"))) is not None:
-        reason = f"written in version {version} of the format, expected {_VERSION}.x; read it with a newer release"
+        reason = (
+            f"written in version {version} of the format, expected {_VERSION}.x; "
+            "read it with a newer release"
+        )
         return _unread(line, number, reason)
     name = record.get("event")
     if not isinstance(name, str) or not name:
@@ -101,23 +102,24 @@ def read_line(line: bytes, number: int) -> LogEvent | UnreadLine:
 
 
 def _unread(line: bytes, number: int, reason: str) -> UnreadLine:
-    text = line[:_LONGEST_UNREAD].decode(errors="backslashreplace").rstrip("\n")
+    text = line[:_MAX_UNREAD].decode(errors="backslashreplace").rstrip("\n")
     return UnreadLine(number=number, reason=reason, text=text)
 
 
 def _parse(line: bytes) -> Any:
-    """The JSON value of a line; None if it is no JSON."""
+    """Return the JSON value of a line, or None if it is not JSON."""
     try:
         return orjson.loads(line)
     except ValueError:
         pass
+    # Unlike orjson, this accepts lone surrogates and deeper nesting.
     try:
-        return json.loads(line)  # takes lone surrogates and deeper nesting
+        return json.loads(line)
     except (ValueError, RecursionError):
         return None
 
 
-def _newer_version(schema: Any) -> str | None:
+def _newer_version(schema: object) -> str | None:
     version = schema.get("ver") if isinstance(schema, dict) else None
     if not isinstance(version, str):
         return None
@@ -125,7 +127,7 @@ def _newer_version(schema: Any) -> str | None:
     return version[:40] if major.isdecimal() and len(major) < 10 and int(major) > _VERSION else None
 
 
-def _seconds(value: Any) -> float | None:
+def _seconds(value: object) -> float | None:
     if not isinstance(value, str):
         return None
     try:
@@ -142,38 +144,41 @@ _GONE = (0, 0)
 
 
 def log_parts(path: Path) -> list[Path]:
-    """The files of a log that exist, the oldest first; none if there is no log.
+    """Return the existing files of a log, the oldest first.
 
     Args:
-        path: The newest one, without a number.
+        path: The newest file, which has no number.
 
     Raises:
         OSError: The folder cannot be read.
     """
     pattern = re.compile(rf"{re.escape(path.name)}\.([1-9][0-9]{{0,5}})")
     try:
-        names = {each.name for each in path.parent.iterdir()}
+        names = {file.name for file in path.parent.iterdir()}
     except (FileNotFoundError, NotADirectoryError):
         return []
-    numbered = sorted(
-        (int(found[1]) for name in names if (found := pattern.fullmatch(name))), reverse=True
-    )
-    parts = [path.with_name(f"{path.name}.{number}") for number in numbered]
+    numbers = [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
+    parts = [path.with_name(f"{path.name}.{number}") for number in sorted(numbers, reverse=True)]
     return [*parts, path] if path.name in names else parts
 
 
 @attrs.frozen
-class _Read:
-    """How far a file was read: the position after a newline, and its first bytes, because an inode may be used again."""
+class _Progress:
+    """The position after the last line that was read of a file.
+
+    Attributes:
+        position: The position.
+        head: The first bytes of the file, because another file may get its inode.
+    """
 
     position: int
     head: bytes
 
 
 class LogFollower:
-    """Reads the lines of a log in order, also while it is written and rotated; `read` returns what is new.
+    """Reads the lines of a log in order, also while it is written and rotated.
 
-    A file is known by its inode, so that it stays known when rotation gives it another name.
+    A file is identified by its inode, because rotation gives it another name.
 
     Args:
         path: The newest file of the log.
@@ -181,13 +186,15 @@ class LogFollower:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._known: dict[tuple[int, int], _Read] = {}
+        self._known: dict[tuple[int, int], _Progress] = {}
 
     def read(self, *, to_end: bool = True) -> list[bytes]:
-        """The lines that were added since the last call, each with its newline; blank ones are left out.
+        """Return the lines that were added since the last call, with their newlines.
+
+        Blank lines are left out.
 
         Args:
-            to_end: Also return an incomplete last line, which the next call returns again.
+            to_end: Whether to return an incomplete last line. The next call returns it again.
 
         Raises:
             OSError: A file cannot be read.
@@ -198,32 +205,32 @@ class LogFollower:
         for _ in range(_ATTEMPTS):
             parts = log_parts(self.path)
             seen = [self._read_part(part, lines, rests) for part in parts]
+            # If they differ, a rotation may have moved a file to a name that was read before.
             if seen == [_identity(part) for part in log_parts(self.path)]:
-                break  # otherwise a rotation moved a file to a name that was already passed
+                break
         self._known = {key: value for key, value in self._known.items() if key in seen}
         return [*lines, *filter(bytes.strip, rests.values())] if to_end else lines
 
     def _read_part(
         self, part: Path, lines: list[bytes], rests: dict[tuple[int, int], bytes]
     ) -> tuple[int, int]:
+        # O_NONBLOCK keeps a FIFO from blocking.
         try:
-            file = os.open(
-                part, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-            )  # a FIFO must not block
+            file = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
             return _GONE
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(part))
-            key = (found.st_dev, found.st_ino)
-            known = self._known.get(key, _Read(0, b""))
-            if found.st_size < known.position or os.pread(file, len(known.head), 0) != known.head:
-                known = _Read(0, b"")
+            key = (status.st_dev, status.st_ino)
+            known = self._known.get(key, _Progress(0, b""))
+            if status.st_size < known.position or os.pread(file, len(known.head), 0) != known.head:
+                known = _Progress(0, b"")
             data = _read_from(file, known.position)
             end = data.rfind(b"\n") + 1
             position = known.position + end
-            self._known[key] = _Read(position, os.pread(file, min(position, _HEAD), 0))
+            self._known[key] = _Progress(position, os.pread(file, min(position, _HEAD), 0))
         finally:
             os.close(file)
         lines += [line + b"\n" for line in data[:end].split(b"\n") if line.strip()]
@@ -241,7 +248,7 @@ def _read_from(file: int, position: int) -> bytes:
 
 def _identity(part: Path) -> tuple[int, int]:
     try:
-        found = part.stat()
+        status = part.stat()
     except FileNotFoundError:
         return _GONE
-    return (found.st_dev, found.st_ino)
+    return (status.st_dev, status.st_ino)

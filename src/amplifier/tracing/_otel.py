@@ -1,4 +1,4 @@
-"""Sends the traces and metrics of a process to a collector, by OTLP over HTTP."""
+"""Export of the traces and metrics of a process to a collector, by OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from urllib.parse import urlsplit
 from amplifier.errors import MissingExtraError, PlanError
 
 _REQUEST_SECONDS = 3.0
+# A run waits this long at its end for a collector that does not answer.
 _FLUSH_SECONDS = 5.0
-"""How long the end of a run waits for a collector that does not answer."""
 
 
 @contextmanager
 def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None]:
-    """Set up OpenTelemetry for this process; at the end deliver what is left, in bounded time.
+    """Set up OpenTelemetry for this process. At the end, send the rest in bounded time.
 
     Args:
-        url: The collector, such as ``http://localhost:4318``; None to send nothing.
-        warn: Shows a warning.
+        url: The collector, such as ``http://localhost:4318``, or None to send nothing.
+        warn: Function that shows a warning.
 
     Raises:
-        PlanError: This is no URL of a collector.
+        PlanError: It is not the URL of a collector.
         MissingExtraError: The exporter is not installed.
     """
     if url is None:
@@ -44,49 +44,41 @@ def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None
         raise MissingExtraError(
             "sending traces to a collector", extra="otel", missing=str(error.name)
         ) from error
-    resource = Resource.create(
-        {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "amplifier"}
-    )
+    has_name = os.environ.get("OTEL_SERVICE_NAME")
+    resource = Resource.create({} if has_name else {"service.name": "amplifier"})
     tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
-    tracers.add_span_processor(
-        BatchSpanProcessor(OTLPSpanExporter(f"{base}/v1/traces", timeout=_REQUEST_SECONDS))
-    )
-    reader = PeriodicExportingMetricReader(
-        OTLPMetricExporter(f"{base}/v1/metrics", timeout=_REQUEST_SECONDS)
-    )
+    spans = OTLPSpanExporter(f"{base}/v1/traces", timeout=_REQUEST_SECONDS)
+    tracers.add_span_processor(BatchSpanProcessor(spans))
+    values = OTLPMetricExporter(f"{base}/v1/metrics", timeout=_REQUEST_SECONDS)
+    reader = PeriodicExportingMetricReader(values)
     meters = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     trace.set_tracer_provider(tracers)
     metrics.set_meter_provider(meters)
     try:
         yield
     finally:
-        # Daemons: a collector that never answers must not keep the process alive.
-        ends = [
-            threading.Thread(target=provider.shutdown, daemon=True)
-            for provider in (tracers, meters)
-        ]
-        for end in ends:
-            end.start()
-        for end in ends:
-            end.join(_FLUSH_SECONDS)
-        if any(end.is_alive() for end in ends):
+        # Daemon threads, because a collector that never answers must not keep the process alive.
+        providers = (tracers, meters)
+        threads = [threading.Thread(target=part.shutdown, daemon=True) for part in providers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_FLUSH_SECONDS)
+        if any(thread.is_alive() for thread in threads):
             warn(
-                f"the collector at {base} did not take everything within {_FLUSH_SECONDS:g} s; the trace may be incomplete"
+                f"the collector at {base} did not accept everything within {_FLUSH_SECONDS:g} s; "
+                "the trace may be incomplete"
             )
 
 
 def _base(url: str) -> str:
     parts = urlsplit(url)
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.hostname
-        or parts.username
-        or parts.query
-        or parts.fragment
-    ):
+    is_address = parts.scheme in ("http", "https") and parts.hostname
+    if not is_address or parts.username or parts.query or parts.fragment:
         problem = (
-            "expected the URL of a collector for OTLP over HTTP without user name and query, for example http://localhost:4318; headers "
-            f"go into the variable OTEL_EXPORTER_OTLP_HEADERS; got {url!r}"
+            "expected the URL of a collector for OTLP over HTTP without user name and query, "
+            "for example http://localhost:4318; headers go into the variable "
+            f"OTEL_EXPORTER_OTLP_HEADERS; got {url!r}"
         )
         raise PlanError([("otel", problem)], subject="traces cannot be sent")
     return url.rstrip("/").removesuffix("/v1/traces")

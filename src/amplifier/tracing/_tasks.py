@@ -1,10 +1,4 @@
-"""Every task of a process as one tree: who started each, which module it is in, and the await it sits in.
-
-`TaskTree` is plain data with a stable JSON form, which `amplifier.models.to_json` and `from_json` write and read; its text has one paragraph for
-each task, indented below the task that started it. Everything is read from suspended frames on request, or when a signal asks for it; nothing is
-recorded before, so it costs a session nothing. The kernel keeps no list of its tasks: its objects that are found in the chain of awaits of a task
-describe what they are doing (`WaitInfo`).
-"""
+"""The task tree of a process, with the session, the module and the current await of every task."""
 
 from __future__ import annotations
 
@@ -43,10 +37,14 @@ from amplifier.kernel.runtime.task_host import describe_label
 
 logger = logging.getLogger("amplifier.tracing")
 
+# The tree is read from suspended frames on request or on a signal. Nothing is recorded before, so
+# it costs sessions nothing. The kernel keeps no list of its tasks. Its objects in the chain of
+# awaits of a task describe their calls with `WaitInfo`.
+
 # ── the tree ──
 
+# Version of the JSON form. It changes with every change that readers would notice.
 FORMAT = 1
-"""Of the JSON form; a change that readers would notice gets another number."""
 
 _INDENT = "  "
 _VERBS = {"waiting": "waits", "running": "is running", "not started": "has not started"}
@@ -57,14 +55,14 @@ TaskState = Literal["waiting", "running", "not started"]
 
 @attrs.frozen(kw_only=True)
 class CodeLine:
-    """A line of code in which something waits or runs.
+    """A line of code in which a task or a thread waits or runs.
 
     Attributes:
-        file: As Python knows it.
-        line: Its number.
-        function: The function's qualified name.
-        code: The line itself; empty if its file cannot be read.
-        module: The Amplifier module that the line works for; None outside of modules.
+        file: Name of the file.
+        line: Number of the line.
+        function: Qualified name of the function.
+        code: Text of the line, empty if the file cannot be read.
+        module: Id of the Amplifier module that the line belongs to, or None.
     """
 
     file: str
@@ -79,19 +77,21 @@ class TaskReport:
     """One task.
 
     Attributes:
-        number: Counts the tasks of this report.
-        parent: The number of the task that started it; None if there is none, or it is not known.
-        name: As whoever started it named it.
+        number: Number of the task in this report, from 1.
+        parent: Number of the task that started it, or None if it is unknown.
+        name: Name of the task.
         state: ``waiting`` in an await, ``running`` at this moment, or ``not started`` yet.
-        session_id: The session it works for; None if it is the application's.
-        module: The Amplifier module whose code it is in; None if it is in none.
-        doing: What the kernel called that code for.
-        seconds_left: Until its nearest deadline; negative when that is over; None when there is none, or it is not the
-            kernel's.
-        deadline: What that deadline is for.
-        awaits: The chain of awaits, outermost first, without the lines of the event loop itself: the last one is where it sits.
-        waits_in: The function of the event loop that it sits in, such as ``sleep_forever``; None when it waits in none. Or "an
-            asynchronous generator", whose lines asyncio does not show.
+        session_id: Id of the session that the task works for, or None.
+        module: Id of the Amplifier module whose code the task is in, or None.
+        doing: The operation for which the kernel called that code, or None.
+        seconds_left: Seconds until the nearest deadline of the kernel, negative if it has passed,
+            or None.
+        deadline: The operation to which the deadline applies, or None.
+        awaits: The chain of awaits, outermost first, without lines of the event loop. The last one
+            is the current line.
+        waits_in: The function of the event loop in which the task waits, such as
+            ``sleep_forever``, or "an asynchronous generator", whose lines asyncio does not show.
+            None if it waits in neither.
     """
 
     number: int
@@ -108,16 +108,17 @@ class TaskReport:
 
     @property
     def at(self) -> CodeLine | None:
-        """The line in which it sits."""
+        """The current line, or None if it is unknown."""
         return self.awaits[-1] if self.awaits else None
 
 
 @attrs.frozen(kw_only=True)
 class ThreadReport:
-    """One thread besides that of the event loop.
+    """One thread other than that of the event loop.
 
     Attributes:
-        stack: Its calls, outermost first, without those of the machinery that runs it.
+        name: Name of the thread.
+        stack: The calls of the thread, outermost first, without those of threading itself.
     """
 
     name: str
@@ -126,15 +127,21 @@ class ThreadReport:
 
 @attrs.frozen(kw_only=True)
 class TaskTree:
-    """Every task of one process's event loop, and its threads, at one moment.
+    """All tasks of a process's event loop, and its threads, at one moment.
+
+    `amplifier.models.to_json` and `from_json` write and read it. Its text has a paragraph for every
+    task, indented below that of its parent.
 
     Attributes:
-        pid: The process.
-        taken_at: When, ISO 8601 in UTC.
-        backend: ``asyncio`` or ``trio``; None when no event loop runs in the thread that was asked.
-        is_blocked: Whether the thread of the event loop was in the middle of a task's code instead of waiting for events. Always
-            so in a report that a task asked for itself; in one that a signal asked for, it names the task that holds all others up.
-        tasks: Parents before their children.
+        format: Version of the JSON form.
+        pid: Id of the process.
+        taken_at: Time of the report, ISO 8601 in UTC.
+        backend: ``asyncio`` or ``trio``, or None if no event loop runs in the thread.
+        is_blocked: Whether the event loop was running the code of a task instead of waiting for
+            events. It is always True in a report that a task requested. In one on a signal, the
+            running task blocks all others.
+        tasks: All tasks, parents before their children.
+        threads: All other threads.
     """
 
     format: int = FORMAT
@@ -195,19 +202,20 @@ def _thread_lines(thread: ThreadReport) -> Iterator[str]:
 def _deadline(task: TaskReport) -> str | None:
     if task.seconds_left is None:
         return None
-    what = "" if task.deadline is None or task.deadline == task.doing else f" of {task.deadline}"
+    is_named = task.deadline is not None and task.deadline != task.doing
+    operation = f" of {task.deadline}" if is_named else ""
     if task.seconds_left < 0:
-        return f"the deadline{what} passed {-task.seconds_left:.1f} s ago"
-    return f"{task.seconds_left:.1f} s left{what}"
+        return f"the deadline{operation} passed {-task.seconds_left:.1f} s ago"
+    return f"{task.seconds_left:.1f} s left{operation}"
 
 
 def _where(line: CodeLine) -> str:
     module = "" if line.module is None else f" [{line.module}]"
-    return f"{_shortened(line.file)}:{line.line} in {line.function}{module}"
+    return f"{_relative_path(line.file)}:{line.line} in {line.function}{module}"
 
 
-def _shortened(file: str) -> str:
-    """The path from here, where that is shorter."""
+def _relative_path(file: str) -> str:
+    """Return a path relative to the current folder if it is inside."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -230,26 +238,25 @@ _THREAD_MACHINERY = frozenset({"threading", "concurrent", "asyncio", "anyio", "t
 
 
 def task_tree(frame: FrameType | None = None) -> TaskTree:
-    """Describe every task of the event loop that runs in this thread.
+    """Describe all tasks of the event loop in this thread.
 
-    Also works in a signal handler, and when no loop runs: then there are threads only.
+    It also works in a signal handler, and without an event loop. Then it has only threads.
 
     Args:
-        frame: What the thread of the loop was doing, as a signal handler receives it; the caller, if left out.
+        frame: Current frame of the loop's thread, as a signal handler receives it. The default is
+            the caller's.
     """
     running = frame or sys._getframe(1)
-    backend = (
-        "asyncio"
-        if running_asyncio_loop() is not None
-        else None
-        if _trio_root() is None
-        else "trio"
-    )
-    found = _running_tasks()
-    for each in found:
-        each.look(running)
-    _take_apart(found)
-    tasks = list(_reports(found, current_time())) if found else []
+    backend = None
+    if running_asyncio_loop() is not None:
+        backend = "asyncio"
+    elif _trio_root() is not None:
+        backend = "trio"
+    seen = _running_tasks()
+    for task in seen:
+        task.read_frames(running)
+    _separate_stacks(seen)
+    tasks = list(_reports(seen, current_time())) if seen else []
     return TaskTree(
         pid=os.getpid(),
         taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -261,8 +268,8 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
 
 
 @attrs.frozen(eq=False)
-class _Known:
-    """What is known at one frame, from those outside of it."""
+class _Context:
+    """Facts about a frame that come from the frames outside of it."""
 
     coordinator: Any = None
     module: str | None = None
@@ -270,33 +277,38 @@ class _Known:
     until: float = math.inf
     deadline: str | None = None
 
-    def inside(self, call: WaitInfo) -> _Known:
-        """What is known inside of a call of the kernel."""
-        module, words = (None, "") if call.label is None else describe_label(call.label)
-        coordinator, module, doing = (
-            call.coordinator or self.coordinator,
-            call.module or module,
-            words or self.doing,
-        )
-        known = attrs.evolve(
-            self, coordinator=coordinator, module=module or self.module, doing=doing
+    def inside(self, call: WaitInfo) -> _Context:
+        """Return the context inside a call of the kernel."""
+        module, operation = (None, "") if call.label is None else describe_label(call.label)
+        doing = operation or self.doing
+        context = attrs.evolve(
+            self,
+            coordinator=call.coordinator or self.coordinator,
+            module=call.module or module or self.module,
+            doing=doing,
         )
         if call.until is not None and call.until < self.until:
-            known = attrs.evolve(known, until=call.until, deadline=doing)
-        return known
+            context = attrs.evolve(context, until=call.until, deadline=doing)
+        return context
 
 
 @attrs.define(eq=False)
-class _Found:
-    """A task while the report is being made.
+class _SeenTask:
+    """A task whose report is being built.
 
     Attributes:
-        frames: Its chain of awaits, each frame with what the kernel does there.
-        is_ours: Whether the kernel started it, so that whatever it starts is the session's as well.
-        trio_task: Trio's own object; None on asyncio.
-        ends_unseen: Whether the last frame iterates an asynchronous generator that cannot be seen.
-        session: The coordinator of the session for which the task as a whole works; what it starts works for it, too.
-        final: What is known at the innermost frame.
+        id: Id of the task.
+        parent_id: Id of the task that started it, or None.
+        name: Name of the task.
+        coroutine: The coroutine of the task.
+        state: State of the task.
+        frames: The chain of awaits. Every frame has the call of the kernel in it, or None.
+        is_ours: Whether the kernel started the task, so that its child tasks belong to the session.
+        number: Number in the report.
+        trio_task: The task object of trio, or None on asyncio.
+        ends_unseen: Whether the last frame iterates an asynchronous generator that is invisible.
+        session: Coordinator of the session that the whole task and its child tasks work for.
+        final: Context of the innermost frame.
     """
 
     id: int
@@ -310,47 +322,42 @@ class _Found:
     trio_task: Any = None
     ends_unseen: bool = False
     session: Any = None
-    final: _Known = attrs.field(factory=_Known)
+    final: _Context = attrs.field(factory=_Context)
 
-    def look(self, running: FrameType) -> None:
-        """Read its frames; ``running`` is what the thread of the loop is doing."""
-        coroutine = self.coroutine
+    def read_frames(self, running: FrameType) -> None:
+        """Read the frames of the task. ``running`` is the current frame of the loop's thread."""
+        coroutine, trio_task = self.coroutine, self.trio_task
         # Trio's tasks show the lines of asynchronous generators as well.
-        frames = (
-            list(await_chain(coroutine))
-            if self.trio_task is None
-            else [frame for frame, _ in self.trio_task.iter_await_frames()]
-        )
+        if trio_task is None:
+            frames = list(await_chain(coroutine))
+        else:
+            frames = [frame for frame, _ in trio_task.iter_await_frames()]
         if frames and getattr(coroutine, "cr_running", False):
-            # While it runs, a coroutine does not expose what it awaits; the stack of the thread does.
+            # A running coroutine does not expose its await, but the stack of the thread has it.
             self.state = "running"
             frames = list(_stack_down_from(frames[0], running)) or frames
-        elif (
-            inspect.iscoroutine(coroutine)
-            and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-        ):
+        elif _is_created(coroutine):
             self.state = "not started"
-        self.ends_unseen = (
-            self.state == "waiting" and self.trio_task is None and ends_in_generator(coroutine)
-        )
+        if self.state == "waiting" and trio_task is None:
+            self.ends_unseen = ends_in_generator(coroutine)
         first = next((frame for frame in frames if not is_event_loop(frame)), None)
         self.is_ours = first is not None and is_kernel(first)
         self.frames = [(frame, _call_of(frame)) for frame in frames]
 
 
-def _running_tasks() -> list[_Found]:
-    """Every task of the loop that runs in this thread; also in a signal handler, where no task is the current one."""
+def _running_tasks() -> list[_SeenTask]:
+    """Return all tasks of the loop in this thread. Works in a signal handler, outside of tasks."""
     if running_asyncio_loop() is not None:
         infos = asyncio_context().run(anyio.get_running_tasks)
-        return [_Found(info.id, info.parent_id, info.name or "", info.coro) for info in infos]
-    found: list[_Found] = []
-    waiting = [] if (root := _trio_root()) is None else [root]
-    while waiting:
-        task = waiting.pop(0)
+        return [_SeenTask(info.id, info.parent_id, info.name or "", info.coro) for info in infos]
+    seen: list[_SeenTask] = []
+    pending = [] if (root := _trio_root()) is None else [root]
+    while pending:
+        task = pending.pop(0)
         parent = None if task.parent_nursery is None else id(task.parent_nursery.parent_task)
-        found.append(_Found(id(task), parent, task.name, task.coro, trio_task=task))
-        waiting += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
-    return found
+        seen.append(_SeenTask(id(task), parent, task.name, task.coro, trio_task=task))
+        pending += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+    return seen
 
 
 def _trio_root() -> Any:
@@ -361,103 +368,108 @@ def _trio_root() -> Any:
         return None
 
 
-def _take_apart(found: list[_Found]) -> None:
-    """Give each of several tasks that run on one stack its own frames.
+def _separate_stacks(tasks: list[_SeenTask]) -> None:
+    """Separate the frames of tasks that run on one stack.
 
     An eager task of asyncio takes its first step inside a step of the task that starts it.
     """
-    running = [each for each in found if each.state == "running"]
-    begun = {id(each.frames[0][0]): each for each in running}
-    for each in running:
-        for depth in range(1, len(each.frames)):
-            inner = begun.get(id(each.frames[depth][0]))
+    running = [task for task in tasks if task.state == "running"]
+    by_first_frame = {id(task.frames[0][0]): task for task in running}
+    for task in running:
+        for depth in range(1, len(task.frames)):
+            inner = by_first_frame.get(id(task.frames[depth][0]))
             if inner is not None:
-                each.frames, each.state = each.frames[:depth], "waiting"
-                inner.parent_id = each.id
+                task.frames, task.state = task.frames[:depth], "waiting"
+                inner.parent_id = task.id
                 break
 
 
-def _reports(found: list[_Found], now: float) -> Iterator[TaskReport]:
-    by_id = {each.id: each for each in found}
+def _reports(tasks: list[_SeenTask], now: float) -> Iterator[TaskReport]:
+    by_id = {task.id: task for task in tasks}
     coordinators: dict[str, ModuleCoordinator] = {}
-    for each in found:
-        for _, call in each.frames:
+    for task in tasks:
+        for _, call in task.frames:
             if call is not None and isinstance(call.coordinator, ModuleCoordinator):
                 coordinators[call.coordinator.session_id] = call.coordinator
     owners = {
         session_id: _owners_of(coordinator) for session_id, coordinator in coordinators.items()
     }
-    ordered = list(_parents_first(found, by_id))
-    for number, each in enumerate(ordered, 1):
-        each.number = number
-    for each in ordered:
-        yield _report(each, by_id, owners, now)
+    ordered = list(_parents_first(tasks, by_id))
+    for number, task in enumerate(ordered, 1):
+        task.number = number
+    for task in ordered:
+        yield _report(task, by_id, owners, now)
 
 
-def _parents_first(found: list[_Found], by_id: dict[int, _Found]) -> Iterator[_Found]:
-    children: dict[int, list[_Found]] = {}
-    for each in sorted(found, key=lambda each: each.name):  # asyncio keeps them in a set
-        children.setdefault(each.parent_id if each.parent_id in by_id else 0, []).append(each)
-    waiting = children.pop(0, [])
-    while waiting:
-        each = waiting.pop(0)
-        yield each
-        waiting = [*children.pop(each.id, []), *waiting]
+def _parents_first(tasks: list[_SeenTask], by_id: dict[int, _SeenTask]) -> Iterator[_SeenTask]:
+    children: dict[int, list[_SeenTask]] = {}
+    # Sorted, because asyncio keeps its tasks in a set.
+    for task in sorted(tasks, key=lambda task: task.name):
+        children.setdefault(task.parent_id if task.parent_id in by_id else 0, []).append(task)
+    pending = children.pop(0, [])
+    while pending:
+        task = pending.pop(0)
+        yield task
+        pending = [*children.pop(task.id, []), *pending]
 
 
 def _report(
-    each: _Found,
-    by_id: dict[int, _Found],
+    task: _SeenTask,
+    by_id: dict[int, _SeenTask],
     owners: dict[str, dict[int, str]],
     now: float,
 ) -> TaskReport:
-    parent = by_id.get(each.parent_id or 0)
-    known = _inherited(parent)
-    each.session = known.coordinator
+    parent = by_id.get(task.parent_id or 0)
+    context = _inherited(parent)
+    task.session = context.coordinator
     awaits: list[CodeLine] = []
     waits_in = None
-    for depth, (frame, call) in enumerate(each.frames):
+    for depth, (frame, call) in enumerate(task.frames):
         if call is not None:
-            known = known.inside(call)
-            if each.is_ours and each.session is None:
-                each.session = known.coordinator
+            context = context.inside(call)
+            if task.is_ours and task.session is None:
+                task.session = context.coordinator
         if is_event_loop(frame):
-            # The first one below user code; of a task that has no other frames, the one below its outermost.
-            waits_in = (
-                waits_in if waits_in is not None and len(awaits) + depth != 1 else _entry(frame)
-            )
+            # The first frame below user code, or, in a task without user code, the second one.
+            if waits_in is None or len(awaits) + depth == 1:
+                waits_in = _entry(frame)
             continue
         waits_in = None
-        mine = {} if known.coordinator is None else owners.get(known.coordinator.session_id, {})
-        known = attrs.evolve(known, module=_module_of(frame, mine) or known.module)
-        awaits.append(_code_line(frame, None if _is_between_modules(frame) else known.module))
-    each.final = known
-    if each.ends_unseen:
+        coordinator = context.coordinator
+        own = {} if coordinator is None else owners.get(coordinator.session_id, {})
+        context = attrs.evolve(context, module=_module_of(frame, own) or context.module)
+        awaits.append(_code_line(frame, None if _is_between_modules(frame) else context.module))
+    task.final = context
+    if task.ends_unseen:
         waits_in = _GENERATOR
+    has_deadline = context.until != math.inf
     return TaskReport(
-        number=each.number,
+        number=task.number,
         parent=None if parent is None else parent.number,
-        name=each.name,
-        state=each.state,
-        session_id=None if known.coordinator is None else known.coordinator.session_id,
-        module=known.module,
-        doing=known.doing,
-        seconds_left=None if known.until == math.inf else round(known.until - now, 3),
-        deadline=None if known.until == math.inf else known.deadline,
+        name=task.name,
+        state=task.state,
+        session_id=None if context.coordinator is None else context.coordinator.session_id,
+        module=context.module,
+        doing=context.doing,
+        seconds_left=round(context.until - now, 3) if has_deadline else None,
+        deadline=context.deadline if has_deadline else None,
         awaits=awaits,
         waits_in=waits_in,
     )
 
 
-def _inherited(parent: _Found | None) -> _Known:
-    """What a task is before its own first frame: of its parent's session, if it was started inside of that."""
+def _inherited(parent: _SeenTask | None) -> _Context:
+    """Return the context of a task before its first frame.
+
+    A task that was started inside a session of its parent belongs to the session.
+    """
     if parent is None or parent.session is None:
-        return _Known()
-    return parent.final if parent.final.coordinator is parent.session else _Known(parent.session)
+        return _Context()
+    return parent.final if parent.final.coordinator is parent.session else _Context(parent.session)
 
 
 def _owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:
-    """The module that mounted each object of a session, by the object's id."""
+    """Return the modules that mounted the objects of a session, by the ids of the objects."""
     mounts = coordinator.mounts
     slots = [(point, None, mounts.points.get(point)) for point in SINGLE_POINTS]
     for point in NAMED_POINTS:
@@ -474,14 +486,23 @@ def _owners_of(coordinator: ModuleCoordinator) -> dict[int, str]:
 # ── frames ──
 
 
+def _is_created(coroutine: object) -> bool:
+    if not inspect.iscoroutine(coroutine):
+        return False
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+
+
 def _call_of(frame: FrameType) -> WaitInfo | None:
-    """What the object of the kernel that a frame belongs to is doing, if it is one that waits for something."""
+    """Return the call of the kernel's object that a frame belongs to, or None."""
     describe = getattr(frame.f_locals.get("self"), "wait_info", None) if is_kernel(frame) else None
     return None if describe is None else describe()
 
 
 def _stack_down_from(outermost: FrameType, innermost: FrameType) -> Iterator[FrameType]:
-    """The frames of this thread from one to another, outermost first; nothing if the first is not on the stack."""
+    """Yield the frames of this thread between two frames, outermost first.
+
+    Nothing is yielded if the outermost is not on the stack.
+    """
     stack: list[FrameType] = []
     current: FrameType | None = innermost
     while current is not None:
@@ -493,7 +514,7 @@ def _stack_down_from(outermost: FrameType, innermost: FrameType) -> Iterator[Fra
 
 
 def _module_of(frame: FrameType, owners: dict[int, str]) -> str | None:
-    """The module that a frame belongs to: by the object whose method it is, else by the package it is written in."""
+    """Return the module of a frame, by the object of the method or by its package."""
     names = frame.f_code.co_varnames
     if owners and names[:1] == ("self",):
         owner = owners.get(id(frame.f_locals.get("self")))
@@ -505,7 +526,7 @@ def _module_of(frame: FrameType, owners: dict[int, str]) -> str | None:
 
 
 def _is_between_modules(frame: FrameType) -> bool:
-    """Whether a line is the project's own and no module's: the kernel on its way from one module to the next."""
+    """Return whether a frame belongs to this project, but not to one of its modules."""
     package = str(frame.f_globals.get("__name__", ""))
     return package.startswith("amplifier.") and not package.startswith("amplifier.modules.")
 
@@ -523,7 +544,7 @@ def _code_line(frame: FrameType, module: str | None) -> CodeLine:
 
 
 def _entry(frame: FrameType) -> str:
-    """The function by which user code entered the event loop's own."""
+    """Describe the function of the event loop that user code called."""
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return f"{package} {frame.f_code.co_qualname}"
 
@@ -532,7 +553,7 @@ def _entry(frame: FrameType) -> str:
 
 
 def _threads(own: FrameType | None) -> Iterator[ThreadReport]:
-    """All threads but this one, which the tasks describe; ``own`` is its frame when there are no tasks."""
+    """Yield all other threads, and this one if ``own``, its frame, is passed."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frame = frames.get(thread.ident or 0)
@@ -549,8 +570,8 @@ def _thread_stack(frame: FrameType) -> list[CodeLine]:
         stack.append(current)
         current = current.f_back
     stack.reverse()
-    telling = [each for each in stack if _top_package(each) not in _THREAD_MACHINERY]
-    return [_code_line(each, _module_of(each, {})) for each in telling or stack[-1:]]
+    relevant = [frame for frame in stack if _top_package(frame) not in _THREAD_MACHINERY]
+    return [_code_line(frame, _module_of(frame, {})) for frame in relevant or stack[-1:]]
 
 
 def _top_package(frame: FrameType) -> str:
@@ -558,28 +579,29 @@ def _top_package(frame: FrameType) -> str:
 
 
 # ── on a signal ──
-# The handler is Python's own, not one of the event loop: it runs even while a task blocks the loop, and then shows the blocking line.
-# Only code that never returns to the interpreter, such as a call into a C library that waits for ever, keeps it from running.
+# The handler is Python's own, not one of the event loop. So it runs even while a task blocks the
+# loop, and shows the blocking line. Only code that never returns to the interpreter, such as a C
+# library that waits indefinitely, keeps it from running.
 
 
 @contextmanager
 def tasks_on_signal(
     which: signal.Signals | None = None, show: Callable[[TaskTree], Any] | None = None
 ) -> Iterator[None]:
-    """Answer a signal with the task tree, for as long as the block lasts; in the main thread only.
+    """Show the task tree on a signal inside the block. It works in the main thread only.
 
     Args:
-        which: The signal; SIGUSR1 if left out.
-        show: Called with the tree, inside the signal handler, so it must not wait. Left out, the tree is written to standard error.
+        which: The signal. The default is SIGUSR1.
+        show: Function that shows the tree. It runs inside the signal handler, so it must not wait.
+            The default writes to standard error.
     """
     chosen = signal.SIGUSR1 if which is None else which
 
     def answer(_number: int, frame: FrameType | None) -> None:
         try:
             (show or _write)(task_tree(frame))
-        except (
-            Exception
-        ):  # raised from here, it would come out of whatever code the signal interrupted
+        # An exception from here would be raised in the code that the signal interrupted.
+        except Exception:
             logger.exception("the task tree could not be shown")
 
     before = signal.signal(chosen, answer)
@@ -590,7 +612,7 @@ def tasks_on_signal(
 
 
 def _write(tree: TaskTree) -> None:
-    # Not through sys.stderr: the signal may have come in the middle of a write to it.
+    # Not through sys.stderr, because the signal may have interrupted a write to it.
     data = f"{tree}\n".encode(errors="backslashreplace")
     while data:
         data = data[os.write(_STANDARD_ERROR, data) :]

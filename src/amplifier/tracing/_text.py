@@ -1,4 +1,4 @@
-"""A trace as text for terminals: what it adds up to, what was slow, one line for each row, and two sessions side by side."""
+"""A trace as text for terminals, with totals, and the comparison of two traces."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ class Totals:
     """Sums over the session and its child sessions.
 
     Attributes:
-        lines: Of the event log.
-        seconds: The turns of the session itself; what its child sessions take is part of that.
-        model_seconds: All model calls; calls at the same time count each.
-        tool_seconds: All tool calls, without the child sessions inside.
-        cache_read_tokens: What of the input the services read from their prompt caches.
-        cost: In dollars; None if no model call has one.
-        errors: Calls and events that failed.
-        unread: Lines that could not be read.
+        lines: Number of lines of the event logs.
+        sessions: Number of sessions.
+        turns: Number of turns.
+        model_calls: Number of model calls.
+        tool_calls: Number of tool calls.
+        approvals: Number of questions to the user.
+        errors: Number of failed calls and events.
+        denied: Number of denied calls and questions.
+        cancelled: Number of cancelled turns and calls. Calls of a cancelled turn do not count.
+        unread: Number of lines that could not be read.
+        input_tokens: Input tokens of all model calls.
+        output_tokens: Output tokens of all model calls.
+        cache_read_tokens: Input tokens that services read from their prompt caches.
+        cost: Cost in dollars, or None if no model call has one.
+        seconds: Duration of the turns of the session itself, including its child sessions.
+        model_seconds: Duration of all model calls. Simultaneous calls are added up.
+        tool_seconds: Duration of all tool calls, without the child sessions inside.
     """
 
     lines: int = 0
@@ -51,12 +60,12 @@ class Totals:
 
     @property
     def steps(self) -> int:
-        """Model calls and tool calls."""
+        """Number of model calls and tool calls."""
         return self.model_calls + self.tool_calls
 
     @property
     def tokens(self) -> int:
-        """Of all requests and answers."""
+        """Input and output tokens together."""
         return self.input_tokens + self.output_tokens
 
     @property
@@ -106,7 +115,7 @@ def _is_cancelled(row: Row) -> bool:
 
 
 def _is_in_cancelled(row: Row, rows: Sequence[Row]) -> bool:
-    """Return whether the row was cancelled with the turn or call that it belongs to, which is counted."""
+    """Return whether the turn or call of a row was cancelled. Only that is counted."""
     while row.parent is not None:
         row = rows[row.parent]
         if _is_cancelled(row):
@@ -115,13 +124,13 @@ def _is_in_cancelled(row: Row, rows: Sequence[Row]) -> bool:
 
 
 def _is_about_call(row: Row) -> bool:
-    """Whether it is a decision about a tool call, which has a row of its own that says the same."""
-    about = [each.text("event") for each in row.events if isinstance(each, LogEvent)]
-    return row.kind == "approval" and TOOL_PRE in about
+    """Return whether a row is the approval of a tool call, whose own row shows the decision."""
+    names = [event.text("event") for event in row.events if isinstance(event, LogEvent)]
+    return row.kind == "approval" and TOOL_PRE in names
 
 
 def self_seconds(trace: Trace) -> list[float]:
-    """How long each row took without the rows below it; 0 for a row without a duration."""
+    """Return the durations of all rows without the rows below them, or 0 without a duration."""
     own = [row.seconds or 0.0 for row in trace.rows]
     for row in trace.rows:
         if row.parent is not None:
@@ -130,7 +139,7 @@ def self_seconds(trace: Trace) -> list[float]:
 
 
 def slowest(trace: Trace, most: int = 5) -> list[Row]:
-    """The calls that took longest, without what is below them; the longest first. The time of a person is not the agent's."""
+    """Return the slowest calls, measured without the rows below them. Approvals do not count."""
     own = self_seconds(trace)
     timed = [row for row in trace.rows if row.kind in ("model", "tool") and own[row.number] > 0]
     return sorted(timed, key=lambda row: (-own[row.number], row.number))[:most]
@@ -146,11 +155,11 @@ STATUS_WORDS: dict[RowStatus, str] = {
     "cancelled": "cancelled",
     "open": "no end in the log",
 }
-_LONGEST = 100
+_MAX_TEXT = 100
 
 
 def write_text(trace: Trace) -> str:
-    """The whole trace; safe to show in a terminal."""
+    """Return the whole trace as text that is safe to show in a terminal."""
     return "".join(f"{line}\n" for line in _lines(trace))
 
 
@@ -175,12 +184,12 @@ def _lines(trace: Trace) -> Iterator[str]:
         line = one_line("  ".join(filter(None, parts)))
         yield f"{moment:>10}  {'  ' * min(depth, 20)}{line}"
         if row.text:
-            text = row.text if len(row.text) <= _LONGEST else f"{row.text[:_LONGEST]}…"
+            text = row.text if len(row.text) <= _MAX_TEXT else f"{row.text[:_MAX_TEXT]}…"
             yield f"{'':>10}  {'  ' * min(depth, 20)}│ {one_line(text)}"
 
 
 def row_title(row: Row) -> str:
-    """The kind and the name of a row."""
+    """Return the kind and the name of a row."""
     if row.kind in ("event", "hook", "cancel", "unread", "turn", "approval", "compaction"):
         return row.name
     model = f" ({row.model})" if row.model and row.model != row.name else ""
@@ -188,7 +197,7 @@ def row_title(row: Row) -> str:
 
 
 def row_facts(row: Row) -> list[str]:
-    """How a row ended, how long it took, its tokens and cost."""
+    """Return status, duration, tokens and cost of a row as texts."""
     facts = [STATUS_WORDS[row.status], duration(row.seconds) if row.has_duration else ""]
     if row.input_tokens is not None or row.output_tokens is not None:
         facts.append(f"{number(row.input_tokens or 0)} → {number(row.output_tokens or 0)} tokens")
@@ -199,7 +208,7 @@ def row_facts(row: Row) -> list[str]:
 
 
 def write_summary(total: Totals) -> str:
-    """A trace in one line."""
+    """Return the totals as one line."""
     cached = f" ({total.cache_hit_rate:.0%} of the input cached)" if total.cache_read_tokens else ""
     facts = [
         count(total.turns, "turn"),
@@ -218,7 +227,7 @@ def write_summary(total: Totals) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text that is safe to show, in one line."""
+    """Return a text as one line that is safe to show."""
     return visible_text(text, multiline=False)
 
 
@@ -226,7 +235,7 @@ def one_line(text: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Such as 350 ms, 2.50 s or 3 min 20 s; empty if it is not known."""
+    """Format a duration, such as 350 ms, 2.50 s or 3 min 20 s. None gives an empty text."""
     if seconds is None:
         return ""
     if seconds < 0.9995:
@@ -240,17 +249,17 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: int) -> str:
-    """With separated thousands."""
+    """Format a number with separated thousands."""
     return f"{value:,}"
 
 
 def count(value: int, one: str, many: str | None = None) -> str:
-    """A number and what is counted."""
+    """Format a number with its noun in singular or plural."""
     return f"{number(value)} {one if value == 1 else many or f'{one}s'}"
 
 
 def dollars(cost: Decimal | None) -> str:
-    """Such as $0.0123; empty if it is not known."""
+    """Format a cost, such as $0.0123. None gives an empty text."""
     if cost is None:
         return ""
     digits = 2 if cost == 0 or abs(cost) >= 1 else 4 if abs(cost) >= Decimal("0.001") else 6
@@ -259,18 +268,18 @@ def dollars(cost: Decimal | None) -> str:
 
 # ── two sessions ──
 
-_LONGEST_STEP = 60
+_MAX_STEP = 60
 
 
 @attrs.frozen(kw_only=True)
 class Comparison:
-    """What is the same and what is different.
+    """Comparison of two traces.
 
     Attributes:
-        names: Of the two sessions.
-        sums: Each a title, the value of the first, the value of the second, and how far the second is from the first.
-        steps: The model calls and tool calls of both in their order; None where only the other one has a step.
-        notes: Of both traces.
+        names: Ids of the two sessions.
+        sums: Rows of a title, the values of both traces, and their difference.
+        steps: Aligned model calls and tool calls of both. None stands for a step that one lacks.
+        notes: Notes of both traces.
     """
 
     names: tuple[str, str]
@@ -290,16 +299,18 @@ def compare(first: Trace, second: Trace) -> Comparison:
     )
 
 
-def write_comparison_text(found: Comparison) -> str:
-    """The comparison as text; safe to show in a terminal."""
-    sums = _columns([("", *found.names, "difference"), *found.sums])
-    steps = _columns([found.names, *((_step(one), _step(other)) for one, other in found.steps)])
-    lines = [*sums, *(f"note: {note}" for note in found.notes), "", *steps]
+def write_comparison_text(comparison: Comparison) -> str:
+    """Return the comparison as text that is safe to show in a terminal."""
+    pairs = [(_step(one), _step(other)) for one, other in comparison.steps]
+    sums = _columns([("", *comparison.names, "difference"), *comparison.sums])
+    steps = _columns([comparison.names, *pairs])
+    lines = [*sums, *(f"note: {note}" for note in comparison.notes), "", *steps]
     return "".join(f"{visible_text(line, multiline=False).rstrip()}\n" for line in lines)
 
 
 _COUNTS: Final = ("turns", "steps", "model_calls", "tool_calls", "errors", "denied")
 _TOKENS: Final = ("input_tokens", "output_tokens", "tokens")
+# Rows of a title, a name in `Totals`, and a function that formats the value.
 _SUMS: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     *((name.replace("_", " "), name, number) for name in (*_COUNTS, *_TOKENS)),
     ("cost", "cost", dollars),
@@ -307,21 +318,14 @@ _SUMS: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     ("time of model calls", "model_seconds", duration),
     ("time of tool calls", "tool_seconds", duration),
 )
-"""Of each sum its title, its name in `Totals`, and how it is written."""
 
 
 def _sums(one: Totals, other: Totals) -> list[tuple[str, str, str, str]]:
     rows = []
-    for title, name, written in _SUMS:
+    for title, name, shown in _SUMS:
         before, after = getattr(one, name), getattr(other, name)
-        rows.append(
-            (
-                title,
-                written(before) or "?",
-                written(after) or "?",
-                _difference(before or 0, after or 0),
-            )
-        )
+        difference = _difference(before or 0, after or 0)
+        rows.append((title, shown(before) or "?", shown(after) or "?", difference))
     return rows
 
 
@@ -336,22 +340,21 @@ def _steps(trace: Trace) -> list[Row]:
 
 
 def _align(one: list[Row], other: list[Row]) -> list[tuple[Row | None, Row | None]]:
-    matcher = SequenceMatcher(
-        None, [_what(row) for row in one], [_what(row) for row in other], autojunk=False
-    )
+    names, other_names = [_step_name(row) for row in one], [_step_name(row) for row in other]
+    matcher = SequenceMatcher(None, names, other_names, autojunk=False)
     aligned: list[tuple[Row | None, Row | None]] = []
     for _tag, begin, end, other_begin, other_end in matcher.get_opcodes():
         left: list[Row | None] = [*one[begin:end]]
         right: list[Row | None] = [*other[other_begin:other_end]]
-        longest = max(len(left), len(right))
-        left += [None] * (longest - len(left))
-        right += [None] * (longest - len(right))
+        length = max(len(left), len(right))
+        left += [None] * (length - len(left))
+        right += [None] * (length - len(right))
         aligned += zip(left, right, strict=True)
     return aligned
 
 
-def _what(row: Row) -> str:
-    """What makes two steps the same: a model call, or the same tool; two plans may ask two models."""
+def _step_name(row: Row) -> str:
+    """Return the name by which steps are aligned. Models do not matter, as plans may differ."""
     return "model" if row.kind == "model" else f"tool {row.name}"
 
 
@@ -359,15 +362,16 @@ def _step(row: Row | None) -> str:
     if row is None:
         return "—"
     title = row_title(row)
-    return ", ".join(
-        [title if len(title) <= _LONGEST_STEP else f"{title[:_LONGEST_STEP]}…", *row_facts(row)]
-    )
+    if len(title) > _MAX_STEP:
+        title = f"{title[:_MAX_STEP]}…"
+    return ", ".join([title, *row_facts(row)])
 
 
 def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
-    rows = [[visible_text(cell, multiline=False) for cell in row] for row in table]
+    rows = [[one_line(cell) for cell in row] for row in table]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells))
+    return lines

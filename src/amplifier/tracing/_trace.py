@@ -1,4 +1,4 @@
-"""The trace of a session and its child sessions: a tree of rows, each with the events that it was made of; made line by line."""
+"""The trace of a session and its child sessions: a tree of rows, built line by line."""
 
 from __future__ import annotations
 
@@ -50,11 +50,19 @@ RowKind: TypeAlias = Literal[
     "event",
     "unread",
 ]
-"""A session, a turn, a model call, a tool call, a question to the user, a compaction of what the model is shown, a failure or verdict of a hook, a cancellation, any other
-event; lines that cannot be read."""
+"""The kind of a row.
+
+``approval`` is a question to the user, ``compaction`` one of the conversation, ``hook`` a failure
+or verdict of a hook, ``event`` any other event, and ``unread`` a group of lines that cannot be
+read.
+"""
 
 RowStatus: TypeAlias = Literal["", "ok", "error", "denied", "cancelled", "open"]
-"""Empty for what only happened; open for what has no end in the log: it runs, or its process was killed."""
+"""The status of a row.
+
+It is empty for an event. ``open`` means that the log has no end of the row: it is running, or its
+process was killed.
+"""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -62,15 +70,23 @@ class Row:
     """One row of a trace.
 
     Attributes:
-        number: Its index in the trace.
-        name: The tool, the provider and model, the event.
-        text: What it is about in one line: the prompt, the input of a tool, the reason of a failure.
-        parent: The index of the row that it belongs to.
-        events: What it was made of, in the order of the log. Every line of a log belongs to exactly one row.
-        start: Seconds since 1970.
-        end: The same; None if it has no end in the log, or no duration.
-        first_token: Seconds from the request to the first piece of the answer, if it was streamed.
-        revision: Of the trace when the row was last changed.
+        number: Index of the row in the trace.
+        kind: Kind of the row.
+        name: Name of the session, the provider, the tool or the event.
+        session_id: Id of the session of the row.
+        text: Content in one line: the prompt, the input of a tool, the reason of a failure.
+        parent: Index of the row that it belongs to, or None.
+        events: The lines of the row, in the order of the log. Every line belongs to one row.
+        start: Time of the start in seconds since 1970, or None if it is unknown.
+        end: Time of the end. None if it has no end in the log, or no duration.
+        status: Status of the row.
+        model: Name of the model, or an empty text.
+        input_tokens: Input tokens of a model call, or None.
+        output_tokens: Output tokens of a model call, or None.
+        cache_read_tokens: Input tokens that were read from a prompt cache, or None.
+        cost: Cost in dollars, or None.
+        first_token: Seconds from the request to the first piece of a streamed answer, or None.
+        revision: Revision of the trace at the last change of the row.
     """
 
     number: int
@@ -93,12 +109,12 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None if that is not known. A clock that was set back gives 0."""
+        """Duration of the row, or None if it is unknown. A clock that was set back gives 0."""
         return None if self.start is None or self.end is None else max(0.0, self.end - self.start)
 
     @property
     def has_duration(self) -> bool:
-        """Whether it lasts, and is not just an event."""
+        """Whether rows of this kind have a duration, unlike events."""
         return self.kind in ("session", "turn", "model", "tool", "approval", "compaction")
 
 
@@ -115,39 +131,30 @@ _KINDS: Final[dict[str, RowKind]] = {
     "policy": "hook",
     "cancel": "cancel",
 }
-_LONGEST_TEXT: Final = 300
-_LONGEST_NAME: Final = 200
+_MAX_TEXT: Final = 300
+_MAX_NAME: Final = 200
+# The first of these members of a payload describes an event.
 _TEXT_KEYS: Final = (
-    *(
-        "error",
-        "error_message",
-        "reason",
-        "message",
-        "detail",
-        "prompt",
-        "path",
-        "agent",
-        "module_id",
-    ),
-    *("hook_name", "provider", "tool_name", "source", "status", "state"),
+    *("error", "error_message", "reason", "message", "detail", "prompt", "path", "agent"),
+    *("module_id", "hook_name", "provider", "tool_name", "source", "status", "state"),
 )
-"""The members of a payload that describe an event in one line, the first that is there."""
 
 
 @final
 class Trace:
-    """What a session did. Add the lines of its log, and of those of its child sessions, in any number of steps.
+    """The trace of a session, built from the lines of its log and those of its child sessions.
 
-    Whatever the lines hold, adding them does not raise, and every line that is not blank is in exactly one row.
+    Lines may be added in any number of steps. Adding never raises, and every line that is not blank
+    belongs to one row.
 
     Args:
-        session_id: The session it is about.
+        session_id: Id of the session.
 
     Attributes:
-        rows: In the order in which they began to be known; `walk` has them as a tree.
-        revision: Grows with every change; see `Row.revision`.
-        notes: What a reader has to know: a missing log, lines that cannot be read.
-        lines: How many lines were added.
+        rows: All rows, in the order of their first lines. `walk` yields them as a tree.
+        revision: Number that grows with every change, see `Row.revision`.
+        notes: Notes for readers, about a missing log or lines that cannot be read.
+        lines: Number of added lines.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -167,7 +174,7 @@ class Trace:
     # ── adding ──
 
     def add_lines(self, lines: Iterable[bytes]) -> None:
-        """Add lines of a log in their order; blank ones are left out."""
+        """Add lines of a log in their order. Blank ones are left out."""
         for line in lines:
             if line.strip():
                 self.add(read_line(line, self.lines + 1))
@@ -188,7 +195,7 @@ class Trace:
             self._mark(row)
 
     def add_steps(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add the step journal of a turn that runs or was cut off: which of its calls were started and finished."""
+        """Add the step journal of a running or interrupted turn."""
         for record in records:
             step, call_id = record.get("step"), record.get("call")
             if step not in ("started", "finished") or not isinstance(call_id, str):
@@ -204,51 +211,44 @@ class Trace:
             )
             calls = self._calls.get((self.session_id, call_id))
             if not calls:
-                session = self._session_of(event).row
-                row = self._new_row(
-                    "tool", call_id[:200], event, session, text=f"in the step journal: {step}"
-                )
+                session, text = self._session_of(event).row, f"in the step journal: {step}"
+                row = self._new_row("tool", call_id[:200], event, session, text=text)
                 row.status = "open"
             else:
                 self._touch(calls[-1], event)
 
     def _add_unread(self, line: UnreadLine) -> None:
-        """Consecutive lines with the same problem share a row."""
+        """Add an unread line to the row of the lines before it, if they have the same problem."""
         row = self._unread
         if row is None or row.text != line.reason:
             row = self._unread = self._add_row("unread", "", "", text=line.reason, status="error")
         row.events.append(line)
-        row.name = (
-            "1 line not read" if len(row.events) == 1 else f"{len(row.events)} lines not read"
-        )
+        number = len(row.events)
+        row.name = "1 line not read" if number == 1 else f"{number} lines not read"
         self._mark(row)
 
     def _session_of(self, event: LogEvent) -> _SessionRows:
-        found = self._sessions.get(event.session_id)
-        if found is None:
+        session = self._sessions.get(event.session_id)
+        if session is None:
             name = event.session_id[:200] or "no session id"
             row = self._add_row("session", name, event.session_id, status="open")
-            found = _SessionRows(row, self)
-            self._sessions[event.session_id] = found
+            session = _SessionRows(row, self)
+            self._sessions[event.session_id] = session
             for child in self._waiting.pop((event.session_id, ""), []):
                 self._attach(child, row)
-        if found.row.parent is None:
-            self._find_parent(found.row, event)
-        return found
+        if session.row.parent is None:
+            self._find_parent(session.row, event)
+        return session
 
     def _find_parent(self, row: Row, event: LogEvent) -> None:
         parent_id, call_id = event.text("parent_id"), event.text("parent_call_id")
         if not parent_id:
             return
-        calls = self._calls.get((parent_id, call_id), [])
-        begun = [
-            call
-            for call in calls
-            if event.at is None or call.start is None or call.start <= event.at
-        ]
-        if begun:
-            self._attach(row, begun[-1])  # a provider may use an id twice
-            return
+        # A provider may use an id twice, so the latest call before the event counts.
+        for call in reversed(self._calls.get((parent_id, call_id), [])):
+            if event.at is None or call.start is None or call.start <= event.at:
+                self._attach(row, call)
+                return
         if call_id:
             self._wait((parent_id, call_id), row)
         if parent_id in self._sessions:
@@ -256,8 +256,8 @@ class Trace:
         else:
             self._wait((parent_id, ""), row)
 
-    def _wait(self, for_what: tuple[str, str], row: Row) -> None:
-        waiting = self._waiting.setdefault(for_what, [])
+    def _wait(self, key: tuple[str, str], row: Row) -> None:
+        waiting = self._waiting.setdefault(key, [])
         if row not in waiting:
             waiting.append(row)
 
@@ -267,7 +267,7 @@ class Trace:
             self._attach(child, row)
 
     def _attach(self, child: Row, parent: Row) -> None:
-        """Put a session below a row, unless the log lies and that row is below the session."""
+        """Put a session below a row, unless a wrong log has that row below the session."""
         above: Row | None = parent
         while above is not None:
             if above is child:
@@ -279,9 +279,8 @@ class Trace:
     def _new_row(
         self, kind: RowKind, name: str, event: LogEvent, parent: Row, *, text: str = ""
     ) -> Row:
-        row = self._add_row(
-            kind, name, event.session_id, text=text, parent=parent.number, start=event.at
-        )
+        facts = {"text": text, "parent": parent.number, "start": event.at}
+        row = self._add_row(kind, name, event.session_id, **facts)
         row.events.append(event)
         return row
 
@@ -304,19 +303,19 @@ class Trace:
     # ── reading ──
 
     def walk(self) -> Iterator[tuple[Row, int]]:
-        """Every row with its depth, each before the rows below it, in the order in which they began to be known."""
+        """Yield all rows with their depths, every row before those below it."""
         below: dict[int | None, list[Row]] = {}
         for row in self.rows:
             below.setdefault(row.parent, []).append(row)
-        waiting = [(row, 0) for row in reversed(below.get(None, []))]
-        while waiting:
-            row, depth = waiting.pop()
+        pending = [(row, 0) for row in reversed(below.get(None, []))]
+        while pending:
+            row, depth = pending.pop()
             yield row, depth
-            waiting += [(child, depth + 1) for child in reversed(below.get(row.number, []))]
+            pending += [(child, depth + 1) for child in reversed(below.get(row.number, []))]
 
 
 class _SessionRows:
-    """The rows of one session: which of them each event belongs to."""
+    """Adds the events of one session to its rows."""
 
     def __init__(self, row: Row, trace: Trace) -> None:
         self.row = row
@@ -353,7 +352,7 @@ class _SessionRows:
         }
 
     def add(self, event: LogEvent) -> None:
-        """Put an event into its row."""
+        """Add an event to its row."""
         handler = self._handlers.get(event.name)
         if handler is not None:
             handler(event)
@@ -374,7 +373,8 @@ class _SessionRows:
         self._touch(self.row, event)
 
     def _begin(self, event: LogEvent) -> None:
-        self._abandon()  # what a killed process left open
+        # A killed process may have left rows open.
+        self._abandon()
         self.row.status = "open"
         self._touch(self.row, event)
 
@@ -396,19 +396,15 @@ class _SessionRows:
         status = _STATUS.get(event.text("status"), "ok")
         turn = self._add_to(self._turn if self._is_in_turn else None, event)
         if turn is None:
-            turn = self._new_row(
-                "turn", "turn", event, self.row, text=_line(event.data.get("response"))
-            )
-            self._turn = turn
+            text = _line(event.data.get("response"))
+            turn = self._turn = self._new_row("turn", "turn", event, self.row, text=text)
         self._close_calls(event.at, "cancelled" if status == "cancelled" else "error")
         turn.end, turn.status = event.at, status
         self._is_in_turn = False
 
     def _complete_turn(self, event: LogEvent) -> None:
         turn = self._turn
-        if turn is None or any(
-            isinstance(each, LogEvent) and each.name == event.name for each in turn.events
-        ):
+        if turn is None or _has_event(turn, event.name):
             self._add_event(event)
             return
         self._touch(turn, event)
@@ -416,7 +412,7 @@ class _SessionRows:
             turn.text = _line(f"{turn.text} (incomplete)")
 
     def _abandon(self) -> None:
-        """Forget what has no end in the log; its rows stay open."""
+        """Stop tracking rows without an end in the log. They stay open."""
         self._model, self._compaction, self._is_in_turn = None, None, False
         self._open_tools.clear()
         self._questions.clear()
@@ -449,9 +445,9 @@ class _SessionRows:
         if model is not None:
             model.end, model.status = event.at, "error"
             self._mark(model)
-        self._new_row(
-            "event", event.name, event, model or self._enclosing(), text=_about(event)
-        ).status = "error"
+        parent = model or self._enclosing()
+        row = self._new_row("event", event.name, event, parent, text=_about(event))
+        row.status = "error"
 
     def _add_wire_request(self, event: LogEvent) -> Row:
         row = self._add_to(self._model, event) or self._open_model_call(event)
@@ -463,26 +459,19 @@ class _SessionRows:
         if row.input_tokens is None:
             _count(row, ModelAnswer.read(event.data))
         first = row.events[0]
-        if not (
-            isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST
-        ):  # no loop reports the call
-            row.end, row.status, self._model = (
-                event.at,
-                "error" if event.text("status") == "error" else "ok",
-                None,
-            )
+        # Without a request of the loop, its response will not follow either.
+        if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):
+            row.end, row.status = event.at, "error" if event.text("status") == "error" else "ok"
+            self._model = None
 
     def _add_piece(self, event: LogEvent) -> None:
         row = self._add_to(self._model, event)
         if row is None:
             self._add_event(event)
             return
-        # A loop that does not stream reports all blocks, with their number, when the answer is complete.
-        if (
-            row.first_token is None
-            and "total_blocks" not in event.data
-            and None not in (event.at, row.start)
-        ):
+        # A loop that does not stream reports the blocks, with their number, after the answer.
+        is_streamed = "total_blocks" not in event.data
+        if row.first_token is None and is_streamed and None not in (event.at, row.start):
             row.first_token = max(0.0, (event.at or 0.0) - (row.start or 0.0))
 
     # ── tool calls ──
@@ -494,7 +483,7 @@ class _SessionRows:
 
     def _open_tool_call(self, event: LogEvent) -> Row:
         call_id = event.text("tool_call_id")
-        # The calls of one answer run beside each other, not inside each other.
+        # The calls of one answer are siblings.
         parent = self._turn if self._is_in_turn and self._turn is not None else self.row
         name = _name(event.text("tool_name")) or "tool"
         row = self._new_row("tool", name, event, parent, text=_line(event.data.get("tool_input")))
@@ -504,7 +493,7 @@ class _SessionRows:
         return row
 
     def _end_tool_call(self, event: LogEvent) -> None:
-        # Without one a gate denied it before its beginning was written.
+        # Without an open call, a gate denied it before its start was logged.
         row = self._add_to(self._tool_of(event), event) or self._open_tool_call(event)
         if row in self._open_tools:
             self._open_tools.remove(row)
@@ -514,14 +503,12 @@ class _SessionRows:
             row.text = _line(f"{_line(outcome.error)} {row.text}")
 
     def _tool_of(self, event: LogEvent) -> Row | None:
-        """The call that this is the end of: by its id, which a provider may use again, else the open one of that tool."""
+        """Return the call that an event ends: by its id, or else the open call of its tool."""
         call_id = event.text("tool_call_id")
         if call_id:
             row = self._tools.get(call_id)
-            ended = row is not None and any(
-                isinstance(each, LogEvent) and each.name == event.name for each in row.events
-            )
-            return None if ended else row
+            # A provider may use an id twice.
+            return None if row is not None and _has_event(row, event.name) else row
         name = _name(event.text("tool_name")) or "tool"
         return next((row for row in self._open_tools if row.name == name), None)
 
@@ -538,35 +525,33 @@ class _SessionRows:
     def _end_compaction(self, event: LogEvent) -> None:
         row, data = self._add_to(self._compaction, event), event.data
         row = row or self._new_row("compaction", "compaction", event, self._enclosing())
-        if not row.model:  # the provider has not reported the call for the summary itself
+        # A provider that reports the call for the summary has its own row with the usage.
+        if not row.model:
             _count(row, ModelAnswer.read(data))
-        row.text = _line(
-            f"{event.text('tier')}: {data.get('before_tokens')} → {data.get('after_tokens')} tokens"
-        )
+        before, after = data.get("before_tokens"), data.get("after_tokens")
+        row.text = _line(f"{event.text('tier')}: {before} → {after} tokens")
         row.end, row.status, self._compaction = event.at, "ok", None
 
     # ── approvals and everything else ──
 
     def _ask(self, event: LogEvent) -> None:
-        row = self._new_row(
-            "approval",
-            "approval",
-            event,
-            self._innermost(event),
-            text=_line(event.data.get("prompt")),
-        )
+        row = self._new_approval(event)
         row.status = "open"
         self._questions.append((_question(event), row))
 
+    def _new_approval(self, event: LogEvent) -> Row:
+        parent, text = self._innermost(event), _line(event.data.get("prompt"))
+        return self._new_row("approval", "approval", event, parent, text=text)
+
     def _answer(self, event: LogEvent) -> None:
-        asked = _question(event)
-        found = next((each for each in self._questions if each[0] == asked), None)
-        if found is None:  # answered earlier in the session, or it could not be asked
-            text = _line(event.data.get("prompt"))
-            row = self._new_row("approval", "approval", event, self._innermost(event), text=text)
+        question = _question(event)
+        entry = next((entry for entry in self._questions if entry[0] == question), None)
+        # Without an entry, it was answered earlier in the session, or could not be asked.
+        if entry is None:
+            row = self._new_approval(event)
         else:
-            self._questions.remove(found)
-            row = found[1]
+            self._questions.remove(entry)
+            row = entry[1]
             self._touch(row, event)
         row.end, row.status = event.at, "ok" if event.name == APPROVAL_GRANTED else "denied"
         if event.text("reason"):
@@ -574,22 +559,21 @@ class _SessionRows:
 
     def _add_event(self, event: LogEvent) -> None:
         kind = _KINDS.get(event.name.partition(":")[0], "event")
-        row = self._new_row(
-            kind, _name(event.name), event, self._innermost(event), text=_about(event)
-        )
+        parent = self._innermost(event)
+        row = self._new_row(kind, _name(event.name), event, parent, text=_about(event))
         if event.level in ("ERROR", "CRITICAL"):
             row.status = "error"
         elif event.name == "policy:violation":
             row.status = "denied"
 
     def _enclosing(self) -> Row:
-        """The compaction whose summary is written, else the turn, or the session between turns."""
+        """Return the row of the running compaction, or of the turn, or of the session."""
         if self._compaction is not None:
             return self._compaction
         return self._turn if self._is_in_turn and self._turn is not None else self.row
 
     def _innermost(self, event: LogEvent) -> Row:
-        """The call that an event names, else the one that began last, else the turn, else the session."""
+        """Return the row of the call that an event names, or the innermost open row."""
         named = self._tools.get(event.text("tool_call_id"))
         if named is not None:
             return named
@@ -604,15 +588,14 @@ def _question(event: LogEvent) -> tuple[str, str, str]:
     return event.text("hook_name"), event.text("event"), event.text("prompt")
 
 
+def _has_event(row: Row, name: str) -> bool:
+    return any(isinstance(event, LogEvent) and event.name == name for event in row.events)
+
+
 def _about(event: LogEvent) -> str:
     if isinstance(stopped := event.data.get("stopped"), list):
-        return _line(
-            "; ".join(
-                _stopped(part)
-                for part in stopped
-                if isinstance(part, dict) and part.get("what") != "turn"
-            )
-        )
+        parts = [part for part in stopped if isinstance(part, dict) and part.get("what") != "turn"]
+        return _line("; ".join(map(_stopped, parts)))
     for key in _TEXT_KEYS:
         value = event.data.get(key)
         if value not in (None, "", [], {}):
@@ -622,53 +605,53 @@ def _about(event: LogEvent) -> str:
 
 
 def _stopped(part: dict[str, Any]) -> str:
-    """What became of one part of a stop."""
-    what, seconds = part.get("what"), part.get("seconds")
-    what = f"{what} of {part['module']}" if part.get("module") else what
+    """Describe the outcome of one part of a stop."""
+    name, seconds = part.get("what"), part.get("seconds")
+    name = f"{name} of {part['module']}" if part.get("module") else name
     if part.get("outcome") == "abandoned":
-        return f"{what} would not stop"
-    return f"stopped {what}" + (f" in {seconds:.1f} s" if isinstance(seconds, float) else "")
+        return f"{name} would not stop"
+    return f"stopped {name}" + (f" in {seconds:.1f} s" if isinstance(seconds, float) else "")
 
 
 def _prompt_text(data: dict[str, Any]) -> str:
-    """A prompt in one line, with a note for each image and file: the log has no content of theirs."""
+    """Return a prompt as one line, with notes for attachments, whose content the log lacks."""
     attachments = data.get("attachments")
-    notes = [
-        f"[{each.get('type')}: {each.get('title') or each.get('url') or each.get('media_type')}]"
-        for each in (attachments[:20] if isinstance(attachments, list) else ())
-        if isinstance(each, dict)
-    ]
-    return _line(" ".join([*notes, str(data.get("prompt") or "")]))
+    parts = []
+    for part in attachments[:20] if isinstance(attachments, list) else ():
+        if isinstance(part, dict):
+            title = part.get("title") or part.get("url") or part.get("media_type")
+            parts.append(f"[{part.get('type')}: {title}]")
+    return _line(" ".join([*parts, str(data.get("prompt") or "")]))
 
 
-def _answer_text(response: Any) -> str:
-    """The beginning of an answer: its texts, and the tools that it calls."""
+def _answer_text(response: object) -> str:
+    """Return the beginning of an answer, with its texts and tool calls."""
     content = response.get("content") if isinstance(response, dict) else None
     parts: list[str] = []
     for block in content[:20] if isinstance(content, list) else [content]:
         if isinstance(block, str):
             parts.append(block)
         elif isinstance(block, dict) and block.get("type") == "text":
-            parts.append(str(block.get("text"))[:_LONGEST_TEXT])
+            parts.append(str(block.get("text"))[:_MAX_TEXT])
         elif isinstance(block, dict) and block.get("type") == "tool_call":
-            parts.append(f"→ {str(block.get('name'))[:_LONGEST_NAME]}")
+            parts.append(f"→ {str(block.get('name'))[:_MAX_NAME]}")
     return _line(" ".join(parts))
 
 
-def _line(value: Any) -> str:
-    """A value in one line."""
+def _line(value: object) -> str:
+    """Return a value as one line of limited length."""
     if value is None:
         return ""
     try:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     except RecursionError:
         text = "[nested too deeply]"
-    text = " ".join(text[: 4 * _LONGEST_TEXT].split())
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+    text = " ".join(text[: 4 * _MAX_TEXT].split())
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
 def _name(text: str) -> str:
-    return " ".join(text[:_LONGEST_NAME].split())
+    return " ".join(text[:_MAX_NAME].split())
 
 
 def _count(row: Row, answer: ModelAnswer) -> None:

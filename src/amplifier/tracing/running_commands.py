@@ -1,9 +1,4 @@
-"""Commands that run now, and their answers to who asks for their tasks: SIGUSR1, and one file per process, ``<home>/running/<pid>.json``.
-
-The process holds a lock on its file while it runs; only such a process is sent the signal, which would end any other. The first line names the
-process. Who asks appends a line ``?``, and on the signal the process appends its task tree as one line of JSON; without a ``?`` it shows the tree
-where the command writes.
-"""
+"""The running commands of a user, and requests for their task trees."""
 
 from __future__ import annotations
 
@@ -26,16 +21,21 @@ from amplifier.store.folders import is_locked
 
 from ._tasks import TaskTree, tasks_on_signal
 
-ASK = b"?\n"
-ANSWER_TIMEOUT = 5.0
-"""Seconds a process gets to answer; one that runs Python at all needs milliseconds."""
+# Every process has a file ``<home>/running/<pid>.json``, whose first line describes it. It locks
+# the file while it runs. Only such a process gets the signal SIGUSR1, which would end any other. A
+# request appends a line ``?`` and sends the signal, and the process appends its task tree as one
+# line of JSON. If it gets the signal without a ``?``, it shows the tree where the command writes.
 
-_POLL = 0.02
+ASK = b"?\n"
+# A process that runs Python at all needs milliseconds.
+ANSWER_TIMEOUT = 5.0
+
+_POLL_SECONDS = 0.02
 
 
 @attrs.frozen(kw_only=True)
 class RunningCommand:
-    """A command that runs an agent at this moment."""
+    """A command that is running an agent."""
 
     pid: int
     session_id: str
@@ -47,9 +47,13 @@ class RunningCommand:
 def answer_task_requests(
     folder: Path, session_id: str, backend: str, show_now: Callable[[str], None]
 ) -> Iterator[None]:
-    """Answer SIGUSR1 with the tasks of this process, and list it among the running commands, if ``folder`` can be written to.
+    """Answer SIGUSR1 with the tasks of this process, and list it among the running commands.
 
-    Without a request in the file, ``show_now`` gets them.
+    Args:
+        folder: Folder of the running commands. If it cannot be written, the process is not listed.
+        session_id: Id of the session.
+        backend: The event loop.
+        show_now: Function that shows the tasks if there is no request in the file.
     """
     running = RunningCommand(
         pid=os.getpid(),
@@ -64,9 +68,10 @@ def answer_task_requests(
         if file != -1 and ASK in os.pread(file, 2**20, answered):
             os.write(file, to_json(tree).encode(errors="backslashreplace") + b"\n")
         else:
+            # The signal may have interrupted a write to the same stream.
             try:
                 show_now(str(tree))
-            except RuntimeError:  # the signal came in the middle of a write to the same stream
+            except RuntimeError:
                 os.write(2, f"\r\n{tree}\r\n".encode(errors="backslashreplace"))
         answered = 0 if file == -1 else os.fstat(file).st_size
 
@@ -74,33 +79,33 @@ def answer_task_requests(
         with suppress(OSError):
             make_folders(folder)
             path = folder / f"{running.pid}.json"
-            opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, opened)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, descriptor)
             stack.callback(path.unlink, missing_ok=True)
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(opened, 0)
-            os.write(opened, json.dumps(attrs.asdict(running)).encode() + b"\n")
-            file = opened
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, json.dumps(attrs.asdict(running)).encode() + b"\n")
+            file = descriptor
         yield
 
 
 def running_commands(folder: Path) -> list[RunningCommand]:
-    """The commands that run now, the latest first; files that a killed one has left behind are removed."""
-    found: list[RunningCommand] = []
+    """Return the running commands, the latest first. Remove files of killed ones."""
+    commands: list[RunningCommand] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.glob("*.json")):
             running: RunningCommand | None = None
             with suppress(OSError, ModelError):
                 text = path.read_text(encoding="utf-8", errors="backslashreplace")
-                running = (
-                    from_json(RunningCommand, text.partition("\n")[0]) if is_locked(path) else None
-                )
+                if is_locked(path):
+                    running = from_json(RunningCommand, text.partition("\n")[0])
             if running is not None:
-                found.append(running)
+                commands.append(running)
             else:
-                with suppress(OSError):  # the folder cannot be written to
+                # The folder may be read-only.
+                with suppress(OSError):
                     path.unlink()
-    return sorted(found, key=lambda each: (each.started, each.pid), reverse=True)
+    return sorted(commands, key=lambda command: (command.started, command.pid), reverse=True)
 
 
 def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
@@ -116,16 +121,17 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
             start = file.seek(0, os.SEEK_END)
             file.write(ASK)
         os.kill(running.pid, signal.SIGUSR1)
-        give_up = time.monotonic() + ANSWER_TIMEOUT
-        while time.monotonic() < give_up:
+        deadline = time.monotonic() + ANSWER_TIMEOUT
+        while time.monotonic() < deadline:
             for line in path.read_bytes()[start:].splitlines(keepends=True):
                 if line.startswith(b"{") and line.endswith(b"\n"):
                     return from_json(TaskTree, line.decode())
             if not is_locked(path):
                 raise ProcessLookupError
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
     except (FileNotFoundError, ProcessLookupError):
         raise ProcessLookupError(f"process {running.pid} has ended meanwhile") from None
     raise TimeoutError(
-        f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: it is stopped, or in a call that does not return to Python"
+        f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: it is stopped, "
+        "or in a call that does not return to Python"
     )

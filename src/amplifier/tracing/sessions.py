@@ -1,6 +1,6 @@
-"""What a stored session did and said: the trace of its event log, of those of its child sessions and of its step journal; its messages as text.
+"""Traces of stored sessions with their child sessions, and conversations as text.
 
-Messages come from disk and may hold anything. Their text is returned with control characters spelled out, so it is safe to show.
+Text of messages is safe to show, because control characters are escaped.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from ._trace import Trace
 from .page import style_page
 
 NO_LOG = (
-    'this session has no event log; a plan has one written with {"module": "hooks-logging"} in its hooks, as the default plan '
-    "does. `amplifier session show` has the conversation"
+    'this session has no event log; {"module": "hooks-logging"} in the hooks of a plan writes one, '
+    "as in the default plan. `amplifier session show` has the conversation"
 )
 _BEGINNINGS = frozenset({SESSION_START, SESSION_RESUME, SESSION_FORK})
 
 
 class SessionFollower:
-    """Reads the logs of a session and of its child sessions, also while they are written.
+    """Reads the logs of a session and its child sessions, also while they are written.
 
     Args:
         store: The stored sessions.
-        session_id: The session.
+        session_id: Id of the session.
 
     Attributes:
-        trace: What was read so far.
+        trace: The trace so far.
     """
 
     def __init__(self, store: SessionIndex, session_id: str) -> None:
@@ -47,10 +47,10 @@ class SessionFollower:
         self.trace: Trace = Trace(session_id)
 
     def update(self, *, to_end: bool = False) -> None:
-        """Add what was written since the last call.
+        """Add the lines that were written since the last call.
 
         Args:
-            to_end: Also an incomplete last line; for the last call.
+            to_end: Whether to add an incomplete last line, for the last call.
         """
         for name in [self._session_id, *self._store.descendants(self._session_id)]:
             if name not in self._logs:
@@ -69,18 +69,19 @@ class SessionFollower:
         unread = sum(len(row.events) for row in rows if row.kind == "unread")
         lines = "1 line" if unread == 1 else f"{unread} lines"
         notes = [f"{lines} of the log cannot be read; search for: not read"] if unread else []
-        begun = (line for row in rows[:3] for line in row.events[:1])
-        first = min(begun, key=lambda line: line.number, default=None)
+        firsts = (line for row in rows[:3] for line in row.events[:1])
+        first = min(firsts, key=lambda line: line.number, default=None)
         is_cut = isinstance(first, LogEvent) and first.name not in _BEGINNINGS
         if is_cut and len(log_parts(self._store.folder(self._session_id) / EVENTS_FILE)) > 1:
             notes.append(
-                "the beginning of the log was removed when the log was rotated (`keep` of hooks-logging)"
+                "the beginning of the log was removed when the log was rotated "
+                "(`keep` of hooks-logging)"
             )
         return notes
 
 
 def read_trace(store: SessionIndex, session_id: str) -> Trace:
-    """What a session did, as far as its files have it."""
+    """Return the trace of a stored session."""
     follower = SessionFollower(store, session_id)
     follower.update(to_end=True)
     trace = follower.trace
@@ -95,28 +96,26 @@ def read_trace(store: SessionIndex, session_id: str) -> Trace:
 
 # ── messages as text ──
 
-_MOST_LINES = 6
-"""Lines of tool output that are shown."""
+# Maximum number of shown lines of tool output, and of characters in one of them.
+_MAX_LINES = 6
+_MAX_LINE = 200
 
-_LONGEST_LINE = 200
-"""Characters of one of those lines that are shown."""
-
-_LONGEST_ARGUMENTS = 120
-"""Characters of a tool call's arguments that are shown."""
+# Maximum number of shown characters of the arguments of a tool call.
+_MAX_ARGUMENTS = 120
 
 
 def heading_of_message(message: dict[str, Any]) -> str:
-    """The role of a message, and the tool whose output it is, in one line."""
+    """Return the role of a message, with the name of the tool for tool output, as one line."""
     name = f" ({message['name']})" if isinstance(message.get("name"), str) else ""
     return visible_text(f"── {message.get('role')}{name}", multiline=False)
 
 
 def text_of_message(message: dict[str, Any], *, full: bool = False) -> str:
-    """The parts of a message in their order, each on lines of its own.
+    """Return the text of a message, with every part on its own lines.
 
     Args:
-        message: As the context keeps it.
-        full: Shorten nothing.
+        message: The message as a context stores it.
+        full: Whether to show everything. If not, long parts are shortened.
     """
     content = message.get("content")
     if message.get("role") == "tool":
@@ -141,9 +140,8 @@ def _text_of_block(block: Any, full: bool) -> str:
         case "thinking":
             return _text_of_thinking(str(block.get("thinking") or ""))
         case "reasoning":
-            return _text_of_thinking(
-                _text_of_parts(block.get("content")) or _text_of_parts(block.get("summary"))
-            )
+            thought = _text_of_parts(block.get("content")) or _text_of_parts(block.get("summary"))
+            return _text_of_thinking(thought)
         case "redacted_thinking":
             return "[thinking, encrypted by the provider]"
         case "tool_call":
@@ -152,14 +150,12 @@ def _text_of_block(block: Any, full: bool) -> str:
             return _text_of_output(block.get("output"), full)
         case kind:
             title = block.get("title")
-            return visible_text(
-                f"[{kind}: {title[:_LONGEST_LINE]}]" if isinstance(title, str) else f"[{kind}]",
-                multiline=False,
-            )
+            note = f"{kind}: {title[:_MAX_LINE]}" if isinstance(title, str) else str(kind)
+            return visible_text(f"[{note}]", multiline=False)
 
 
-def _text_of_parts(parts: Any) -> str:
-    """The text of a list of strings and of dicts with a text."""
+def _text_of_parts(parts: object) -> str:
+    """Return the text of a list of strings and of dicts with a text."""
     if not isinstance(parts, list):
         return ""
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
@@ -170,15 +166,16 @@ def _text_of_thinking(thought: str) -> str:
     return "\n".join(["[thinking]", *(f"│ {line}" for line in visible_text(thought).splitlines())])
 
 
-def _text_of_call(name: Any, arguments: Any, full: bool) -> str:
-    written = json.dumps(arguments, ensure_ascii=False, default=str)
-    if not full and len(written) > _LONGEST_ARGUMENTS:
-        written = f"{written[:_LONGEST_ARGUMENTS]}…"
-    return visible_text(f"→ {name} {written}", multiline=False)
+def _text_of_call(name: object, arguments: object, full: bool) -> str:
+    text = json.dumps(arguments, ensure_ascii=False, default=str)
+    if not full and len(text) > _MAX_ARGUMENTS:
+        text = f"{text[:_MAX_ARGUMENTS]}…"
+    return visible_text(f"→ {name} {text}", multiline=False)
 
 
-def _text_of_output(output: Any, full: bool) -> str:
-    if isinstance(output, list):  # of content blocks
+def _text_of_output(output: object, full: bool) -> str:
+    # A list has content blocks.
+    if isinstance(output, list):
         text = "\n".join(filter(None, (_text_of_part(part) for part in output)))
     elif output is None or isinstance(output, str):
         text = output or ""
@@ -186,19 +183,17 @@ def _text_of_output(output: Any, full: bool) -> str:
         text = json.dumps(output, ensure_ascii=False, indent=2, default=str)
     lines = text.removesuffix("\n").split("\n")
     shown = [
-        line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…"
-        for line in lines[:_MOST_LINES]
+        line if len(line) <= _MAX_LINE else f"{line[:_MAX_LINE]}…" for line in lines[:_MAX_LINES]
     ]
     if full or shown == lines:
         return visible_text(text)
     more = len(lines) - len(shown)
     left_out = f"{more} more line{'' if more == 1 else 's'}" if more else "long lines cut"
-    return (
-        f"{visible_text(chr(10).join(shown))}\n… {left_out}, {_size(text)}; --full shows everything"
-    )
+    beginning = visible_text("\n".join(shown))
+    return f"{beginning}\n… {left_out}, {_size(text)}; --full shows everything"
 
 
-def _text_of_part(part: Any) -> str:
+def _text_of_part(part: object) -> str:
     if isinstance(part, dict) and part.get("type") == "text":
         return str(part.get("text") or "")
     if isinstance(part, dict) and part.get("type") in ("image", "audio", "document"):
@@ -219,10 +214,15 @@ def _size(text: str) -> str:
 def write_conversation(
     title: str, messages: Sequence[dict[str, Any]], *, page: bool = False
 ) -> str:
-    """A conversation as Markdown, or as an HTML page that loads nothing and runs nothing.
+    """Return a conversation as Markdown, or as an HTML page without scripts.
+
+    Args:
+        title: Title of the conversation.
+        messages: Its messages.
+        page: Whether to return a page. It loads nothing.
 
     Raises:
-        MissingExtraError: The page needs a package that is not installed.
+        MissingExtraError: A package for the page is not installed.
     """
     parts = [f"# {visible_text(title, multiline=False)}"]
     for message in messages:
@@ -231,14 +231,15 @@ def write_conversation(
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
             text = f"{fence}\n{text}\n{fence}"
         parts += [f"## {heading_of_message(message).removeprefix('── ')}", text]
-    written = "\n\n".join(filter(None, parts)) + "\n"
+    markdown = "\n\n".join(filter(None, parts)) + "\n"
     if not page:
-        return written
+        return markdown
     try:
         from markdown_it import MarkdownIt  # noqa: PLC0415  # belongs to an extra
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             "conversations as pages", extra="cli", missing="markdown-it-py"
         ) from error
-    body = MarkdownIt("js-default").disable("image").render(written)  # this preset escapes HTML
+    # This preset escapes HTML.
+    body = MarkdownIt("js-default").disable("image").render(markdown)
     return style_page(html.escape(visible_text(title, multiline=False)), body)

@@ -282,7 +282,7 @@ BUGS: Final = (
     _hole(
         "what is mounted is not compared with what was checked",
         "_internal/supervisor.py",
-        "if path not in points or _identity(path) != expected[path]",
+        "if path not in points or _identity(path) != identity",
         "if path not in points",
         _OWN_FILES,
         "redirected_while",
@@ -349,8 +349,8 @@ BUGS: Final = (
     _hole(
         "a schema may have any size",
         "_internal/json/_schema_validator.py",
-        "_MOST_TO_CHECK = 200_000",
-        "_MOST_TO_CHECK = 10**30",
+        "_MAX_PARTS = 200_000",
+        "_MAX_PARTS = 10**30",
         "internal/test_schema_validator.py",
         "beyond_a_limit",
     ),

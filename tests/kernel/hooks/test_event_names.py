@@ -97,7 +97,7 @@ def test_the_warning_names_both_and_points_at_the_caller(method):
     here = sys._getframe().f_lineno - 1
     [warning] = caught
     assert str(warning.message) == (
-        "a handler is registered for 'tool:per', which is no event of the catalogue; did you mean 'tool:pre'?"
+        "a handler is registered for 'tool:per', which is not an event of the catalogue; did you mean 'tool:pre'?"
     )
     assert (warning.filename, warning.lineno) == (__file__, here)
     assert hooks.list_handlers("tool:per")["tool:per"] != []

@@ -1,7 +1,4 @@
-"""JSON values: canonical text, and the walks that copy, cut, redact and show them.
-
-It imports the standard library and `amplifier.errors`, nothing else; `build_validator` imports the validating package when it is called.
-"""
+"""JSON values: canonical text, copies, comparison, redaction of secrets, and schemas."""
 
 from ._schema_validator import SchemaRefused, Validator, build_validator
 from ._text import canonical_dumps, sanitize_text, text_size, truncate_values, visible_text

@@ -1,7 +1,4 @@
-"""JSON values as text: the canonical form, and text made safe to store or to show.
-
-Sits on `_walk`; the redaction of secrets has its own file.
-"""
+"""Canonical JSON text, and text that is safe to store or to show."""
 
 from __future__ import annotations
 
@@ -17,32 +14,30 @@ from amplifier.errors import ModelError
 from ._walk import Frame, rebuild
 from .values import convert_to_json
 
-_MAX_TEXT_DEPTH = (
-    250  # below the nesting limits of the C encoders, so that it is our limit that speaks
-)
-MAX_SHOWN_DEPTH = 100  # for logs and events: deeper is noise, and is replaced by a marker
+# Below the nesting limits of the C encoders, so that our error is raised.
+_MAX_TEXT_DEPTH = 250
+# Deeper parts of logs and events are replaced by a marker.
+MAX_SHOWN_DEPTH = 100
 
 # ── canonical text ───────────────────────────────────────────────────────────────────────────────
 
 
 def canonical_dumps(value: Any) -> str:
-    """Write a value as JSON text that depends on the value only: keys sorted, no spaces, not escaped to ASCII.
+    """Write a value as canonical JSON text: sorted keys, no spaces, no escapes to ASCII.
 
-    Tuples are written as arrays, members of an enum as their values. Nothing else is converted: a key that is no string is an error,
-    because ``{1: …}`` and ``{"1": …}`` would have the same text.
+    Tuples are written as arrays, and enum members as their values. Nothing else is converted. Keys
+    have to be strings, because ``{1: …}`` and ``{"1": …}`` would have the same text.
 
     Raises:
-        ModelError: Something in the value has no JSON form; every such place is listed.
+        ModelError: JSON cannot represent some part. The error lists every such part.
     """
     plain = convert_to_json(value, subject=_NOT_JSON, max_depth=_MAX_TEXT_DEPTH)
     try:
         return json.dumps(
             plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
         )
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # an int beyond the digits limit; a caller deep in its own stack
+    # An integer may exceed the limit of digits, and the caller's stack may be almost full.
+    except (ValueError, RecursionError) as error:
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
 
 
@@ -51,45 +46,52 @@ _NOT_JSON = "value cannot be written as JSON"
 
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
 
-# These are compiled when they are first used: most text is seen to be clean without them, and they take long to compile.
+# The patterns are compiled on first use, because they are slow to compile and most text needs none.
 _CONTROLS = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]+"
-# What a terminal obeys or hides: controls, soft hyphen and fillers, bidirectional and zero-width characters, line and
-# paragraph separators, and the tag and variation characters that smuggle text. U+FE0F stays: it only makes emoji.
+# Characters that a terminal interprets or hides: controls, soft hyphen and fillers, bidirectional
+# and zero-width characters, line and paragraph separators, and the tag and variation characters
+# that can smuggle text. U+FE0F is not among them, because it only marks emoji.
 _UNSEEN = (
-    r"\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
-    r"\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
+    r"\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff"
+    r"\U000e0000-\U000e0fff"
 )
-# Characters with a category of visible ones that show nothing, or only change the one before: for `visible_text(strict=True)`.
+# Characters in a visible category that show nothing, or only modify the one before. They matter for
+# `visible_text(strict=True)`.
 _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\ufffc"
     "\U00013441\U00013442\U00016fe4\U0001d159"
 ) | {chr(code) for code in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))}
-_MOST_MARKS = 2  # on one letter; more of them paint over what is around it
+# More combining marks on a letter would cover the text around it.
+_MAX_MARKS = 2
 _INVISIBLE = rf"[\x00-\x08\x0b-\x1f{_UNSEEN}]+"
 _INVISIBLE_OR_BREAK = rf"[\x00-\x1f{_UNSEEN}]+"
 
 
 def sanitize_text(text: str) -> str:
-    """Drop control characters (not tab, newline, carriage return) and lone surrogates; clean text is returned as is."""
+    """Remove control characters, except tab, newline and carriage return, and lone surrogates."""
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return re.sub(_CONTROLS, "", text)
 
 
 def visible_text(text: str, *, multiline: bool = True, strict: bool = False) -> str:
-    r"""Make untrusted text safe to show: what a terminal would obey or hide is written as ``\x1b``, ``\u202e``, ….
+    r"""Escape characters of untrusted text that a terminal would interpret or hide.
+
+    They are written as ``\x1b``, ``\u202e`` and so on.
 
     Args:
         text: Text of unknown origin.
-        multiline: Keep newlines and tabs; without it they are written out too, and the result is one line.
-        strict: For what a person decides on: write out everything that shows nothing, also what has a place in ordinary text, such
-            as U+FE0F after an emoji, blank letters and patterns, spaces other than the usual one, and characters without a meaning.
+        multiline: Whether to keep newlines and tabs. If not, the result is one line.
+        strict: Whether to escape all invisible characters, for text that a person decides on. It
+            includes characters with a place in ordinary text: U+FE0F after an emoji, blank letters,
+            unusual spaces and unassigned characters.
     """
     if text.isprintable() and text.isascii():
         return text
     if strict:
         return _strictly_visible(text, "\n\t" if multiline else "")
-    return re.sub(_INVISIBLE if multiline else _INVISIBLE_OR_BREAK, _spell_out, text)
+    return re.sub(_INVISIBLE if multiline else _INVISIBLE_OR_BREAK, _escape, text)
 
 
 def _strictly_visible(text: str, kept: str) -> str:
@@ -97,25 +99,28 @@ def _strictly_visible(text: str, kept: str) -> str:
     marks = 0
     for character in text:
         marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        is_seen = character.isprintable() and character not in _BLANK and marks <= _MOST_MARKS
-        shown.append(character if is_seen or character in kept else _spell_character(character))
+        is_seen = character.isprintable() and character not in _BLANK and marks <= _MAX_MARKS
+        shown.append(character if is_seen or character in kept else _escape_character(character))
     return "".join(shown)
 
 
-def _spell_out(found: re.Match[str]) -> str:
-    text = found[0]
-    return (
-        _spell_character(text) if len(text) == 1 else text.encode("unicode_escape").decode("ascii")
-    )
+def _escape(match: re.Match[str]) -> str:
+    text = match[0]
+    if len(text) == 1:
+        return _escape_character(text)
+    return text.encode("unicode_escape").decode("ascii")
 
 
 @lru_cache(maxsize=256)
-def _spell_character(character: str) -> str:
+def _escape_character(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
 def truncate_values(value: Any, max_length: int = 180) -> Any:
-    """Copy a value with every long string in its dicts and lists cut to `max_length` characters, with a note of how many were cut."""
+    """Copy a value with long strings in its dicts and lists truncated to `max_length` characters.
+
+    A note after every truncated string has the number of removed characters.
+    """
 
     def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
         if isinstance(leaf, str) and len(leaf) > max_length:
@@ -128,7 +133,7 @@ def truncate_values(value: Any, max_length: int = 180) -> Any:
 
 
 def text_size(value: Any, enough: int) -> int:
-    """Estimate the size of a value as JSON text; counting stops above `enough`."""
+    """Estimate the size of a value as JSON text. Counting stops above `enough`."""
     size = 0
     waiting: list[Any] = [value]
     while waiting and size <= enough:

@@ -1,15 +1,10 @@
-"""The walk over JSON-like values, the copy that hook dispatch makes of every payload, and the comparison of two values.
-
-One engine (`rebuild`) does every walk except the copy on the hot path: it keeps its own stack, remembers what it has
-finished and knows what it is inside of, so no value — ten thousand levels deep, circular, or one list reachable by
-2**40 routes — makes it recurse, hang or grow beyond the size of what it was given.
-"""
+"""Walks over JSON-like values: rebuilding, copying and comparison."""
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -19,34 +14,36 @@ TOO_DEEP = "[TOO DEEP]"
 CIRCULAR = "[CIRCULAR]"
 TOO_LARGE = "[TOO LARGE]"
 
-# A value may be one list reachable by 2**50 routes. No honest one unrolls into this many containers and is small.
+# A small value may be one list that is reachable by 2**50 paths. No regular value unrolls into so
+# many containers.
 MANY_CONTAINERS = 100_000
 MAX_SHARING = 4
 
 LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 MAX_COPY_DEPTH = 1000
-MOST_COPIED = 40_000_000
+# The fast copy gives up after so many items, of which a container counts as 100. A transcript of
+# 10,000 messages has a fifth of them.
+MAX_COPIED = 40_000_000
 CONTAINER = 100
-"""From how many items on the copy remembers what it has seen; a container counts as a hundred. A transcript of 10,000 messages
-has a fifth of that."""
-_FAST_DEPTH = 200  # well within the recursion limit of any caller
+# Well within the recursion limit of any caller.
+_FAST_DEPTH = 200
+# A list with more items is checked as a whole first.
 LONG = 16
-"""More items than this are worth a look at all of them at once."""
 DICTS = frozenset({dict})
 
 
-# ── the engine ───────────────────────────────────────────────────────────────────────────────────
+# ── rebuild ──────────────────────────────────────────────────────────────────────────────────────
 
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _PLAIN = (dict, list, tuple)
-_LONGEST_PATH = 300
+_MAX_PATH = 300
 _TOO_OFTEN = (
     f"uses the same parts so often that its JSON would hold over {MANY_CONTAINERS:,} containers"
 )
 
 
 def format_path(parts: Iterable[object], root: str = "") -> str:
-    """Write a path the way our errors do: ``content[2].text``, with a root ``$.tools[0].config``."""
+    """Format a path as in our errors: ``content[2].text``, or ``$.tools[0].config`` with a root."""
     text = root
     for part in parts:
         if type(part) is int:
@@ -55,20 +52,26 @@ def format_path(parts: Iterable[object], root: str = "") -> str:
             text += f".{part}" if text else part
         else:
             text += f"[{ascii(part)[:80] if type(part) in LEAVES else type(part).__name__}]"
-    return text if len(text) <= _LONGEST_PATH else f"{text[:200]}…{text[-80:]}"
+    return text if len(text) <= _MAX_PATH else f"{text[:200]}…{text[-80:]}"
 
 
 def join_paths(outer: str, inner: str) -> str:
-    """The path of something below another one, from the paths of both."""
+    """Join the path of a value and a path inside it."""
     if not outer or not inner:
         return outer or inner
     return f"{outer}{inner}" if inner.startswith("[") else f"{outer}.{inner}"
 
 
 class Frame:
-    """One container on the way from the root to the current position of a walk; `values` is already a private copy.
+    """One container on the path from the root to the current position of a walk.
 
-    `found` is what the walk met, `source` the container that the visit made of it.
+    Attributes:
+        at: Index of the current member.
+        found: The container in the original value.
+        keys: The keys of a dict, or None.
+        kind: Class of `source`.
+        source: The container that the visit returned for `found`.
+        values: The members, in a list that the walk changes.
     """
 
     __slots__ = ("at", "found", "keys", "kind", "source", "values")
@@ -77,8 +80,9 @@ class Frame:
         kind = type(source)
         self.source, self.found, self.kind, self.at = source, found, kind, 0
         self.keys: list[Any] | None = None
-        # Unbound methods of the base class: a subclass with methods of its own is read without running them.
-        if issubclass(kind, OrderedDict):  # only its own iterator knows about move_to_end()
+        # Methods of the base classes are used, so that no method of a subclass runs. The order of
+        # an OrderedDict is known to its own iterator only.
+        if issubclass(kind, OrderedDict):
             self.keys = list(OrderedDict.__iter__(source))
             self.values = [dict.__getitem__(source, key) for key in self.keys]
         elif issubclass(kind, dict):
@@ -91,13 +95,14 @@ class Frame:
             self.values = list(source)
 
     def key(self) -> object:
-        """The key or index of the value the walk looks at now."""
+        """Return the key or index of the current member."""
         return self.at if self.keys is None else self.keys[self.at]
 
     def build(self) -> Any:
-        """The finished container; subclasses of dict and list become plain, tuples keep their class.
+        """Return the finished container.
 
-        A tuple in which nothing was replaced is returned itself.
+        Subclasses of dict and list become plain, and tuples keep their class. A tuple without
+        replaced members is returned itself.
         """
         kind, values = self.kind, self.values
         if self.keys is not None:
@@ -105,22 +110,29 @@ class Frame:
         if issubclass(kind, list):
             return values
         if issubclass(kind, tuple):
-            if all(
-                old is new for old, new in zip(tuple.__iter__(self.source), values, strict=True)
-            ):
+            pairs = zip(tuple.__iter__(self.source), values, strict=True)
+            if all(old is new for old, new in pairs):
                 return self.source
+            # Types such as time.struct_time refuse this constructor.
             try:
                 return tuple.__new__(kind, values)
-            except TypeError:  # structseq types such as time.struct_time refuse this constructor
+            except TypeError:
                 return tuple(values)
+        # A redacted member need not be hashable.
         try:
             return frozenset(values) if issubclass(kind, frozenset) else set(values)
-        except TypeError:  # a redacted member need not be hashable
+        except TypeError:
             return values
 
 
+# Called with a problem, its marker and the frames around a container that is not entered. Returns
+# the replacement of the container.
 Stop: TypeAlias = Callable[[str, str, Sequence[Frame]], Any]
-"""Called with a problem, the marker for it and the frames around a container that is not entered; returns what takes its place."""
+
+
+# The walk has its own stack, and keeps track of the containers around the current one and of the
+# finished ones. So it neither recurses nor hangs, and the result is not larger than the value, even
+# if that is ten thousand levels deep, circular, or one list that is reachable by 2**40 paths.
 
 
 def rebuild(
@@ -134,21 +146,23 @@ def rebuild(
     unroll: bool = False,
     stop: Stop | None = None,
 ) -> Any:
-    """Copy a value container by container, passing everything met through `visit`.
+    """Copy a value container by container, and pass all values through `visit`.
 
     Args:
-        root: Where to start.
-        visit: Called with each value and the frames around it (innermost last) before the value is entered; what it
-            returns takes the value's place and is entered in turn if it is a container.
-        subject: What is being done, for the error.
-        max_depth: How many containers may be nested.
-        containers: The types that are entered; instances of others are leaves and are shared.
-        mark: Put a marker where the value is circular, too deep or too large, instead of raising.
-        unroll: Copy a container each time it is met, as text has to; one that sharing makes many times larger than it is is too large.
-        stop: Decides about such places itself.
+        root: The value.
+        visit: Function of a value and the frames around it, innermost last. Its result replaces
+            the value, and is entered if it is a container.
+        subject: Subject of the error.
+        max_depth: Maximum nesting of containers.
+        containers: The types that are entered. Instances of other types are shared.
+        mark: Whether to put markers where the value is circular, too deep or too large, instead of
+            raising.
+        unroll: Whether to copy a container every time it occurs, as in text. A value that sharing
+            makes many times larger is then too large.
+        stop: Function that decides about circular, too deep and too large parts.
 
     Raises:
-        ModelError: The value is circular, too deep or too large, and neither `mark` nor `stop` is given.
+        ModelError: The value is circular, too deep or too large, without `mark` or `stop`.
     """
 
     def mark_or_raise(problem: str, marker: str, frames: Sequence[Frame]) -> str:
@@ -159,7 +173,7 @@ def rebuild(
     stop = stop or mark_or_raise
     frames: list[Frame] = []
     opened: set[int] = set()
-    # What is finished is kept alive beside its copy, so that no id is reused.
+    # A finished container is kept alive beside its copy, so that its id is not reused.
     finished: dict[int, tuple[Any, Any]] = {}
     value, entered = root, 0
     while True:
@@ -174,9 +188,7 @@ def rebuild(
                 value = stop("contains itself", CIRCULAR, frames)
             elif len(frames) >= max_depth:
                 value = stop(f"nested deeper than {max_depth} levels", TOO_DEEP, frames)
-            elif entered > MANY_CONTAINERS and entered > MAX_SHARING * (
-                len(finished) + len(opened)
-            ):
+            elif entered > MANY_CONTAINERS and entered > _max_entered(finished, opened):
                 value = stop(_TOO_OFTEN, TOO_LARGE, frames)
             else:
                 entered += 1
@@ -198,6 +210,10 @@ def rebuild(
             return value
 
 
+def _max_entered(finished: Sized, opened: Sized) -> int:
+    return MAX_SHARING * (len(finished) + len(opened))
+
+
 def _close(frames: list[Frame], opened: set[int], finished: dict[int, tuple[Any, Any]]) -> Any:
     frame = frames.pop()
     built = frame.build()
@@ -209,67 +225,69 @@ def _close(frames: list[Frame], opened: set[int], finished: dict[int, tuple[Any,
 # ── copy ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _NeedsCare(Exception):
-    """The fast copy met something it cannot copy exactly, or too much of it; the engine takes over."""
+class _NeedsRebuild(Exception):
+    """The fast copy met a value that it cannot copy exactly, or that is too large."""
+
+
+# The copy isolates the payload of every hook handler from the next, so it is on the hot path.
 
 
 def copy_json(value: Any) -> Any:
-    """Copy dicts and lists all the way down and share every leaf, whatever object it is.
+    """Copy dicts and lists at all depths, and share every other object.
 
-    This isolates the payload of one hook handler from the next, so it runs once per handler and event. Exactly `dict`
-    and `list` take the fast path. Tuples are rebuilt if they hold anything that is copied, and shared otherwise;
-    subclasses of dict and list arrive as plain dicts and lists (their own methods are not run), of tuple as their own
-    class. All else is a leaf, sets and other mappings included. A container that occurs twice may occur twice in
-    the copy, or become two.
+    A tuple is rebuilt if it contains anything that is copied. Subclasses of dict and list become
+    plain without running their methods, and subclasses of tuple keep their class. Sets and other
+    mappings are shared. A container that occurs twice may occur twice in the copy, or become two.
 
     Raises:
         ModelError: The value contains itself or is nested deeper than 1000 levels.
     """
     try:
-        return value if type(value) in LEAVES else _copied(value, _FAST_DEPTH, [MOST_COPIED])
-    except (_NeedsCare, RecursionError):
+        return value if type(value) in LEAVES else _copy(value, _FAST_DEPTH, [MAX_COPIED])
+    except (_NeedsRebuild, RecursionError):
         return rebuild(value, subject="value cannot be copied")
 
 
-def _copied(value: Any, levels: int, left: list[int]) -> Any:
-    """Copy what is no leaf. It does not notice that a container is reached twice, so it gives up when there is too much of it.
+def _copy(value: Any, levels: int, left: list[int]) -> Any:
+    """Copy a container. A container that occurs again and again uses up the items left.
 
     Args:
-        levels: How many containers may still be nested.
-        left: How many items may still be copied; a container counts as a hundred.
+        value: The container.
+        levels: Remaining levels of nesting.
+        left: Remaining number of items. A container counts as 100.
     """
     if levels <= 0 or left[0] <= 0:
-        raise _NeedsCare
+        raise _NeedsRebuild
     kind = type(value)
     if kind is dict:
         copied: Any = value.copy()
         left[0] -= CONTAINER + len(copied)
         for key, child in copied.items():
             if type(child) not in LEAVES:
-                copied[key] = _copied(child, levels - 1, left)
+                copied[key] = _copy(child, levels - 1, left)
     elif issubclass(kind, list):
-        copied = list.copy(value)  # a subclass is read without running its own methods
+        # Methods of a subclass do not run.
+        copied = list.copy(value)
         left[0] -= CONTAINER + len(copied)
-        if len(copied) > LONG and DICTS.issuperset(
-            map(type, copied)
-        ):  # the messages of a conversation
+        # Such a list is most often a conversation.
+        if len(copied) > LONG and DICTS.issuperset(map(type, copied)):
             left[0] -= CONTAINER * len(copied) + sum(map(len, copied))
             if left[0] <= 0:
-                raise _NeedsCare
+                raise _NeedsRebuild
             copied = list(map(dict.copy, copied))
             if not LEAVES.issuperset(map(type, chain.from_iterable(map(dict.values, copied)))):
                 for row in copied:
                     for key, child in row.items():
                         if type(child) not in LEAVES:
-                            row[key] = _copied(child, levels - 2, left)
+                            row[key] = _copy(child, levels - 2, left)
         else:
             for index, child in enumerate(copied):
                 if type(child) not in LEAVES:
-                    copied[index] = _copied(child, levels - 1, left)
-    elif issubclass(kind, _PLAIN) and (
-        kind is not tuple or not LEAVES.issuperset(map(type, value))
-    ):
-        raise _NeedsCare
+                    copied[index] = _copy(child, levels - 1, left)
+    elif kind is tuple and LEAVES.issuperset(map(type, value)):
+        return value
+    elif issubclass(kind, _PLAIN):
+        raise _NeedsRebuild
     else:
         return value
     return copied
@@ -279,15 +297,16 @@ def _copied(value: Any, levels: int, left: list[int]) -> Any:
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether a value and another are the same JSON value: 1 is neither True nor 1.0.
+    """Return whether two values are the same JSON value. 1 is neither True nor 1.0.
 
-    Subclasses of dict and list count as plain ones, as in a copy by `copy_json`; their own methods are not run. A leaf that is not of
-    JSON is the same only as itself: ``__eq__`` of a foreign class may do anything.
+    Subclasses of dict and list count as plain, and their methods do not run. An object that is not
+    of JSON is equal to itself only, because ``__eq__`` of a foreign class may do anything.
     """
-    waiting = [(one, other)]
-    compared: set[tuple[int, int]] = set()  # one list may be reached by very many routes
-    while waiting:
-        one, other = waiting.pop()
+    pending = [(one, other)]
+    # The same list may be reachable by very many paths.
+    compared: set[tuple[int, int]] = set()
+    while pending:
+        one, other = pending.pop()
         if one is other:
             continue
         kind = type(one)
@@ -300,12 +319,15 @@ def is_same_json(one: Any, other: Any) -> bool:
             return False
         if (id(one), id(other)) not in compared:
             compared.add((id(one), id(other)))
-            waiting += pairs
+            pending += pairs
     return True
 
 
 def _members(one: Any, other: Any) -> list[tuple[Any, Any]] | None:
-    """The members of two containers that belong together; None if the two differ, or are no containers of one kind."""
+    """Return the pairs of corresponding members of two containers.
+
+    The result is None if the containers have different kinds, keys or lengths.
+    """
     if isinstance(one, dict) and isinstance(other, dict):
         left, right = dict(dict.items(one)), dict(dict.items(other))
         return [(left[key], right[key]) for key in left] if left.keys() == right.keys() else None

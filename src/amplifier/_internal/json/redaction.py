@@ -1,26 +1,32 @@
-"""Secrets taken out of values and text before they reach an event, a log line or a screen.
-
-Four questions are asked: is the *name* that of a secret (``aws_secret_access_key`` is, ``max_tokens`` is not), is the *place* one (the value
-beside ``"name": "Authorization"``, the word after ``--password``), does the *text* have the shape of a known credential, is it *random* where
-a credential would be (after a beginning such as ``acme_live_``, or near the words of one)? The shapes, names and words are data:
-``secret_shapes.toml``, and ``secret_rules.json``, derived from the rules of gitleaks. A heuristic errs; this one would rather hide too much in
-``password=…`` than too little, and leaves prose, digests, ids and counts of tokens alone. tests/modules/hooks/test_redaction_shapes.py measures both.
-
-Text of any size takes time in proportion to it: repetitions in a row share no characters, and what may run on is possessive, bounded or
-consumed by the match. Tokens are looked for only in runs of at least 16 letters and digits, which a search for bytes finds.
-"""
+"""Redaction of secrets in values and text, before they reach an event, a log or a screen."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from ._text import MAX_SHOWN_DEPTH
 from ._walk import LEAVES, TOO_DEEP, Frame, rebuild
+
+# A secret is detected in four ways. Its name is that of a secret, such as
+# ``aws_secret_access_key``, but not ``max_tokens``. Its place is one: the value beside
+# ``"name": "Authorization"``, the word after ``--password``. Its text has the shape of a known
+# credential. Or it is random where a credential is likely: after a prefix such as ``acme_live_``,
+# or near a word such as "token".
+#
+# Shapes, names and words are data: ``secret_shapes.toml``, and ``secret_rules.json``, which is
+# derived from the rules of gitleaks. The heuristic redacts too much rather than too little in
+# ``password=…``, and leaves prose, digests, ids and counts of tokens alone.
+# tests/modules/hooks/test_redaction_shapes.py measures both.
+#
+# The time is linear in the size of the text: adjacent repetitions share no characters, and
+# unbounded ones are possessive or consumed by the match. Tokens are searched only in runs of at
+# least 16 letters and digits, which a byte search finds.
 
 REDACTED = "[REDACTED]"
 
@@ -32,15 +38,21 @@ def _words(text: str) -> frozenset[str]:
 # ── names ──
 
 SENSITIVE_KEYS = _words(
-    "access_key access_tokens account_key amz_signature api-key api_key api_keys apikey auth auth_key auth_tokens"
-    " authorization bearer connection_string consumer_key cookie cookies credential credentials decryption_key deploy_key"
-    " encryption_key hmac_key jwt license_key master_key pass passcode passphrase passwd password passwords private_key"
-    " privatekey pw pwd refresh_tokens secret secret_id secret_key secrets session_key shared_access_key"
+    "access_key access_tokens account_key amz_signature api-key api_key api_keys apikey auth"
+    " auth_key auth_tokens authorization bearer connection_string consumer_key cookie cookies"
+    " credential credentials decryption_key deploy_key encryption_key hmac_key jwt license_key"
+    " master_key pass passcode passphrase passwd password passwords private_key privatekey pw pwd"
+    " refresh_tokens secret secret_id secret_key secrets session_key shared_access_key"
     " shared_access_signature signing_key ssh_key storage_key subscription_key token"
 )
-"""Names of secrets. A key matches by its last words (``x-api-key``, ``accessToken``), case and separators aside."""
+"""Names of secrets.
 
-# These make a name sensitive at any position (password_hash), unless what follows only describes the secret.
+A key matches by its last words, as in ``x-api-key`` and ``accessToken``. Case and separators are
+ignored.
+"""
+
+# These make a name sensitive at any position, as in password_hash, unless the following word only
+# describes the secret.
 _STRONG = frozenset(
     {
         ("api", "key"),
@@ -53,26 +65,19 @@ _STRONG = frozenset(
     }
 )
 _DESCRIBES = _words(
-    "age arn configured count dialog env error exists expires expiry field file format hint id label length manager max"
-    " algorithm min mode name names path policy present prompt required reset rotation rules set status strength ttl type url"
-    " version"
+    "age arn configured count dialog env error exists expires expiry field file format hint id"
+    " label length manager max algorithm min mode name names path policy present prompt required"
+    " reset rotation rules set status strength ttl type url version"
+)
+_TOKEN_KINDS = _words("bos cls end eos first last mask next pad per sep special start stop unk")
+_PASS_KINDS = _words(
+    "boarding day first full high last low multi next one render season second single third two"
 )
 _NO_NAMES = frozenset(
-    {
-        (word, "token")
-        for word in _words(
-            "bos cls end eos first last mask next pad per sep special start stop unk"
-        )
-    }
-    | {
-        (word, "pass")
-        for word in _words(
-            "boarding day first full high last low multi next one render season second single third two"
-        )
-    }
+    {(word, "token") for word in _TOKEN_KINDS} | {(word, "pass") for word in _PASS_KINDS}
 )
 _NAME_WORDS = re.compile(r"[A-Z]++(?![a-z])|[A-Z]?[a-z]+|[A-Z]+?(?=[A-Z][a-z])|[0-9]+")
-_LONGEST_NAME = 120
+_MAX_NAME = 120
 
 
 def _name_words(text: str) -> list[str]:
@@ -82,15 +87,13 @@ def _name_words(text: str) -> list[str]:
 @lru_cache(maxsize=8)
 def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
     exact = frozenset(key.lower() for key in keys)
-    phrases = frozenset(
-        tuple(word.lower() for word in _NAME_WORDS.findall(key)) for key in exact
-    ) - {()}
+    phrases = frozenset(tuple(_name_words(key)) for key in exact) - {()}
     longest = max(map(len, phrases), default=0)
-    run_together = tuple(
-        text for text in map("".join, phrases) if len(text) >= 5
-    )  # "dbpassword", "accesstoken"
+    # For names without separators, such as "dbpassword" and "accesstoken".
+    joined = tuple(text for text in map("".join, phrases) if len(text) >= 5)
 
-    @lru_cache(maxsize=2048)  # a program has few names, and asks about the same ones at every event
+    # Cached, because a program has few names and checks the same ones at every event.
+    @lru_cache(maxsize=2048)
     def is_sensitive(name: str) -> bool:
         if name.lower() in exact:
             return True
@@ -104,7 +107,7 @@ def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
                     return (*words[start - 1 : start], *phrase) not in _NO_NAMES
                 if phrase in _STRONG and _DESCRIBES.isdisjoint(rest):
                     return True
-        return "".join(words).endswith(run_together)
+        return "".join(words).endswith(joined)
 
     return is_sensitive
 
@@ -117,26 +120,26 @@ _VALUE_FIELDS = frozenset({"value", "Value", "values", "val"})
 _NESTED = (dict, list, tuple, frozenset, bytes)
 _MEDIA_STARTS = ("iVBORw0KGg", "/9j/", "R0lGOD", "UklGR", "JVBERi0")  # PNG, JPEG, GIF, WebP, PDF
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*+={0,2}")
-_JSON_IN_JSON = (
-    3  # how often a string may be JSON inside a string of JSON before it is treated as text
-)
+# JSON in a string in JSON is parsed to this depth. Below it, it is treated as text.
+_MAX_JSON_IN_JSON = 3
 
 
 def redact_secrets(value: Any, keys: Iterable[str] = SENSITIVE_KEYS) -> Any:
     """Copy a value with its secrets replaced by ``[REDACTED]``.
 
-    The value of a sensitive key is replaced, except None and booleans, which show whether it was set.
-    Dicts (keys included), lists, tuples, sets, bytes and JSON inside strings are searched. Dataclass and attrs
-    instances and foreign mappings become dicts, exceptions become text; another object stays, unless its ``repr``
-    shows a secret: then the redacted ``repr`` takes its place. Circular or very deep parts become a marker.
+    The value of a sensitive key is replaced, except None and booleans, which show whether it was
+    set. Dicts with their keys, lists, tuples, sets, bytes and JSON inside strings are searched.
+    Dataclass and attrs instances and other mappings become dicts, and exceptions become text. Any
+    other object is kept, unless its ``repr`` contains a secret. Then the redacted ``repr`` replaces
+    it. Circular or very deep parts become a marker.
     """
     return _Redaction(_name_matcher(frozenset(keys)), 0).run(value)
 
 
 def is_media(value: Any, frames: Sequence[Frame]) -> bool:
-    """Whether a text is the base64 of an image or a PDF in a block's source: a change in the middle would break it.
+    """Return whether a text is an image or a PDF in base64, which a redaction would break.
 
-    By its beginning and its alphabet: whatever else is under the same names is searched as all text is.
+    Its place in a block, its prefix and its alphabet decide. All other text is searched.
     """
     frame = frames[-1] if frames else None
     return (
@@ -157,7 +160,7 @@ class _Redaction:
         self._is_sensitive = is_sensitive
         self._json_depth = json_depth
 
-    def run(self, value: Any) -> Any:
+    def run(self, value: object) -> Any:
         return rebuild(
             value,
             self._visit,
@@ -173,13 +176,15 @@ class _Redaction:
             if (keys := frames[-1].keys) is not None:
                 key = keys[at := frames[-1].at]
                 redacted = redact_text(key) if type(key) is str else self._nested(key)
+                # The number keeps two redacted keys from becoming one.
                 if redacted != key:
-                    keys[at] = f"{redacted} ({at})"  # two secrets must not become one entry
+                    keys[at] = f"{redacted} ({at})"
             if is_secret:
                 return REDACTED.encode() if type(value) is bytes else REDACTED
             if is_media(value, frames):
                 return value
-        kind = type(value)  # not isinstance(): a test double may claim to be of any class
+        # Not isinstance(), because an object may report any class.
+        kind = type(value)
         if issubclass(kind, str):
             return self._redact_string(value)
         if issubclass(kind, (bytes, bytearray)):
@@ -189,26 +194,25 @@ class _Redaction:
         return value if kind in LEAVES or issubclass(kind, _CONTAINERS) else _readable(value)
 
     def _nested(self, value: Any) -> Any:
-        return (
-            _Redaction(self._is_sensitive, self._json_depth + 1).run(value)
-            if type(value) in _NESTED
-            else value
-        )
+        if type(value) not in _NESTED:
+            return value
+        return _Redaction(self._is_sensitive, self._json_depth + 1).run(value)
 
     def _names_secret(self, name: object) -> bool:
         if isinstance(name, bytes):
             name = name.decode("latin-1")
-        return isinstance(name, str) and len(name) <= _LONGEST_NAME and self._is_sensitive(name)
+        return isinstance(name, str) and len(name) <= _MAX_NAME and self._is_sensitive(name)
 
-    def _is_secret(self, value: Any, frames: Sequence[Frame]) -> bool:
-        """Whether the name of the value looked at, or its neighbour in a pair or command line, gives it away."""
+    def _is_secret(self, value: object, frames: Sequence[Frame]) -> bool:
+        """Return whether the name of a value, or the value before it, marks it as a secret."""
         frame = frames[-1]
         at, values = frame.at, frame.values
         if value is None or value is True or value is False:
             return False
         if frame.keys is not None:
             key = frame.keys[at]
-            if self._names_secret(key):  # {"pass": 12, "fail": 3} is a report of tests
+            # {"pass": 12, "fail": 3} is a report of tests.
+            if self._names_secret(key):
                 return not (type(value) in (int, float) and str(key).lower() == "pass")
             return key in _VALUE_FIELDS and any(
                 self._names_secret(dict.get(frame.source, name)) for name in _NAME_FIELDS
@@ -224,29 +228,25 @@ class _Redaction:
         return at == 1 and len(values) == 2 and is_pair and self._names_secret(before)
 
     def _redact_string(self, text: str) -> str:
-        if text.lstrip()[:1] in ("{", "[") and len(text) > 2 and self._json_depth < _JSON_IN_JSON:
-            try:
+        may_be_json = text.lstrip()[:1] in ("{", "[") and len(text) > 2
+        if may_be_json and self._json_depth < _MAX_JSON_IN_JSON:
+            # Text that is not JSON, or nested too deeply, is searched as text.
+            with suppress(ValueError, RecursionError):
                 parsed = json.loads(text)
                 redacted = self._nested(parsed)
                 if redacted != parsed:
                     text = json.dumps(redacted, ensure_ascii=False)
-            except (
-                ValueError,
-                RecursionError,
-            ):  # no JSON after all, or a bomb: it is searched as text below
-                pass
         return redact_text(text)
 
 
 def _readable(value: Any) -> Any:
-    """An object as something the walk can search."""
+    """Return an object in a form that can be searched."""
     kind = type(value)
     try:
         if issubclass(kind, BaseException):
             return f"{kind.__name__}: {redact_text(str(value))}"
-        names = [field.name for field in getattr(kind, "__attrs_attrs__", ())] or list(
-            getattr(kind, "__dataclass_fields__", ())
-        )
+        names = [field.name for field in getattr(kind, "__attrs_attrs__", ())]
+        names = names or list(getattr(kind, "__dataclass_fields__", ()))
         if names:
             return {name: getattr(value, name, None) for name in names}
         if issubclass(kind, Mapping):
@@ -255,7 +255,8 @@ def _readable(value: Any) -> Any:
         redacted = redact_text(shown)
     except RecursionError:
         return TOO_DEEP
-    except Exception:  # noqa: BLE001 - the methods of a foreign object; what cannot be read cannot be shown to be harmless
+    # Methods of a foreign object may raise. An object that cannot be read may contain a secret.
+    except Exception:  # noqa: BLE001
         return f"[UNREADABLE {kind.__name__}]"
     return value if redacted == shown else redacted
 
@@ -264,10 +265,11 @@ def _readable(value: Any) -> Any:
 
 
 class _Rules:
-    """Both tables, read when first needed: importing the package should not wait for them."""
+    """The tables, which are read on first use to keep the import of the package fast."""
 
     def __init__(self) -> None:
-        import tomllib  # noqa: PLC0415 - it compiles patterns of its own, for which importing the package should not wait
+        # Slow to import, because it compiles patterns of its own.
+        import tomllib  # noqa: PLC0415
 
         folder = Path(__file__).parent
         own = tomllib.loads((folder / "secret_shapes.toml").read_text(encoding="utf-8"))
@@ -280,30 +282,27 @@ class _Rules:
             (row["marks"], re.compile(row["pattern"], re.ASCII), row.get("kept", "") + REDACTED)
             for row in own["shapes"]
         ]
-        assigned = [
-            (word, word + own["names"]["assigned"]) for word in own["names"]["words"].split()
-        ]
-        self.names = [
-            (mark, re.compile(pattern)) for mark, pattern in (*own["names"]["rows"], *assigned)
-        ]
+        names = own["names"]
+        assigned = [(word, word + names["assigned"]) for word in names["words"].split()]
+        rows = (*names["rows"], *assigned)
+        self.names = [(mark, re.compile(pattern)) for mark, pattern in rows]
 
 
 _rules = cache(_Rules)
 
 
 def _one_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """A pattern with one branch for each first character, the longest first: sk-ant- before sk-."""
+    """Return a pattern with one branch per first character, the longest text first."""
     rests: dict[str, list[str]] = {}
     for text in sorted(texts, key=lambda text: (-len(text), text)):
         rests.setdefault(text[0], []).append(re.escape(text[1:]))
-    return re.compile(
-        "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items())
-    )
+    branches = [f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in rests.items()]
+    return re.compile("|".join(branches))
 
 
 def redact_text(text: str) -> str:
-    """Replace what has the shape of a secret by ``[REDACTED]``; text without one comes back as it is."""
-    if len(text) < _SHORTEST_SECRET:
+    """Replace secrets in a text by ``[REDACTED]``. Text without secrets is returned unchanged."""
+    if len(text) < _MIN_SECRET:
         return text
     for marks, pattern, replacement in _rules().shapes:
         if any(mark in text for mark in marks):
@@ -313,7 +312,8 @@ def redact_text(text: str) -> str:
     return _redact_tokens(text) if len(text) >= _RUN else text
 
 
-_SHORTEST_SECRET = 6  # nothing shorter than "pwd=x1" can have one of the shapes
+# No shape fits a text shorter than "pwd=x1".
+_MIN_SECRET = 6
 _DIGIT = re.compile(r"[0-9]")
 
 # ── names in text ──
@@ -329,16 +329,14 @@ def _redact_named(text: str) -> str:
             continue
         spans: list[tuple[int, int]] = []
         done = 0
-        for found in pattern.finditer(lowered):
-            # What is inside of the last secret is gone; judging it again would take quadratic time.
-            if found.start() >= done and (span := _secret_in(text, found)) is not None:
+        for match in pattern.finditer(lowered):
+            # Matches inside the last secret are skipped. Checking them would take quadratic time.
+            if match.start() >= done and (span := _secret_in(text, match)) is not None:
                 spans.append(span)
                 done = span[1]
         if spans:
-            text, lowered = (
-                _without(text, spans, REDACTED),
-                _without(lowered, spans, REDACTED.lower()),
-            )
+            text = _without(text, spans, REDACTED)
+            lowered = _without(lowered, spans, REDACTED.lower())
     return text
 
 
@@ -349,47 +347,56 @@ def _without(text: str, spans: list[tuple[int, int]], replacement: str) -> str:
 
 
 def _lower(text: str) -> str:
-    """ASCII letters in lower case, every character in its place."""
+    """Return a text with its ASCII letters in lower case, and every character in its place."""
     if text.isascii():
         return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
-def _secret_in(text: str, found: re.Match[str]) -> tuple[int, int] | None:
-    """Where the value is that a pattern found, if its name is one of a secret and the way it is written is not that of prose."""
-    kind, groups = found.lastgroup or "", found.re.groupindex
-    start, end = found.span(kind)
+def _secret_in(text: str, match: re.Match[str]) -> tuple[int, int] | None:
+    """Return the span of the value in a match, or None if it is not a secret."""
+    kind, groups = match.lastgroup or "", match.re.groupindex
+    start, end = match.span(kind)
     value, name = text[start:end], ""
     if "name" in groups:
-        name = text[found.start("name") : found.end("name")]
+        name = text[match.start("name") : match.end("name")]
     elif "operator" in groups:
-        before = _NAME_BEFORE.search(text[max(0, found.start() - 40) : found.start()])
-        name = (before[0] if before else "") + text[found.start() : found.start("operator")]
-    is_sensitive = _name_matcher(SENSITIVE_KEYS)
-    if (
-        name and not is_sensitive(name) and not _is_key(name, value)
-    ) or _rules().placeholder.fullmatch(value):
+        before = _NAME_BEFORE.search(text[max(0, match.start() - 40) : match.start()])
+        name = (before[0] if before else "") + text[match.start() : match.start("operator")]
+    if name and not _name_matcher(SENSITIVE_KEYS)(name) and not _is_key(name, value):
+        return None
+    if _rules().placeholder.fullmatch(value):
         return None
     if kind != "bare":
         return start, end
-    operator, after = found["operator"], text[end : end + 1]
-    is_tight = operator == "=" or '"' in operator or "'" in operator
-    is_password = found[0].startswith(("pass", "pw"))
-    if (
-        (value.isdigit() and len(value) < 4)  # a count
-        or (
-            value.isalpha() and ":" in operator and not is_password
-        )  # "jwt: enabled"; only passwords are plain words
-        or (value[0] == "/" and found[0].startswith("pwd"))  # the working directory
-        or (_REFERENCE.fullmatch(value) and is_sensitive(value))  # auth=auth, api_key=self.api_key
-    ):
+    operator, after = match["operator"], text[end : end + 1]
+    if _is_harmless(value, operator, match[0]):
         return None
+    is_tight = operator == "=" or '"' in operator or "'" in operator
     is_mixed = len(value) >= 20 or (len(value) >= 4 and _DIGIT.search(value))
     return (start, end) if is_tight or is_mixed or not after or after in "\r\n,;)}]&\"'" else None
 
 
+def _is_harmless(value: str, operator: str, text: str) -> bool:
+    """Return whether an unquoted value after the name of a secret is not a secret itself."""
+    # A count.
+    if value.isdigit() and len(value) < 4:
+        return True
+    # "jwt: enabled". Only passwords are plain words.
+    if value.isalpha() and ":" in operator and not text.startswith(("pass", "pw")):
+        return True
+    # The working directory.
+    if value[0] == "/" and text.startswith("pwd"):
+        return True
+    # References to variables, such as auth=auth and api_key=self.api_key.
+    return _REFERENCE.fullmatch(value) is not None and _name_matcher(SENSITIVE_KEYS)(value)
+
+
 def _is_key(name: str, value: str) -> bool:
-    """Whether a name such as ``acme_key``, which may be that of a key in a table, has the value of a secret."""
+    """Return whether the value of a name such as ``acme_key`` is a secret.
+
+    The name may also be that of a key in a table.
+    """
     words = _name_words(name)
     return (
         _ONE_VALUE.fullmatch(value) is not None
@@ -405,34 +412,41 @@ def _is_key(name: str, value: str) -> bool:
 
 _SHORT_KEY = 10
 _ONE_VALUE = re.compile(r"[\w.+/=-]{10,64}", re.ASCII)
-_LONG_WORD = 20  # letters that are no word, as hardly any word has so many
-_GLUED = ("key", "token", "secret")  # what a name may end in: acmetoken, acmeSECRETkey
-_RUN = 16  # nothing random is shorter; a shorter secret is found by its name
-_BEFORE = 48  # characters before a token that are searched for words
-_DATA = re.compile(
-    r"[\w+/=-]{512,}+", re.ASCII
-)  # images for example, unless it begins like a token
+# Hardly any word has so many letters.
+_LONG_WORD = 20
+# Endings of names such as acmetoken and acmeSECRETkey.
+_GLUED = ("key", "token", "secret")
+# Minimum length of random text. A shorter secret is detected by its name.
+_RUN = 16
+# Number of characters before a token that are searched for words.
+_BEFORE = 48
+# Data such as images, unless it begins like a token.
+_DATA = re.compile(r"[\w+/=-]{512,}+", re.ASCII)
 _FLAT = bytes(
     97 if chr(code) in "_-" or (code < 128 and chr(code).isalnum()) else 32 for code in range(256)
 )
-# The average length of a run of one kind of character: 1.7 in random letters and digits, 2.1 in hexadecimal digits, 2.5 in letters of one
-# case and digits, 4 and more in names.
-_LONGEST_RANDOM_RUN = 3.0
-_LONGEST_MIXED_RUN = 4.0  # with digits, and after a word that says what it is
+# The average length of a run of one kind of character is 1.7 in random letters and digits, 2.1 in
+# hexadecimal digits, 2.5 in digits and letters of one case, and at least 4 in names.
+_MAX_RANDOM_RUN = 3.0
+# The limit for text with digits, after a word that names a secret.
+_MAX_MIXED_RUN = 4.0
 _JOINS = frozenset("/@#:-+.\n")
 _CODED = frozenset("%\\.~+/")
 _PART = re.compile(r"[A-Za-z0-9]+")
 _CLASSES = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _HEXADECIMAL = re.compile(r"[0-9a-f]{16,}|[0-9A-F]{16,}|[0-9]+")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?![0-9A-Za-z])")
-# What encodings put before a token and is written in its letters: \n, \u0026, %3D, %253D, the end of a colour for terminals.
+# Letters before a token that belong to an encoding: \n, \u0026, %3D, %253D, the end of a terminal
+# colour.
 _GLUE = re.compile(
-    r"(?<=\\)(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbfv])|(?<=%)(?:25)?[0-9A-Fa-f]{2}|(?<=[\[;])\d{1,3}m|"
+    r"(?<=\\)(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbfv])"
+    r"|(?<=%)(?:25)?[0-9A-Fa-f]{2}|(?<=[\[;])\d{1,3}m|"
 )
 _DOTTED = re.compile(r"(?:[A-Za-z0-9][\w-]{0,15}[.~]){1,2}\Z", re.ASCII)
-# A token may go on after these; a word after one of them does not belong to it.
+# A token may continue after these characters. A word after one of them does not belong to it.
 _MORE = re.compile(
-    r"(?:(?:[+/~=]{1,2}|%2[BbFf]|\.(?=[\w-]{6}))(?!(?:[A-Z]?[a-z]{4,}|[A-Z]{4,})(?![\w-]))[\w-]{1,512}+)*+(?:(?:=|%3[Dd]){1,3}(?!\w))?+",
+    r"(?:(?:[+/~=]{1,2}|%2[BbFf]|\.(?=[\w-]{6}))"
+    r"(?!(?:[A-Z]?[a-z]{4,}|[A-Z]{4,})(?![\w-]))[\w-]{1,512}+)*+(?:(?:=|%3[Dd]){1,3}(?!\w))?+",
     re.ASCII,
 )
 
@@ -457,10 +471,9 @@ def _redact_tokens(text: str) -> str:
 
 
 def _token(text: str, start: int, end: int, done: int) -> int | None:
-    """Where the token begins that is in or around a run of characters; None if there is none."""
-    if (
-        _HEXADECIMAL.fullmatch(text, start, end) and text[start - 1 : start] not in _CODED
-    ):  # a digest, mostly
+    """Return the start of the token in or around a run of characters, or None."""
+    # Most such runs are digests.
+    if _HEXADECIMAL.fullmatch(text, start, end) and text[start - 1 : start] not in _CODED:
         is_count = text[start:end].isdigit() and end - start < _LONG_WORD
         return start if not is_count and _suggest_secret(_words_before(text, start)) else None
     start = begin = _after_glue(text, start)
@@ -481,13 +494,13 @@ def _after_glue(text: str, at: int) -> int:
 
 
 def _looks_random(text: str) -> bool:
-    """Whether what follows a known beginning is more than words and numbers with separators, however short they are."""
+    """Return whether the text after a known prefix is more than words and numbers."""
     text = text[:256]
     parts = _PART.findall(text)
     is_mixed = len(_CLASSES.findall(text)) > 1.5 * len(parts)
-    if (is_mixed and (_DIGIT.search(text) or _average_run(text) < _LONGEST_RANDOM_RUN)) or (
-        len(text) >= 20 and text.isalnum() and _DIGIT.search(text)
-    ):
+    if is_mixed and (_DIGIT.search(text) or _average_run(text) < _MAX_RANDOM_RUN):
+        return True
+    if len(text) >= 20 and text.isalnum() and _DIGIT.search(text):
         return True
     return any(_randomness(part) or (len(part) >= 10 and part.isdigit()) for part in parts)
 
@@ -502,7 +515,7 @@ def _average_run(text: str) -> float:
 
 
 def _randomness(text: str) -> int:
-    """0 for names and numbers, 1 for what may be a digest or an id, 2 for random text."""
+    """Return 0 for names and numbers, 1 for possible digests and ids, and 2 for random text."""
     if len(text) < _RUN or text.isdigit():
         return 0
     if _HEXADECIMAL.fullmatch(text):
@@ -510,32 +523,36 @@ def _randomness(text: str) -> int:
     run, is_one_case = _average_run(text), _is_one_case(text)
     if not _DIGIT.search(text):
         return 2 if len(text) >= 24 and not is_one_case and run < 2.2 else 0
-    if run < (_LONGEST_RANDOM_RUN if is_one_case else 2.5):
+    if run < (_MAX_RANDOM_RUN if is_one_case else 2.5):
         return 2
     return 1 if run < 3.5 else 0
 
 
-def _may_be_random(text: str, least: int = _RUN) -> bool:
-    """Whether a text may be random that is too short, too even or in too many parts to be so by itself."""
+def _may_be_random(text: str, min_length: int = _RUN) -> bool:
+    """Return whether a text near the word for a secret may be random.
+
+    The text may be shorter, more even or in more parts than random text elsewhere.
+    """
     parts = _PART.findall(text)
     joined = "".join(parts)
-    if len(joined) < least or (joined.isalpha() and _is_one_case(joined)):
+    if len(joined) < min_length or (joined.isalpha() and _is_one_case(joined)):
         return len(parts) == 1 and len(joined) >= _LONG_WORD
-    return not joined.isdigit() and _average_run(joined) < (
-        _LONGEST_RANDOM_RUN if joined.isalpha() else _LONGEST_MIXED_RUN
-    )
+    limit = _MAX_RANDOM_RUN if joined.isalpha() else _MAX_MIXED_RUN
+    return not joined.isdigit() and _average_run(joined) < limit
 
 
 def _random_token(text: str, begin: int, start: int, end: int) -> int | None:
-    """A random text with the beginning of a token, or near a word that suggests a secret, or alone."""
+    """Return the start of a random token, or None.
+
+    Random text is a token if it has a prefix, is near the word for a secret, or stands alone.
+    """
     before, ids = _words_before(text, begin), _rules().id_words
     uuid = _UUID.search(text, start, end)
-    random = uuid or next(
-        (part for part in _PART.finditer(text, start, end) if _randomness(part[0])), None
-    )
-    if (
-        random is None
-    ):  # less will do right after the word, which may be the first part: ACCESS-1A2B3C4-5D6E7F8-9G0H1J2
+    parts = (part for part in _PART.finditer(text, start, end) if _randomness(part[0]))
+    random = uuid or next(parts, None)
+    # Less random text suffices right after the word, which may be the first part, as in
+    # ACCESS-1A2B3C4-5D6E7F8-9G0H1J2.
+    if random is None:
         first = _PART.match(text, start)
         if first and any(map(_is_key_word, _name_words(first[0]))):
             return first.end() if _may_be_random(text[first.end() : end]) else None
@@ -563,14 +580,17 @@ def _is_key_word(word: str) -> bool:
 
 
 def _words_before(text: str, begin: int) -> list[str]:
-    """The last words before it in its line, after the last slash."""
+    """Return the last words before a position in its line, after the last slash."""
     line = text[max(0, begin - _BEFORE) : begin]
     line = line[max(line.rfind("\n"), line.rfind("/")) + 1 :]
     return [word.lower() for word in _NAME_WORDS.findall(line)[-8:] if not word.isdigit()][-5:]
 
 
 def _suggest_secret(words: list[str]) -> bool:
-    """Whether one of these words is that of a secret, and none after it or right before it that of an id."""
+    """Return whether the words name a secret, and not an id.
+
+    The word right before that of a secret and all words after it must not be those of ids.
+    """
     ids = _rules().id_words
     for at in range(len(words) - 1, -1, -1):
         if words[at] in ids:

@@ -1,7 +1,7 @@
-"""JSON values: the check of what JSON can hold exactly, and the conversion of everything else, with a path for each problem.
+"""Conversion of values to JSON, with a path for every problem.
 
-`vetted` passes values that need no conversion and declines all others; `convert_to_json` then decides. Both hold one limit: a
-value nests at most `MAX_DEPTH` levels, counted from where reading or writing began.
+`vetted` quickly passes values that need no conversion, and declines all others, for which
+`convert_to_json` decides. Both allow `MAX_DEPTH` levels of nesting.
 """
 
 from __future__ import annotations
@@ -25,40 +25,39 @@ from ._walk import MANY_CONTAINERS, TOO_LARGE, Frame, format_path, rebuild
 JSON: TypeAlias = Any
 """A JSON value: None, a bool, a number, text, a list or a dict with str keys."""
 
+# Maximum nesting of dicts and lists. A free-form value of 100 levels fits anywhere in any model.
 MAX_DEPTH = 120
-"""How many dicts and lists may be inside each other: a free-form value of 100 levels fits in at any place of any model."""
 
+# Python itself refuses to convert longer integers.
 MAX_DIGITS = 4300
-"""Longer integers are not numbers anyone meant, and Python refuses to convert them anyway."""
 
 _MAX_BITS = math.floor(MAX_DIGITS * math.log2(10))
 
-# Beyond these a float from the codec may be an integer it could not hold; within them it is exact. The chained
-# comparison also fails for NaN and the infinities, so one test serves both directions.
-_LOWEST_SURE_FLOAT = -(2.0**63)
-_HIGHEST_SURE_FLOAT = 2.0**64
+# A float from the codec beyond these limits may be an integer that did not fit. Within them, it is
+# exact. The chained comparison also fails for NaN and infinity, so one test serves both directions.
+_MIN_EXACT_FLOAT = -(2.0**63)
+_MAX_EXACT_FLOAT = 2.0**64
 
-_SURE_LEAVES = frozenset(
-    {str, int, bool, type(None)}
-)  # what the codec refuses of them, it reports itself
+# The codec itself reports values of these types that it refuses.
+_EXACT_LEAVES = frozenset({str, int, bool, type(None)})
 
 
 class Decline(Exception):
-    """Not sure that JSON holds the value as it is."""
+    """The value may need a conversion."""
 
 
 def vetted(value: Any) -> Any:
-    """The value itself, if it consists of exact JSON values.
+    """Return the value itself if it consists of exact JSON values.
 
     Raises:
-        Decline: It does not, or it is too deep, or suspiciously large.
+        Decline: It does not, or it is too deep or suspiciously large.
     """
     _vet((value,), MAX_DEPTH)
     return value
 
 
 def _vet(members: Iterable[Any], levels: int) -> int:
-    """Check the members of a container, and return how many containers are in it."""
+    """Check the members of a container, and return the number of containers in it."""
     inside = 0
     for member in members:
         kind = type(member)
@@ -69,16 +68,15 @@ def _vet(members: Iterable[Any], levels: int) -> int:
                 raise Decline
             inside += 1
             values = member.values() if kind is dict else member
+            # Most dicts hold only text, and need no recursive call.
             for leaf in values:
-                if (
-                    type(leaf) is not str
-                ):  # most dicts hold nothing but texts, and need no call of their own
+                if type(leaf) is not str:
                     inside += _vet(values, levels - 1)
                     break
         elif kind is float:
-            if not _LOWEST_SURE_FLOAT < member < _HIGHEST_SURE_FLOAT:
+            if not _MIN_EXACT_FLOAT < member < _MAX_EXACT_FLOAT:
                 raise Decline
-        elif kind not in _SURE_LEAVES:
+        elif kind not in _EXACT_LEAVES:
             raise Decline
     if inside > MANY_CONTAINERS:
         raise Decline
@@ -93,20 +91,22 @@ def convert_to_json(
     members_of: Callable[[Any], Any] | None = None,
     max_depth: int = MAX_DEPTH,
 ) -> Any:
-    """A copy of a value as JSON values.
+    """Convert a value to a copy that consists of JSON values.
 
-    A tuple becomes a list and an enum member its value. With `members_of`, Decimals, dates, times and UUIDs become text, attrs classes
-    and dataclasses dicts. Sets, bytes and other objects are problems: nothing is ever written by its `str()`.
+    A tuple becomes a list, and an enum member its value. With `members_of`, Decimals, dates, times
+    and UUIDs become text, and attrs classes and dataclasses become dicts. Sets, bytes and other
+    objects are problems. No object is written as its `str()`.
 
     Args:
-        value: What to convert.
-        subject: What is being converted, for the error.
-        large_int: Converts the digits of an integer over 64 bits; without it the integer is kept.
-        members_of: Returns the members of an instance of an attrs class or a dataclass.
-        max_depth: How many containers may be nested.
+        value: The value.
+        subject: Name of the value, for the error.
+        large_int: Function that converts the digits of an integer over 64 bits. Without it, the
+            integer is kept.
+        members_of: Function that returns the members of an attrs or dataclass instance.
+        max_depth: Maximum nesting of containers.
 
     Raises:
-        ModelError: JSON cannot hold something in it; every such place is listed.
+        ModelError: JSON cannot represent some part. The error lists every such part.
     """
     conversion = _Conversion(subject, large_int, members_of)
     plain = None
@@ -122,7 +122,7 @@ def convert_to_json(
 
 
 class _Conversion:
-    """One conversion under way, and its problems so far."""
+    """One running conversion with its problems so far."""
 
     def __init__(
         self,
@@ -147,20 +147,19 @@ class _Conversion:
         if frames and (keys := frames[-1].keys) is not None:
             key = keys[frames[-1].at]
             if not isinstance(key, str) or isinstance(key, enum.Enum):
-                return self.note(
-                    frames[:-1], f"expected str keys, got the {type_name(key)} key {short(key)}"
-                )
+                problem = f"expected str keys, got the {type_name(key)} key {short(key)}"
+                return self.note(frames[:-1], problem)
             keys[frames[-1].at] = self._text(key, frames, 1)
         return self._value(value, frames)
 
     def _value(self, value: Any, frames: Sequence[Frame]) -> Any:
-        """The JSON value; the subclasses of JSON's own types are read through the base, so that no foreign code runs."""
-        if (
-            value is None
-            or value is True
-            or value is False
-            or issubclass(type(value), (dict, list))
-        ):
+        """Return the JSON value.
+
+        Subclasses of JSON's types are read through the base class, so that no foreign code runs.
+        """
+        if value is None or value is True or value is False:
+            return value
+        if issubclass(type(value), (dict, list)):
             return value
         if isinstance(value, enum.Enum):
             return self._value(value.value, frames)
@@ -170,11 +169,9 @@ class _Conversion:
             return self._integer(int.__int__(value), frames)
         if isinstance(value, float):
             number = float.__float__(value)
-            return (
-                number
-                if math.isfinite(number)
-                else self.note(frames, f"{number!r} is not a JSON number")
-            )
+            if math.isfinite(number):
+                return number
+            return self.note(frames, f"{number!r} is not a JSON number")
         if isinstance(value, tuple):
             return list(value)
         if self._members_of is not None:
@@ -187,11 +184,9 @@ class _Conversion:
         if isinstance(value, Mapping):
             return dict(value)
         if isinstance(value, Decimal):
-            return (
-                str(value)
-                if value.is_finite()
-                else self.note(frames, f"{value!r} is not a JSON number")
-            )
+            if value.is_finite():
+                return str(value)
+            return self.note(frames, f"{value!r} is not a JSON number")
         if isinstance(value, datetime):
             try:
                 return aware(value).isoformat()
@@ -199,7 +194,7 @@ class _Conversion:
                 return self.note(frames, f"{short(value)} is too far away to have a time zone")
         if isinstance(value, (date, time)):
             return value.isoformat()
-        # No program holds an instance of a class whose module was never imported, and importing it takes its time.
+        # A UUID exists only if its module was imported, and importing it here would take time.
         if (uuid := sys.modules.get("uuid")) is not None and isinstance(value, uuid.UUID):
             return str(value)
         if not isinstance(value, type) and (
@@ -230,14 +225,13 @@ class _Conversion:
             return value
         try:
             return self._large_int(str(value))
-        except (
-            ValueError
-        ) as error:  # the interpreter may be configured with a lower limit than ours
+        # The interpreter may be configured with a lower limit than ours.
+        except ValueError as error:
             return self.note(frames, str(error))
 
 
 def aware(moment: datetime) -> datetime:
-    """The same moment with an offset; without one it is read as local time."""
+    """Return the same moment with a UTC offset. Without one it is read as local time."""
     return moment if moment.utcoffset() is not None else moment.astimezone()
 
 
@@ -248,7 +242,7 @@ _shortened.maxstring = _shortened.maxother = _shortened.maxlong = 60
 
 
 def short(value: object) -> str:
-    """A repr that fits on a line, whatever the value is."""
+    """Return a `repr` that fits on a line for any value."""
     return _shortened.repr(value)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -18,17 +19,21 @@ import anyio.lowlevel
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.conversations import (
+    CHARACTERS_PER_TOKEN,
     Message,
     built,
+    call_blocks,
     mark_of,
     newest_unit,
     prose,
     spoken,
     tokens,
     tool_turn,
+    total_size,
 )
 from amplifier.conformance.oracles.calls import check_method, with_instance
 from amplifier.conformance.oracles.view_rules import (
+    MOST_CHARACTERS,
     difference,
     holds,
     is_whole,
@@ -40,7 +45,14 @@ from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError, ProviderUnavailableError
-from amplifier.models import ProviderInfo
+from amplifier.models import (
+    ChatResponse,
+    ModelInfo,
+    ProviderInfo,
+    TextBlock,
+    ToolCall,
+    Usage,
+)
 from amplifier.testing import cancel_at
 
 PLENTY = 10_000_000
@@ -210,18 +222,46 @@ _COMPACTIONS = ("context:pre_compact", "context:post_compact", "context:compacti
 
 
 class Window:
-    """The part of a provider that a context may read."""
+    """A whole provider with a context window, which answers whatever it is asked in one way.
+
+    Args:
+        window: The tokens of its context window; None for a provider that does not report it.
+        output: The tokens of an answer.
+        answer: What it answers; an error is raised.
+    """
 
     name = "window"
 
-    def __init__(self, window: int | None = None, output: int | None = None) -> None:
+    def __init__(
+        self,
+        window: int | None = None,
+        output: int | None = None,
+        answer: str | Exception = "A summary.",
+    ) -> None:
         self._defaults = (
             {} if window is None else {"context_window": window, "max_output_tokens": output}
         )
+        self._answer = answer
 
     def get_info(self) -> ProviderInfo:
-        """The context window and the output limit, nothing else."""
+        """Return the context window and the output limit, nothing else."""
         return ProviderInfo(id="window", display_name="Window", defaults=dict(self._defaults))
+
+    async def list_models(self) -> list[ModelInfo]:
+        """Return no model."""
+        return []
+
+    async def complete(self, request: Any, **kwargs: Any) -> ChatResponse:
+        """Answer, or raise."""
+        await anyio.lowlevel.checkpoint()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        usage = Usage(input_tokens=3, output_tokens=2, total_tokens=5)
+        return ChatResponse(content=[TextBlock(text=self._answer)], usage=usage)
+
+    def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
+        """Return no call."""
+        return []
 
 
 def overwrite(value: Any) -> None:
@@ -374,7 +414,8 @@ class _Program:
     async def _use_again(self, step: dict[str, Any], when: str) -> None:
         """Look at a context after a cancelled call, by views, by adding, and by mounting it again."""
         observed, where = self._observed, self._cancelled[2] if self._cancelled else ""
-        if self._keeps:
+        # To mount it again would heal what the cancelled call has broken.
+        if self._keeps and not step.get("stays"):
             await self._remount(step, when)
         for budget in (PLENTY, _SMALL):
             view = None if observed.has_faults else await observed.view(budget)
@@ -802,12 +843,7 @@ async def keeps_its_beginning(observed: ObservedContext) -> None:
         ctx.fault("C20", "two compacted views of the same messages differ")
 
 
-class _Failing(Window):
-    """A provider that cannot be asked."""
-
-    async def complete(self, request: Any, **kwargs: Any) -> Any:
-        """Refuse."""
-        raise ProviderUnavailableError("this provider is away", provider=self.name)
+_AWAY = ProviderUnavailableError("this provider is away", provider=Window.name)
 
 
 @check("C21", kind="behaviour", types=_CONTEXT, on=observe_context)
@@ -815,13 +851,177 @@ async def needs_no_summary(observed: ObservedContext) -> None:
     """Requests a view that has to be compacted, for a provider that refuses to answer."""
     if not await observed.set([spoken(number, "user", 200) for number in range(80)]):
         return
-    away = _Failing(9_000, 6_000)
+    away = Window(9_000, 6_000, _AWAY)
     outcome = await observed.mounted.call(observed.context.get_messages_for_request, provider=away)
     if outcome.returned:
         await observed.compare("C6", "after a request for which the provider did not answer")
         return
     what = f"get_messages_for_request {outcome}, because the provider does not answer"
     observed.ctx.fault("C21", what, error=outcome.error)
+
+
+_ANSWERS = (
+    "A summary.",
+    "",
+    "and so on and on " * 20_000,
+    f"A summary of {prose(7, 60)}.",
+    ConnectionResetError("the connection was reset"),
+)
+"""What a provider answers that is asked for a summary."""
+
+
+@check("C7", "C8", "C14", "C21", kind="behaviour", types=_CONTEXT)
+async def copes_with_summaries(ctx: CheckContext) -> None:
+    """Requests views for providers that answer briefly, at length, with nothing or not at all, and again after another conversation of the same size."""
+    for answer in _ANSWERS:
+        async with observe_context(ctx) as observed:
+            if observed is None:
+                return
+            provider = Window(9_000, 6_000, answer)
+            old, new = (
+                [spoken(first + number, "user", 100) for number in range(100)]
+                for first in (1_000, 2_000)
+            )
+            view: Any = None
+            for history in (old, new):
+                if not await observed.set(history):
+                    return
+                outcome = await observed.mounted.call(
+                    observed.context.get_messages_for_request, provider=provider
+                )
+                if not outcome.returned:
+                    clause = "C7" if isinstance(answer, str) else "C21"
+                    what = (
+                        f"get_messages_for_request {outcome}, for a provider that {_does(answer)}"
+                    )
+                    ctx.fault(clause, what, error=outcome.error)
+                    return
+                view = outcome.value
+                observed.check_view(view, 3_000, ("C7", "C8"))
+                if not ctx.faults and total_size(view) > MOST_CHARACTERS * 3_000:
+                    size = total_size(view) // CHARACTERS_PER_TOKEN
+                    what = f"the view takes about {size} tokens, for a budget of 3000 and a provider that {_does(answer)}"
+                    ctx.fault("C8", what)
+                if ctx.faults:
+                    return
+            text = json.dumps(view, default=repr)
+            left = [mark for mark in map(mark_of, old) if mark is not None and mark in text]
+            if left:
+                what = f"after set_messages the view shows {left[0]!r}, of the messages before"
+                ctx.fault("C14", what)
+                return
+
+
+def _does(answer: str | Exception) -> str:
+    if isinstance(answer, Exception):
+        return f"raises {type(answer).__name__}"
+    return f"answers with {len(answer)} characters"
+
+
+_BUDGETS = (1_200, 2_000, 3_000)
+_MORE_FOR_INSTRUCTIONS = 1.3
+
+
+@check("C8", kind="behaviour", types=_CONTEXT)
+async def counts_instructions(ctx: CheckContext) -> None:
+    """Requests views of conversations in which long messages are instructions, and of the same words from a user: what instructions take, others leave."""
+    for budget in _BUDGETS:
+        sizes = []
+        must = 0
+        for role in ("user", "system"):
+            history = [
+                spoken(1, "user", 20),
+                spoken(2, role, 400),
+                *(spoken(number, "user", 20) for number in range(10, 160)),
+                spoken(200, role, 400),
+                *(spoken(number, "user", 20) for number in range(300, 306)),
+            ]
+            async with observe_context(ctx) as observed:
+                if observed is None or not await observed.set(history):
+                    return
+                view = await observed.view(budget)
+            if not isinstance(view, list):
+                return
+            sizes.append(total_size(view))
+            # The instructions alone may be most of the budget.
+            must = total_size(each for each in history if each["role"] == "system")
+        plain, with_instructions = sizes
+        if with_instructions > _MORE_FOR_INSTRUCTIONS * max(plain, must) + 200:
+            what = f"for a budget of {budget} the view with long instructions takes {with_instructions} characters"
+            ctx.fault("C8", f"{what}; with the same words from a user it takes {plain}")
+            return
+
+
+@check("C9", kind="behaviour", types=_CONTEXT, on=observe_context)
+async def keeps_blocks_together(observed: ObservedContext) -> None:
+    """Requests views of a conversation whose calls are content blocks alone, with many budgets."""
+    history = [spoken(1, "user", 10)]
+    for number in range(1, 16):
+        history += call_blocks(number * 10, 1 + number % 3, 12 + number)
+        if number % 4 == 0:
+            history.append(spoken(number * 10 + 8, "user", 9))
+    if not await observed.set(history):
+        return
+    for share in range(2, 20):
+        budget = tokens(history) * share // 14 + 60
+        observed.check_view(await observed.view(budget), None, ("C9",))
+        if observed.has_faults:
+            return
+
+
+def _forms() -> list[Message]:
+    """Return a message of each form that is documented, and texts that are equal to others only by sight."""
+    call = {
+        "type": "tool_call",
+        "id": "call-1",
+        "name": "look",
+        "input": {"text": "é", "n": [None]},
+    }
+    result = {"type": "tool_result", "tool_call_id": "call-1", "output": {"seen": [1, None]}}
+    image = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+    return [
+        {"role": "user", "content": "cafe\u0301 A\u030a"},
+        {"role": "user", "content": "caf\u00e9 \u212b \ufb01"},
+        {"role": "user", "content": "later", "timestamp": "2031-01-02T03:04:05+00:00"},
+        {"role": "assistant", "content": "earlier", "timestamp": "2001-01-02T03:04:05Z"},
+        {"role": "user", "content": "without a time"},
+        {"role": "user", "content": "a number", "timestamp": 12.5, "id": "a", "index": 3},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "e\u0301"}, {"type": "image", "source": image}],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+                {"type": "redacted_thinking", "data": "aGlkZGVu"},
+                {"type": "text", "text": "so", "visibility": "internal"},
+                call,
+            ],
+        },
+        {"role": "tool", "tool_call_id": "call-1", "content": [result]},
+        {"role": "assistant", "content": [{"type": "newfangled", "part": [1, {"deep": None}]}]},
+        {"role": "user", "content": "tab\tbell\x07 \x85 \u2028 \u2029 \x1c end"},
+    ]
+
+
+@check("C3", "C14", kind="behaviour", types=_CONTEXT)
+async def keeps_every_form(ctx: CheckContext) -> None:
+    """Stores messages of every documented form one by one, then all in another order, and compares them."""
+    for placed in (True, False):
+        async with observe_context(ctx, placed=placed) as observed:
+            if observed is None:
+                return
+            for message in _forms():
+                if not await observed.add(message) or not await observed.compare(
+                    "C3", "after add_message"
+                ):
+                    ctx.fill_input(message)
+                    return
+            if await observed.set(_forms()[::-1]):
+                await observed.compare("C14", "after set_messages in another order")
+        if ctx.faults or ctx.loaded.config == ctx.loaded.given:
+            return
 
 
 @check("C22", kind="behaviour", types=_CONTEXT, on=observe_context)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import random
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,12 @@ import attrs
 
 from amplifier.conformance.checks.registry import check
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
-from amplifier.conformance.inputs.payloads import NEUTRAL
+from amplifier.conformance.inputs.payloads import (
+    NEUTRAL,
+    odd_beginnings,
+    ordinary_payload,
+    several_tools,
+)
 from amplifier.conformance.oracles.calls import CallSeries
 from amplifier.conformance.target.calls import binding_error
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
@@ -131,6 +137,11 @@ class EventSeries(CallSeries):
         if all(key in data and key not in changed for key in NEUTRAL):
             what = f"a modify carries the keys {sorted(changed)[:8]} only; the payload had {sorted(data)[:12]}"
             self.fault("H5", what, given)
+        lost = [
+            key for key in ordinary_payload(given["event"]) if key in data and key not in changed
+        ]
+        if lost:
+            self.fault("H5", f"a modify carries no {lost[0]!r}; the payload had it", given)
         numbers = NEUTRAL["kit_numbers"]
         if data.get("kit_numbers") == numbers and changed.get("kit_numbers", numbers) != numbers:
             what = f"a modify carries {changed['kit_numbers']!r} for a key that no handler knows; it was {numbers!r}"
@@ -228,8 +239,81 @@ async def answers_events(mounted: MountedModule) -> None:
         for registration in mounted.registrations:
             if registration.handler not in seen:
                 seen.append(registration.handler)
+                # Each handler has a budget of its own.
+                series.check_payloads()
+                series = EventSeries(mounted.ctx)
                 await series.run(mounted, registration, events)
     series.check_payloads()
+
+
+_MAX_BEGINNINGS = 360
+_AT_ONCE = 6
+"""Odd events before one ordinary session."""
+
+
+@check("H3", "H4", "H5", "H6", "H7", "H13", kind="behaviour", types=_HOOK)
+async def goes_on_after_odd_events(ctx: CheckContext) -> None:
+    """Passes an early event with an odd value in one field, then the events of an ordinary session with several tools."""
+    async with ctx.mount() as mounted:
+        handled = {each.event for each in mounted.registrations}
+    if not handled:
+        return
+    is_for_all = "*" in handled
+    beginnings = [
+        each for each in odd_beginnings(sorted(handled)) if is_for_all or each[0] in handled
+    ]
+    random.Random(ctx.seed).shuffle(beginnings)
+    budget = ctx.budget(_MAX_CALLS)
+    for start in range(0, _MAX_BEGINNINGS, _AT_ONCE):
+        batch = beginnings[start : start + _AT_ONCE]
+        if not batch or budget.is_spent():
+            return
+        trial = ctx.fresh()
+        await _pass(trial, batch)
+        if not trial.faults:
+            continue
+        # The one event that it takes, if it is one.
+        for each in batch:
+            alone = ctx.fresh()
+            await _pass(alone, [each])
+            if alone.faults:
+                trial = alone
+                break
+        ctx.faults += trial.faults
+        return
+
+
+_MAX_CALLS = 8_000
+
+
+async def _pass(ctx: CheckContext, beginning: Sequence[Event]) -> None:
+    """Pass odd events and then an ordinary session; report what is wrong with the answers, and the events that it takes."""
+    async with ctx.mount() as mounted:
+        series = EventSeries(ctx)
+        odd = {event for event, _ in beginning}
+        # Ordinary events of the same kind would heal what the odd one broke.
+        healing = odd - {"tool:pre", "tool:post", "tool:error"}
+        rest = [each for each in several_tools() if each[0] not in healing]
+        for event, data in [*beginning, *rest]:
+            before = len(ctx.faults)
+            for registration in mounted.registrations:
+                if registration.event in (event, "*"):
+                    await series.run(mounted, registration, [(event, data)])
+            if len(ctx.faults) > before:
+                break
+        series.check_payloads()
+    if (event, data) in beginning or not ctx.faults:
+        return
+    earlier = [{"event": event, "data": _odd_part(event, data)} for event, data in beginning]
+    ctx.faults[:] = [
+        attrs.evolve(fault, input={"after": earlier, "then": fault.input}) for fault in ctx.faults
+    ]
+
+
+def _odd_part(event: str, data: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a payload that are not those of an ordinary one."""
+    usual = ordinary_payload(event)
+    return {key: value for key, value in data.items() if usual.get(key, ...) != value}
 
 
 class _NobodyAnswers:

@@ -177,6 +177,64 @@ async def tells_failures_from_successes(mounted: MountedModule) -> None:
             return
 
 
+@check("O13", kind="behaviour", types=LOOPS)
+async def tells_empty_from_not_made(ctx: CheckContext) -> None:
+    """Compares the stored results of tools that return nothing with those of calls that were not made, after a graceful stop and after a cancellation."""
+    await run_first_turn(ctx)
+    names = ("alpha", "beta", "gamma")
+    stopped = [{"call": name, "steps": 40, "stops": name == "alpha"} for name in names * 3]
+    slow = [{"call": name, "steps": 9} for name in names]
+    empty = [
+        {"call": name, "does": does}
+        for name, does in zip(names, ("nothing", "empty", "zero"), strict=True)
+    ]
+    not_made: set[str] = set()
+    for blocks, cancelled_at in ((stopped, 0), *((slow, at) for at in _CANCELLED_AT)):
+        turn = await _run_alone(ctx, one_turn("Look.", blocks, _DONE), cancelled_at)
+        if turn is None:
+            return
+        made = _ids_of(turn, "returned")
+        not_made |= {text for call_id, text in _told_results(turn) if call_id not in made}
+    case = one_turn("Try.", empty, _DONE)
+    turn = await _run_alone(ctx, case)
+    if turn is None:
+        return
+    made = _ids_of(turn, "returned")
+    for call_id, text in _told_results(turn):
+        if call_id in made and text and text in not_made:
+            what = f"a tool returned nothing, and its result was stored as {text[:100]!r}"
+            ctx.fault("O13", f"{what}, as that of a call that was not made", given=case)
+            return
+
+
+_CANCELLED_AT = (6, 10, 15)
+
+
+async def _run_alone(
+    ctx: CheckContext, case: dict[str, Any], cancelled_at: int = 0
+) -> RecordedTurn | None:
+    """Run the turn of a case in a session of its own; None if mount gave no loop."""
+    async with ctx.mount() as mounted:
+        if mounted.instance is None:
+            return None
+        session = ScriptedSession(mounted, case)
+        run = session.run_and_cancel(cancelled_at) if cancelled_at else session.run_turn()
+        return await run
+
+
+def _ids_of(turn: RecordedTurn, kind: str) -> set[str]:
+    calls = [entry.data["call"] for _, entry in turn.entries(kind)]
+    return {call.id for call in calls if call is not None}
+
+
+def _told_results(turn: RecordedTurn) -> list[tuple[str, str]]:
+    """Return the stored results as texts without the ids of their calls."""
+    return [
+        (call_id, words_of(result).replace(call_id, "").strip())
+        for _, call_id, result in turn.stored_results
+    ]
+
+
 @check("O25", kind="behaviour", types=LOOPS)
 async def chooses_the_provider(ctx: CheckContext) -> None:
     """Offers three providers; the first is asked, or the one that the setting ``default_provider`` names."""

@@ -268,13 +268,19 @@ async def _check_failure(ctx: CheckContext, outcome: Outcome, turns: int) -> Non
         ctx.fault("P6", what, error=outcome.error)
 
 
-@check("P5", kind="behaviour", types=_PROVIDER)
+@check("P5", "P11", "P23", kind="behaviour", types=_PROVIDER)
 async def counts_each_call_alone(ctx: CheckContext) -> None:
-    """Sends one request several times; where the content stays the same, the counted tokens must not grow from call to call."""
+    """Sends one request several times; each answer is reported with its usage, and where the content stays the same, the counted tokens must not grow from call to call."""
     async with with_provider(ctx) as mounted:
         if mounted is None:
             return
-        responses = [(await complete(mounted, asking("Hello."))).value for _ in range(4)]
+        responses = []
+        for _ in range(4):
+            emitted = len(mounted.events.get_events("llm:response"))
+            responses.append((await complete(mounted, asking("Hello."))).value)
+            if isinstance(responses[-1], ChatResponse) and isinstance(responses[-1].usage, Usage):
+                events = await response_events(mounted, emitted + 1)
+                check_events(ctx, responses[-1], events[emitted:])
         models = (await mounted.call(mounted.instance.list_models)).value
     if not all(
         isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses
@@ -293,6 +299,66 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
                 f"the same request, answered the same way, counts {counts} {key}: they add up over calls",
             )
             return
+
+
+_PASSING: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0, "top_p": 0.5},
+    {"max_output_tokens": 64},
+    {"stop": ["END"]},
+    {"reasoning_effort": "high"},
+    {"conversation_id": "conversation-7", "metadata": {"trace": 7}},
+    {"tool_choice": "none"},
+    {"tools": None},
+    {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]},
+    {"model": "no-such-model"},
+)
+"""What one request has and the next one has not."""
+
+
+@check("P14", kind="behaviour", types=_PROVIDER)
+async def forgets_the_request_before(ctx: CheckContext) -> None:
+    """Sends a request with options, models, tools or messages of its own, then one without them; the second is answered as after any other request."""
+    async with with_provider(ctx) as mounted:
+        if mounted is None:
+            return
+        listed = (await mounted.call(mounted.instance.list_models)).value
+    models = [each.id for each in listed if isinstance(each, ModelInfo)] if listed else []
+    for tools in (True, False):
+        usual = await _answers_after(ctx, {}, tools)
+        if usual is None or usual != await _answers_after(ctx, {}, tools):
+            return  # what it answers differs by itself
+        for own in (*_PASSING, *({"model": each} for each in models[:3])):
+            answers = await _answers_after(ctx, own, tools)
+            # A refused request need not count as a turn.
+            if answers is None or answers[1] in usual:
+                continue
+            if await _answers_after(ctx, own, tools) == answers:
+                what = f"after a request with {next(iter(own))!r} one without it was answered {answers[1][:120]}"
+                ctx.fault("P14", f"{what}; expected {usual[1][:120]}", given=own)
+                return
+
+
+async def _answers_after(
+    ctx: CheckContext, own: dict[str, Any], has_tools: bool
+) -> tuple[str, str] | None:
+    """Return the answers to a request with values of its own and to a plain one after it; None if one is refused."""
+    plain = to_dict(asking("Hello. Please use a tool."))
+    if not has_tools:
+        plain["tools"] = None
+    answers = []
+    async with with_provider(ctx) as mounted:
+        for given in ({**plain, "tools": to_dict(asking(""))["tools"], **own}, plain):
+            if mounted is None:
+                return None
+            heard = len(mounted.events.get_events("llm:response"))
+            outcome = await complete(mounted, from_dict(ChatRequest, copy.deepcopy(given)))
+            if not isinstance(outcome.value, ChatResponse):
+                return None
+            answer = outcome.value
+            text = without_ids(ChatResponse(content=answer.content, tool_calls=answer.tool_calls))
+            events = (await response_events(mounted, heard + 1))[heard:]
+            answers.append(f"{text} by {[event.get('model') for event in events]}")
+    return answers[0], answers[1]
 
 
 _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
@@ -459,6 +525,7 @@ _STREAMED = (
     ("Hello.",),
     ("Repeat this sentence to its last word, for it has to be sent in several pieces.",),
     ("Hello.", "Hi.", "Go on."),
+    ("Please use a tool.",),
 )
 """The conversation before a stream, by the user and the model in turn."""
 _FLAGS = ("raw", "debug")
@@ -636,6 +703,7 @@ async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> 
     if any(chunk.response is not None for chunk in chunks[:-1]):
         ctx.fault("P21", "a chunk before the last one has a response")
     _check_deltas(ctx, chunks, last.response)
+    _check_blocks(ctx, chunks, last.response)
     check_events(ctx, last.response, await response_events(mounted, 1))
     return last.response
 
@@ -725,6 +793,26 @@ async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
         return repr(await anext(stream))[:200]
     except StopAsyncIteration:
         return None
+
+
+def _check_blocks(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
+    """Report blocks that a stream begins and does not end under their own index, once each; a stream may leave out both."""
+    begun = [chunk.index for chunk in chunks if chunk.kind == "block_start"]
+    ended = [chunk.index for chunk in chunks if chunk.kind == "block_end"]
+    if begun and ended and sorted(begun) != sorted(ended):
+        what = f"a stream begins the blocks {sorted(begun)} and ends the blocks {sorted(ended)}"
+        ctx.fault("P21", what)
+        return
+    for chunk in chunks:
+        if chunk.kind != "block_end" or chunk.block is None:
+            continue
+        if chunk.index >= len(response.content) or (
+            response.content[chunk.index].type != chunk.block.type
+        ):
+            what = f"a stream ends a {chunk.block.type} block under the index {chunk.index}"
+            kinds = [block.type for block in response.content]
+            ctx.fault("P21", f"{what}; the response has the blocks {kinds}")
+            return
 
 
 def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:

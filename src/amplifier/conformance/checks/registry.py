@@ -36,6 +36,7 @@ class Check:
         without_instance: The clauses that it can decide even if mount declines and nothing is mounted.
         needs_success: The clauses that it cannot decide if no call of the module ever succeeds.
         real_time: Whether it measures seconds, so that it cannot run in virtual time.
+        ends_run: Whether it runs before all others, and what it finds ends the run: everything else would take too long.
         run: The function.
     """
 
@@ -47,6 +48,7 @@ class Check:
     without_instance: frozenset[str]
     needs_success: frozenset[str]
     real_time: bool
+    ends_run: bool
     run: Callable[..., Any]
 
     @property
@@ -67,6 +69,7 @@ def check(
     without_instance: Iterable[str] = (),
     needs_success: Iterable[str] = (),
     real_time: bool = False,
+    ends_run: bool = False,
     on: Callable[[Any], AbstractAsyncContextManager[Any]] | None = None,
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function as a check.
@@ -78,7 +81,7 @@ def check(
     def register(function: CheckFunction) -> CheckFunction:
         package = function.__module__.partition(".checks.")[2].partition(".")[0]
         name = f"{package}.{function.__name__}"
-        declared = frozenset(without_instance), frozenset(needs_success), real_time
+        declared = frozenset(without_instance), frozenset(needs_success), real_time, ends_run
         run = function if on is None else _run_on(on, function)
         CHECKS[name] = Check(name, clauses, kind, frozenset(types), inputs, *declared, run)
         return function

@@ -39,6 +39,14 @@ from amplifier.conformance.inputs.values import (
     required_of,
     valid_inputs,
 )
+from amplifier.conformance.inputs.varied import (
+    NOTHING,
+    Place,
+    VariedInputs,
+    choices_at,
+    value_at,
+    with_value,
+)
 from amplifier.conformance.oracles.calls import SECONDS_PER_CALL, CallSeries, first_difference
 from amplifier.conformance.target.calls import Budget, binding_error, waits_for_ever
 from amplifier.conformance.target.interrupted import InterruptedCall, call_and_kill, digest_of
@@ -500,6 +508,79 @@ async def tells_the_truth(ctx: CheckContext) -> None:
             if found is not None:
                 what, given = found
                 ctx.fault("T8", what, given={"tool": name, "input": given})
+
+
+_MAX_REFUSALS = 8
+_MIN_REFUSALS = 3
+_NO_CHOICE = "no_such_choice"
+
+
+@check("T8", kind="behaviour", types=_TOOL, needs_success=("T8",))
+async def takes_what_it_offers(ctx: CheckContext) -> None:
+    """Searches choices, at any depth of the schema, that the tool refuses in every input, in the words it has for a value that the schema forbids."""
+    if ctx.loaded.starts_processes:
+        return
+    async with ctx.mount() as mounted:
+        schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
+    for name, schema in schemas.items():
+        listed = list(choices_at(schema)) if schema else []
+        if schema is None or not listed:
+            continue
+        drawn = VariedInputs(
+            schema, CANARY, words=choices_in(ctx.loaded.target), seed=ctx.seed
+        ).draw(_MAX_TRIES)
+        ask = _asking(ctx, name, ctx.budget(_CALLS / len(schemas)))
+        answers = [(given, await ask(given)) for given in drawn]
+        for place, choices in listed:
+            for choice in choices[:_MAX_CHOICES]:
+                given = await _refused_choice(ctx, name, ask, answers, place, choice)
+                if given is not None:
+                    shown = "/".join("each" if key == 0 else str(key) for key in place)
+                    what = f"the schema offers {json.dumps(choice)} for {shown!r}, the tool refuses it like a value that the schema forbids"
+                    ctx.fault("T8", what, given={"tool": name, "input": given})
+                    return
+
+
+_MAX_TRIES = 150
+_MAX_CHOICES = 12
+
+
+async def _refused_choice(
+    ctx: CheckContext,
+    name: str,
+    ask: Asking,
+    answers: Sequence[tuple[Input, bool | str | None]],
+    place: Place,
+    choice: Any,
+) -> Input | None:
+    """Return an input that shows that a choice at a place is refused for itself; None if it may be refused for another reason."""
+    having = [answer for given, answer in answers if repr(value_at(given, place)) == repr(choice)]
+    if not having or not all(isinstance(answer, str) for answer in having):
+        return None
+    # Only the choice is another one in these.
+    bases: list[Input] = [
+        with_value(given, place, choice)
+        for given, answer in answers
+        if answer is True and value_at(given, place) is not NOTHING
+    ][:_MAX_REFUSALS]
+    if len(bases) < _MIN_REFUSALS:
+        return None
+    for given in bases:
+        words = await ask(given)
+        forbidden = await ask(with_value(given, place, _NO_CHOICE))
+        if not isinstance(words, str) or not isinstance(forbidden, str):
+            return None
+        if words.replace(str(choice), _NO_CHOICE) != forbidden:
+            return None
+    # It may need what other calls have made.
+    async with ctx.mount() as mounted:
+        for given in [*ctx.loaded.chosen_inputs.get(name, ()), *bases]:
+            outcome = await mounted.call(
+                mounted.instances[name].execute, copy.deepcopy(given), seconds=SECONDS_PER_CALL
+            )
+            if given in bases and getattr(outcome.value, "success", None) is not False:
+                return None
+    return min(bases, key=lambda given: len(fingerprint(given)))
 
 
 Asking = Callable[[Input], Awaitable[bool | str | None]]

@@ -34,6 +34,7 @@ from amplifier.conformance.inputs.values import (
     sample_inputs,
     valid_inputs,
 )
+from amplifier.conformance.inputs.varied import VariedInputs
 from amplifier.conformance.target.mounted import CANARY
 
 Facts = dict[str, Any]
@@ -217,6 +218,7 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     yield {"placed": True, "steps": [*many, {"do": "set", "messages": many[5:]}, replaced]}
     for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
         yield {"placed": True, "steps": [{"do": "sweep", "what": what}]}
+        yield {"placed": True, "steps": [{"do": "sweep", "what": what, "stays": True}]}
     repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
     yield {"placed": True, "steps": repeated}
     yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}
@@ -318,11 +320,15 @@ _ERRORS = (
     "RuntimeError",
     "OSError",
 )
+_NAMES = ("alpha", "beta", "gamma")
+_EMPTY = ("nothing", "empty", "zero")
 _THINKING = ("think", "sealed", "reason", "odd")
 _DONE: dict[str, Any] = {"blocks": [{"say": "Done. "}]}
 _LAST: tuple[dict[str, Any], ...] = (
     _DONE,
     {"blocks": []},
+    {"blocks": [{"say": "First. "}, {"say": "Second. "}]},
+    {"blocks": [{"say": "First. "}, {"think": "ah "}, {"say": "Second. "}, {"say": "Third. "}]},
     {"blocks": [{"think": "this stays hidden "}, {"say": "So it is. "}]},
     *({"blocks": [{thought: "ah "}, {"say": "So. "}]} for thought in _THINKING),
 )
@@ -363,6 +369,14 @@ def _plain() -> Iterator[Answers]:
         _calling(_using("alpha"), _using("beta")),
         _calling(_using("beta")),
     ]
+    # Empty results, and many calls at once that end in another order than they began.
+    yield [_calling(*(_using(tool, does=does) for tool, does in zip(_NAMES, _EMPTY, strict=True)))]
+    for count in (5, 12):
+        yield [
+            _calling(
+                *(_using(_NAMES[number % 3], steps=(count - number) % 5) for number in range(count))
+            )
+        ]
     for beginning in ("toolu_01AbC", "", "functions.look:"):
         yield [
             _calling(
@@ -412,6 +426,8 @@ def _stopping() -> Iterator[Answers]:
     yield [_calling(_using("beta"), _using("gamma", does="unknown"), stops="asked")]
     yield [_calling(_using("beta"), _using("gamma"), stops="told")]
     yield [_calling({"say": "So. "}, stops="asked")]
+    many = [_using(_NAMES[number % 3], steps=20) for number in range(10)]
+    yield [_calling(*many[:4], stopper, *many[4:])]
 
 
 # ── loops: listed ──
@@ -460,6 +476,11 @@ def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
     for error in ("NotFoundError", "Unplanned"):
         yield _case(_turn(_calling(_using("alpha")), {"error": error}), _USUAL)
         yield _case(_turn({"error": error}), _USUAL, streams=True)
+    # A provider that answers when it is asked again.
+    for times in (1, 2, 3):
+        yield _case(_turn({"error": "RateLimitError", "times": times}, _DONE), _USUAL)
+        broken = {"error": "RateLimitError", "times": times}
+        yield _case(_turn(_calling(_using("alpha")), broken, _calling(_using("beta")), _DONE))
     for operation in ("add", "view"):
         yield from (_case(_USUAL, fails=[operation, number]) for number in range(1, 4))
     for feature in _stopping():
@@ -671,12 +692,23 @@ def listed_dialogues(facts: Facts) -> list[dict[str, Any]]:
 
 _MOST_LISTED = 2_000
 """Listed inputs of all tools of a module together."""
+_MOST_VARIED = 100
 _MAX_DISTANCE = 1000
 """How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
 
 
 def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
-    """For each tool all that its schema names, and inputs that have one defect each."""
+    """For each tool all that its schema names, inputs that have one defect each, and valid ones in which everything varies."""
+    tools, choices = facts["tools"], facts["choices"]
+    yield from _changed_inputs(facts)
+    for name, schema in tools.items():
+        if schema:
+            drawn = VariedInputs(schema, CANARY, words=choices).draw(_MOST_VARIED)
+            yield {"tool": name, "inputs": drawn[: _MOST_VARIED // len(tools)]}
+
+
+def _changed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
+    """Return for each tool the listed inputs, which change one thing at a time."""
     tools, words, choices = facts["tools"], facts["words"], facts["choices"]
     for name, schema in tools.items():
         valid = valid_inputs(schema, CANARY, choices)
@@ -689,7 +721,7 @@ def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
 def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
     """A tool and a few inputs for it, one after the other: two of the listed ones in one, or any object."""
     drawn = [st.just({"tool": "", "inputs": []})]
-    for listed in listed_inputs(facts):
+    for listed in _changed_inputs(facts):
         one = st.sampled_from(listed["inputs"])
         keys = list(dict.fromkeys(key for each in listed["inputs"] for key in each))
         wild = wild_objects(keys, _harmless(facts, "choices"))

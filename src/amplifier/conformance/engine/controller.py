@@ -185,6 +185,8 @@ async def check_module(
         ValueError: ``only``, ``replay``, ``backends`` or ``plan`` hold an unknown name, or one that does not apply to
             this type of module.
     """
+    if progress is not None:
+        progress("starting", 0, 1)
     only = only if isinstance(only, str) else list(only)
     replay = None if replay is None else expanded(replay)
     reject_unknown(backends, only, replay)

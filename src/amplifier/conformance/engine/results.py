@@ -207,6 +207,8 @@ class Results:
                 run.failed[step] = run.unmounted = reason
             case {"failed": reason, "step": step}:
                 run.fail(step, reason)
+            case {"gave_up": reason}:
+                self.give_up(run, reason)
             case {"note": note}:
                 run.notes += [note] if note not in run.notes else []
             case {

@@ -53,6 +53,7 @@ from amplifier.conformance.target.calls import (
     run_virtually,
     worked_time,
 )
+from amplifier.conformance.target.chosen_inputs import choose_inputs
 from amplifier.conformance.target.locate import LoadedTarget, load
 from amplifier.conformance.target.mounted import CheckContext, Fault, MountFailed, StepCoverage
 from amplifier.conformance.target.process import (
@@ -272,17 +273,19 @@ class Runner:
         self._playing: CheckContext | None = None
         self._sent: set[str] = set()
         self._state = ProcessState()
+        self._has_chosen = False
         self.step: str = ""
 
     def steps(self) -> list[Check]:
         """What there is to do, in order."""
-        return [
+        chosen = [
             check
             for check in checks_for(self._loaded.module_type, _DYNAMIC_KINDS)
             if self._backend in self._loaded.backends
             and self._job.selects(check)
             and check.name not in self._job.skip
         ]
+        return sorted(chosen, key=lambda check: not check.ends_run)
 
     def run(self) -> None:
         """Do every step and send what is found."""
@@ -292,6 +295,8 @@ class Runner:
             started = worked_time()
             if number == 0:
                 self._guess_config()
+            if not check.ends_run:
+                self._choose_inputs()
             self._state.restore()  # what one step changed, another must not take for given
             self._coverage = StepCoverage(backends=[self._backend])
             self._playing, self._sent = None, set()
@@ -312,6 +317,16 @@ class Runner:
             self._emit(
                 {"done": check.name, "coverage": attrs.asdict(self._coverage), "seconds": seconds}
             )
+            if check.ends_run and (broken := self._broken_clause()):
+                self._emit(
+                    {"gave_up": f"{broken} is broken, and every other check would take long"}
+                )
+                return
+
+    def _broken_clause(self) -> str | None:
+        """Return the first clause that the case played last has found broken."""
+        faults = [] if self._playing is None else self._playing.faults
+        return faults[0].clause if faults else None
 
     def _send(self, fault: Fault) -> None:
         self._emit({"fault": attrs.asdict(fault), "step": self.step})
@@ -357,6 +372,17 @@ class Runner:
         except BaseException:  # noqa: BLE001 — as above
             return
         self._loaded = attrs.evolve(found, starts_processes=started_processes() > before)
+
+    def _choose_inputs(self) -> None:
+        """Choose inputs of tools, once; this makes many calls."""
+        loaded = self._loaded
+        if self._has_chosen or loaded.module_type != "tool" or self._job.has_hung:
+            return
+        self._has_chosen = True
+        if not loaded.starts_processes:
+            with suppress(Exception):  # third-party code; the checks report what is wrong with it
+                chosen = self._run(choose_inputs)
+                self._loaded = attrs.evolve(loaded, chosen_inputs=chosen)
 
     def _explore(self, check: Check) -> list[Fault]:
         """Run a check: once, once more with the replayed case, or on cases listed and drawn for it."""

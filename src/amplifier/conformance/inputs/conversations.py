@@ -90,6 +90,26 @@ def tool_turn(
     return messages
 
 
+def call_blocks(number: int, calls: int, words: int) -> list[Message]:
+    """An assistant's message whose calls are content blocks, and their results.
+
+    Args:
+        number: From which the ids of the calls are made.
+        calls: How many.
+        words: The length of each result.
+    """
+    ids = [f"call-{number}-{index}" for index in range(calls)]
+    said = [
+        {"type": "text", "text": prose(number, 6)},
+        *({"type": "tool_call", "id": each, "name": "look", "input": {}} for each in ids),
+    ]
+    results = [
+        {"role": "tool", "tool_call_id": each, "content": prose(number + 2 + index, words)}
+        for index, each in enumerate(ids)
+    ]
+    return [{"role": "assistant", "content": said}, *results]
+
+
 def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
     """The conversation that a list of units describes; each has numbers of its own.
 
@@ -108,13 +128,15 @@ def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
 
 
 def call_ids(message: Mapping[str, Any]) -> list[str]:
-    """The ids of the calls that a message makes."""
-    calls = message.get("tool_calls")
-    found = (
-        [call.get("id") for call in calls if isinstance(call, dict)]
-        if isinstance(calls, list)
-        else []
-    )
+    """Return the ids of the calls that a message makes, in its field and in its blocks, each once."""
+    calls, content = message.get("tool_calls"), message.get("content")
+    made = list(calls) if isinstance(calls, list) else []
+    made += [
+        block
+        for block in (content if isinstance(content, list) else ())
+        if isinstance(block, dict) and block.get("type") == "tool_call"
+    ]
+    found = dict.fromkeys(call.get("id") for call in made if isinstance(call, dict))
     return [each for each in found if isinstance(each, str)]
 
 

@@ -142,11 +142,12 @@ MOST_IN_A_ROW = 8
 """How often the same call fails in the same way, one time after another."""
 
 _TIMEOUT = {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}
+_FAILED = {"success": False, "output": None, "error": _TIMEOUT}
 _RESULTS: tuple[tuple[Any, int], ...] = (
     (_RESULT, 2),
     ({"success": True, "output": "a long output, line after line\n" * 40, "error": None}, 1),
     ("a result that the loop has made a text of, as it is stored for the model. " * 4, 1),
-    ({"success": False, "output": None, "error": _TIMEOUT}, MOST_IN_A_ROW),
+    (_FAILED, MOST_IN_A_ROW),
     (_RESULT, 1),
     ({"success": False, "output": None, "error": None}, MOST_IN_A_ROW),
     (_RESULT, 1),
@@ -175,6 +176,87 @@ def session_events(tool_name: str, tool_input: Mapping[str, Any]) -> Iterator[tu
         for event in ("execution:end", "orchestrator:complete", "prompt:complete"):
             yield event, ordinary_payload(event)
     yield "session:end", ordinary_payload("session:end")
+
+
+_LEAVES: tuple[Any, ...] = (
+    None,
+    "",
+    "{0} {name} {} %s %d $word {",
+    "two\nlines \u2028",
+    10**18,
+    -1,
+    1e300,
+    True,
+    [],
+    {},
+    ["text", None, 3],
+    {"text": None},
+    "word " * 2_000,
+)
+"""Values that few handlers expect in a field, of every type."""
+_MAX_PLACES = 3
+_EARLY = (
+    "session:start",
+    "prompt:submit",
+    "execution:start",
+    "tool:pre",
+    "tool:post",
+    "tool:error",
+)
+_SEVERAL = ("look", "count", "write_file", "look", "count")
+
+
+_SEVERAL_RESULTS = (_RESULT, _FAILED, _FAILED, "a result as a text", _FAILED)
+
+
+def odd_fields(event: str) -> Iterator[Payload]:
+    """Return the ordinary payload of an event with one odd value in each of its fields, in nested objects too."""
+    base = ordinary_payload(event)
+    failed: Payload = {key: _FAILED for key in ("result", "tool_result") if key in base}
+    for given in [base, {**base, **failed}] if failed else [base]:
+        for place in _places(given, ()):
+            for value in _LEAVES:
+                changed = copy.deepcopy(given)
+                inner = changed
+                for key in place[:-1]:
+                    inner = inner[key]
+                inner[place[-1]] = copy.deepcopy(value)
+                yield changed
+
+
+def _places(payload: Payload, place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for key, value in payload.items():
+        if key in NEUTRAL:
+            continue
+        yield (*place, key)
+        if isinstance(value, dict) and len(place) < _MAX_PLACES:
+            yield from _places(value, (*place, key))
+
+
+def odd_beginnings(likely: Iterable[str]) -> Iterator[tuple[str, Payload]]:
+    """Return early events of a session with an odd value each, those of the likely events first."""
+    events = [*(event for event in likely if event in CATALOGUE), *_EARLY]
+    for event in dict.fromkeys(events):
+        for payload in odd_fields(event):
+            yield event, payload
+
+
+def several_tools() -> Iterator[tuple[str, Payload]]:
+    """Return the events of a short session with several tools, some of which fail."""
+    for event in ("session:start", "prompt:submit", "execution:start"):
+        yield event, ordinary_payload(event)
+    for number, name in enumerate(_SEVERAL):
+        about = {
+            "tool_name": name,
+            "tool_call_id": f"call-{number}",
+            "tool_input": {"path": f"file{number}.txt", "text": f"hello {number}"},
+        }
+        for event in ("provider:request", "llm:response", "provider:response"):
+            yield event, ordinary_payload(event, iteration=number)
+        for result in (_SEVERAL_RESULTS[number], None):
+            yield from _tool_call(result, **about)
+    for event in ("provider:request", "execution:end", "session:end"):
+        yield event, ordinary_payload(event)
 
 
 def _tool_call(result: Any, **about: Any) -> Iterator[tuple[str, Payload]]:

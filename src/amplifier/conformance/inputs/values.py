@@ -212,7 +212,7 @@ class Values:
 
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
         """The plain value, and one for each other thing that the schema allows."""
-        return _distinct(self._values(schema, name, False, depth))
+        return distinct(self._values(schema, name, False, depth))
 
     def branches(
         self, found: Mapping[str, Any], name: str = "", *, least: bool = False, depth: int = 0
@@ -417,7 +417,7 @@ def sample_inputs(
         guessed = {
             word: Values({}, file_name).plain({"type": "string"}, word) for word in words[:12]
         }
-        return _distinct([{}, guessed, dict.fromkeys(words[:12], 2)])
+        return distinct([{}, guessed, dict.fromkeys(words[:12], 2)])
     return valid_inputs(schema, file_name, choices)[:_MAX_SAMPLES] or [{}]
 
 
@@ -437,7 +437,7 @@ def valid_inputs(
         schema, check_formats=False
     )  # the author's own examples often have another form
     found = (each for each in _inputs(schema, file_name, choices) if isinstance(each, dict))
-    return _distinct(each for each in found if accepts is None or accepts(each))[:_MAX_VALID]
+    return distinct(each for each in found if accepts is None or accepts(each))[:_MAX_VALID]
 
 
 def invalid_inputs(
@@ -470,7 +470,8 @@ def invalid_inputs(
         yield from changed_inside(each)
 
 
-def _distinct(values: Iterable[Any]) -> list[Any]:
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Return the values without repetitions; 1, 1.0 and True are different."""
     return list({fingerprint(each): each for each in values}.values())
 
 

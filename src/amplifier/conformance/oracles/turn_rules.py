@@ -113,14 +113,11 @@ def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
         yield "O3", f"execute returned {outcome.value[:80]!r} without having called the model"
     if outcome.returned and turn.answers:
         last = turn.answers[-1][1]
-        if (
-            last.number
-            and last.texts
-            and not any(text.strip() in outcome.value for text in last.texts)
-        ):
+        missing = [text for text in last.texts if text.strip() not in outcome.value]
+        if last.number and missing:
             yield (
                 "O3",
-                f"execute returned {outcome.value[:80]!r}; the model's last answer was {last.texts[-1][:80]!r}",
+                f"execute returned {outcome.value[:80]!r}, without {missing[0][:80]!r} of the model's last answer",
             )
         for thought in last.thoughts:
             if (
@@ -160,7 +157,7 @@ def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
         elif entry.kind == "answered":
             answered += 1
         elif entry.kind == "asked":
-            # A retry after an error belongs to the same request.
+            # Another attempt after an error belongs to the same request.
             if requests <= answered:
                 yield (
                     "O7",
@@ -670,11 +667,21 @@ def _check_injected_once(
         )
 
 
+_MANY_ATTEMPTS = 20
+
+
 def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
     """An error of the provider leaves execute as it is, and is announced."""
     failed, outcome = turn.entries("failed"), turn.outcome
-    if not failed or outcome is None or outcome.kind == "late":
+    if not failed or outcome is None:
         return
+    if outcome.kind == "late":
+        if len(failed) > _MANY_ATTEMPTS:
+            what = f"a provider that always fails was asked {len(failed)} times"
+            yield "O23", f"{what}, and the turn had not ended"
+        return
+    if turn.answers and turn.answers[-1][0] > failed[-1][0]:
+        return  # another attempt was answered
     error = failed[-1][1].data
     if not isinstance(outcome.error, type(error)):
         yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"

@@ -15,7 +15,7 @@ import re
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -445,6 +445,7 @@ class LoadedTarget:
         plan: What else the mount plan of its session holds.
         triggers: Texts that its handlers may be looking for inside others: what the patterns of its source match.
         starts_processes: Whether its typical calls start processes, which take long, so that fewer calls are made.
+        chosen_inputs: Inputs of its tools, by name, that were chosen by their answers.
     """
 
     target: Target
@@ -459,6 +460,7 @@ class LoadedTarget:
     plan: dict[str, Any] = attrs.field(factory=dict)
     triggers: tuple[str, ...] = ()
     starts_processes: bool = False
+    chosen_inputs: Mapping[str, tuple[dict[str, Any], ...]] = attrs.field(factory=dict)
 
     def on(self, backend: str) -> LoadedModule:
         """The module as it is mounted on a backend; call this there."""
@@ -535,7 +537,12 @@ def load_anew(loaded: LoadedTarget) -> LoadedTarget:
     for name in [name for name in sys.modules if name == prefix or name.startswith(f"{prefix}.")]:
         del sys.modules[name]
     fresh = load(loaded.target, loaded.config, loaded.plan)
-    return attrs.evolve(fresh, triggers=loaded.triggers, starts_processes=loaded.starts_processes)
+    return attrs.evolve(
+        fresh,
+        triggers=loaded.triggers,
+        starts_processes=loaded.starts_processes,
+        chosen_inputs=loaded.chosen_inputs,
+    )
 
 
 def _import(target: Target) -> ModuleType:

@@ -147,6 +147,7 @@ class Answer:
         calls: The calls among them.
         request: The hook result at the provider:request before it.
         error: The error to raise instead.
+        times: How often the error is raised before the next answer; 0 for every time.
         stops: ``asked``: a graceful stop is requested while the model works; ``told``: at provider:response.
         steps: How often the provider suspends.
     """
@@ -156,6 +157,7 @@ class Answer:
     calls: list[Call]
     request: str | None = None
     error: str | None = None
+    times: int = 0
     stops: str | None = None
     steps: int = 1
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import attrs
 
 from amplifier.conformance.target.mounted import MountedModule
 from amplifier.conformance.target.turn_script import (
@@ -251,8 +252,13 @@ class ScriptedSession:
             return Answer(number=number, blocks=[{"call": "alpha", "number": number}], calls=[call])
         if not self._left:
             return _NOTHING_MORE
-        # A provider that fails goes on failing, so a retry gets the same error.
-        return self._left.pop(0) if self._left[0].error is None else self._left[0]
+        answer = self._left[0]
+        # A provider that fails continues to fail, so that a retry gets the same error.
+        if answer.error is None or answer.times == 1:
+            return self._left.pop(0)
+        if answer.times:
+            self._left[0] = attrs.evolve(answer, times=answer.times - 1)
+        return answer
 
     def call_with(self, key: Any, tool: Any) -> Call | None:
         """The call of this case with a key in its arguments; without a key, the last call of that tool."""

@@ -24,7 +24,13 @@ import attrs
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, resolved
 from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_payloads
 from amplifier.conformance.inputs.server_process import SERVICE, is_served
-from amplifier.conformance.inputs.values import kinds_of, properties_of, sample_inputs, with_texts
+from amplifier.conformance.inputs.values import (
+    distinct,
+    kinds_of,
+    properties_of,
+    sample_inputs,
+    with_texts,
+)
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.locate import LoadedTarget
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule, MountFailed
@@ -108,7 +114,8 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
         key = fingerprint([name, schema])
         if key not in _samples:
             _samples[key] = sample_inputs(schema, CANARY, words=words, choices=choices)
-        for sample in _samples[key][:most]:
+        chosen = mounted.loaded.chosen_inputs.get(name, ())
+        for sample in distinct([*_samples[key][:most], *chosen]):
             given = {"tool": name, "input": sample}
             found.append(
                 Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample))
@@ -416,6 +423,31 @@ def other_operations(
         if given != operation.given:
             found.append(Operation(operation.name, given, run))
     return found
+
+
+def retyped_operations(mounted: MountedModule) -> list[Operation]:
+    """Return the typical operations of a tool with equal numbers of the other type: 1 for 1.0, 1.0 for 1."""
+    found = []
+    for operation in typical_operations(mounted) if mounted.loaded.module_type == "tool" else ():
+        name, given = operation.given["tool"], _retyped(operation.given["input"])
+        if repr(given) != repr(operation.given["input"]):
+            run = partial(execute, name, given)
+            found.append(Operation(operation.name, {"tool": name, "input": given}, run))
+    return found
+
+
+_MAX_EXACT = 2**53
+"""Up to here every integer is a float."""
+
+
+def _retyped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _retyped(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_retyped(member) for member in value]
+    if type(value) is int and abs(value) < _MAX_EXACT:
+        return float(value)
+    return int(value) if type(value) is float and value.is_integer() else value
 
 
 def _other_input(

@@ -1,4 +1,4 @@
-"""What the built-in contexts share: the conversation in memory, and the view of it that fits a model's window."""
+"""Shared parts of the built-in contexts: the conversation and its compacted view."""
 
 from ._compaction import SOURCE, Compaction, as_dict, from_record
 from ._conversation import Conversation, checked_copy, require_role

@@ -1,18 +1,4 @@
-"""Compactions: what a view leaves out or shortens, decided cheapest first. Pure: a conversation and a budget in, a record out.
-
-The tiers: old tool outputs are shortened; then old turns are left out, with a summary or a note in their place. Always shown as they are:
-system messages, pinned ones, the plan, the prompt of the turn in which the view begins, and the newest part. The first prompt stays,
-too, shortened if it is long. A call and all its results are shown or left out together.
-
-A record contains all that a view needs beside the stored conversation. So the view stays the same, byte for byte, while messages are
-added, until the next compaction; and undoing one is forgetting its record.
-
-Messages that must all be shown and do not fit the budget are cut: each keeps its beginning and its end around a note of how much is
-missing. The order: tool results; then the text of everything but the newest message, the newest prompt, pinned and system messages;
-then that of pinned ones; then all of these down to the bare note; then the rest, down to the bare note at last; then pictures, thoughts,
-blocks of unknown kind and fields beyond the contract. Roles, ids, names and the shape of tool calls stay whatever happens, so a budget
-below that skeleton is exceeded.
-"""
+"""Compactions of a conversation: pure functions from entries and a budget to a record or a view."""
 
 from __future__ import annotations
 
@@ -32,30 +18,41 @@ from ._entries import CALL_BLOCKS, MEDIA, RESULT_BLOCKS, SYSTEM_ROLES, Entry, co
 
 Tier: TypeAlias = Literal["results", "summary", "left_out"]
 
+# The ``source``, in the metadata, of the message that replaces those that a view leaves out.
 SOURCE = "compaction"
-"""The ``source``, in the metadata, of the message that a view has in place of those it leaves out."""
 
 _NOTE = "[earlier messages, up to number {}, left out]"
 _SUMMARY = "[earlier messages, up to number {}, left out. What was in those up to number {}:]\n{}"
 
 
+# The cheapest tier comes first: old tool outputs are shortened. Then old turns are left out, with a
+# summary or a note in their place. System messages, pinned ones, the plan, the prompt of the turn
+# in which the view begins, and the newest part are always shown unchanged. The first prompt is
+# shown, too, but shortened if it is long. A call and all its results are shown or left out
+# together.
+#
+# A record and the stored conversation determine the view. So it stays the same, byte for byte,
+# while messages are added, until the next compaction. Undoing a compaction ignores its record.
+
+
 @attrs.frozen(kw_only=True)
 class Compaction:
-    """One compaction, as the journal keeps it.
+    """One compaction, as the journal stores it.
 
     Attributes:
         tier: The last tier that was needed.
-        start: Messages before this position are left out, but for those that have to stay.
-        kept: Positions before ``start`` of the messages that stay.
-        prompt: The one of these that began the turn in which the view begins.
-        upto: Tool outputs before this position are shortened.
-        has_note: A message in the view states what is left out.
-        summary: What a model wrote about messages that are left out.
-        summarised: It is about those before this position.
-        before_tokens: What the view took before, roughly.
-        after_tokens: What it took then.
-        is_asked: Someone asked for it, or for one before it: it is followed where there would be room for everything, too.
-        is_undone: It is no longer in force.
+        start: Position before which messages are left out, except those in ``kept``.
+        kept: Positions before ``start`` of the messages that are shown.
+        prompt: Position in ``kept`` of the prompt of the turn in which the view begins, or -1.
+        upto: Position before which tool outputs are shortened.
+        has_note: Whether a message in the view reports the messages that are left out.
+        summary: Summary of left out messages by a model, or an empty text.
+        summarised: Position before which the summary covers the messages.
+        before_tokens: Estimated tokens of the view before the compaction.
+        after_tokens: Estimated tokens of the view after it.
+        is_asked: Whether this compaction or one before it was requested. The view then follows it
+            even if everything would fit.
+        is_undone: Whether the compaction was undone.
     """
 
     tier: Tier = "results"
@@ -72,48 +69,53 @@ class Compaction:
     is_undone: bool = False
 
     def note(self) -> str:
-        """What the view shows in place of what it leaves out."""
+        """Return the text that replaces the left out messages."""
         if self.summary:
             return _SUMMARY.format(self.start, self.summarised, self.summary)
         return _NOTE.format(self.start)
 
 
-def shown_after(entries: Sequence[Entry], made: Compaction, chars_per_token: float) -> list[Entry]:
-    """The view that a compaction leaves of a conversation, with what came after it."""
-    # A result may come after its call was left out: then the call comes back.
-    late = {
-        member for entry in entries[made.start :] for member in entry.part if member < made.start
-    }
+def shown_after(
+    entries: Sequence[Entry], compaction: Compaction, chars_per_token: float
+) -> list[Entry]:
+    """Return the view of a conversation after a compaction, including later messages."""
+    start = compaction.start
+    # If a result arrives after its call was left out, the call is shown again.
+    late = {member for entry in entries[start:] for member in entry.part if member < start}
     view = [
-        _kept(entries[position], made, chars_per_token) for position in sorted({*made.kept, *late})
+        _kept(entries[position], compaction, chars_per_token)
+        for position in sorted({*compaction.kept, *late})
     ]
-    if made.has_note:
-        message = {"role": "user", "content": made.note(), "metadata": {"source": SOURCE}}
-        # Behind the first prompt and before that of the turn in which the view goes on.
-        place = next(
-            (at for at, entry in enumerate(view) if entry.position == made.prompt), len(view)
-        )
+    if compaction.has_note:
+        message = {"role": "user", "content": compaction.note(), "metadata": {"source": SOURCE}}
+        # The note comes after the first prompt, and before that of the turn in which the view
+        # begins.
+        prompts = (at for at, entry in enumerate(view) if entry.position == compaction.prompt)
+        place = next(prompts, len(view))
         if not any(entry.is_prompt for entry in view[:place]):
             place = len(view)
         view.insert(place, Entry(message=message, tokens=count_tokens(message, chars_per_token)))
-    upto = max(made.start, made.upto)
+    upto = max(start, compaction.upto)
     view += [
         shorten_results(entry, chars_per_token)
-        for entry in entries[made.start : upto]
+        for entry in entries[start:upto]
         if not entry.is_orphan
     ]
     view += [entry for entry in entries[upto:] if not entry.is_orphan]
     return view
 
 
-def _kept(entry: Entry, made: Compaction, chars_per_token: float) -> Entry:
-    if entry.is_prompt and not entry.is_pinned and entry.position != made.prompt:
+def _kept(entry: Entry, compaction: Compaction, chars_per_token: float) -> Entry:
+    if entry.is_prompt and not entry.is_pinned and entry.position != compaction.prompt:
         return shorten_prompt(entry, chars_per_token)
     return shorten_results(entry, chars_per_token)
 
 
 def recent_from(view: Sequence[Entry], room: int) -> int:
-    """Where the newest messages begin whose tool outputs stay whole: those that fit, and the newest part."""
+    """Return the position from which on tool outputs stay whole.
+
+    It covers the newest messages that fit into ``room`` tokens, and at least the newest part.
+    """
     first = len(view)
     for at in range(len(view) - 1, -1, -1):
         room -= view[at].tokens
@@ -126,13 +128,13 @@ def recent_from(view: Sequence[Entry], room: int) -> int:
 
 
 class Cut:
-    """Where a smaller view may begin, and what it would take."""
+    """The search for the start of a smaller view."""
 
     def __init__(self, view: Sequence[Entry], chars_per_token: float) -> None:
         shown = [entry for entry in view if entry.position >= 0]
         self._spoken = [entry.position for entry in shown if not entry.is_system]
         self._prompts = [entry.position for entry in shown if entry.is_prompt]
-        # A pinned one stays anyway, and what the turn was begun by may be before it.
+        # Pinned prompts are shown anyway, and the prompt of the turn may be before one.
         self._begun = [entry.position for entry in shown if entry.is_prompt and not entry.is_pinned]
         self._steering = [entry.position for entry in shown if entry.is_steering]
         self._full = {entry.position: entry for entry in shown}
@@ -152,42 +154,57 @@ class Cut:
     def find(
         self, first: int, *, budget: int, limit: int, target: int, reserve: int
     ) -> tuple[int, tuple[int, ...], int] | None:
-        """The new start, not before the first, what stays before it, and the prompt of its turn; None if nothing can be left out."""
+        """Find the new start of the view.
+
+        Args:
+            first: Minimum of the start.
+            budget: Maximum size of the view in tokens, unless it cannot be reached.
+            limit: Size that the view should not exceed.
+            target: Size that the view should reach.
+            reserve: Part of the target for a summary or a note.
+
+        Returns:
+            The start, the positions that are kept before it, and the prompt of its turn or -1.
+            None if nothing can be left out.
+        """
         left = sum(self._tokens.values())
-        least = left - sum(map(self._size, self._movable))
-        room = next((each for each in (limit, budget) if least <= each), 0)
-        goal = max(target, (least + room) // 2) - reserve if room else 0
+        minimum = left - sum(map(self._size, self._movable))
+        room = next((size for size in (limit, budget) if minimum <= size), 0)
+        goal = max(target, (minimum + room) // 2) - reserve if room else 0
         start, prompt = -1, -1
         for part in self._movable:
             left -= self._size(part)
-            start = max(first, part[-1] + 1)  # what had stayed until now may be before
+            # A message that was kept so far may be before the first position.
+            start = max(first, part[-1] + 1)
             prompt = self._prompt_before(start)
-            if left + sum(map(self._more, self._asked(prompt, start))) <= goal:
+            if left + sum(map(self._extra_size, self._user_texts(prompt, start))) <= goal:
                 break
         if start < 0:
             return None
         kept = {position for position in self._stays if self._full[position].part[-1] < start}
-        return start, tuple(sorted({*kept, *self._asked(prompt, start)})), prompt
+        return start, tuple(sorted({*kept, *self._user_texts(prompt, start)})), prompt
 
     def _size(self, part: Sequence[int]) -> int:
         return sum(self._tokens.get(position, 0) for position in part)
 
-    def _asked(self, prompt: int, start: int) -> list[int]:
-        """A prompt, and the latest message of the user in its turn before the view begins."""
+    def _user_texts(self, prompt: int, start: int) -> list[int]:
+        """Return a prompt and the latest message of the user in its turn before the start."""
         if prompt < 0:
             return []
         before = bisect.bisect_left(self._steering, start)
-        return [
-            prompt,
-            *(said for said in self._steering[max(before - 1, 0) : before] if said > prompt),
-        ]
+        latest = self._steering[max(before - 1, 0) : before]
+        return [prompt, *(position for position in latest if position > prompt)]
 
-    def _more(self, asked: int) -> int:
-        """What a message takes beyond what is shown of it anyway."""
-        return self._full[asked].tokens - (self._tokens[asked] if asked in self._stays else 0)
+    def _extra_size(self, position: int) -> int:
+        """Return the tokens of a message beyond the part that is shown anyway."""
+        shown = self._tokens[position] if position in self._stays else 0
+        return self._full[position].tokens - shown
 
     def _prompt_before(self, start: int) -> int:
-        """The prompt of the turn in which the view would begin; -1 if the view begins with one, or there is none."""
+        """Return the prompt of the turn in which the view would begin.
+
+        It is -1 if the view begins with a prompt, or if there is none.
+        """
         begins = bisect.bisect_left(self._spoken, start)
         before = bisect.bisect_left(self._begun, start)
         if begins < len(self._spoken) and self._spoken[begins] in self._begun[before : before + 1]:
@@ -195,25 +212,32 @@ class Cut:
         return self._begun[before - 1] if before else -1
 
 
-def as_dict(made: Compaction) -> dict[str, Any]:
-    """A record as JSON."""
-    return {**attrs.asdict(made), "kept": list(made.kept)}
+def as_dict(compaction: Compaction) -> dict[str, Any]:
+    """Return a compaction as a JSON record."""
+    return {**attrs.asdict(compaction), "kept": list(compaction.kept)}
 
 
 def from_record(record: dict[str, Any]) -> Compaction:
-    """Read what `as_dict` wrote; what a later release added is left out."""
+    """Read a record of `as_dict`. Fields that a later release added are ignored."""
     names = {field.name for field in attrs.fields(Compaction)}
     known = {name: value for name, value in record.items() if name in names}
     return Compaction(**{**known, "kept": tuple(known.get("kept", ()))})
 
 
 # ── shortening ───────────────────────────────────────────────────────────────────────────────────
+# Messages that must all be shown and do not fit the budget are cut. Each keeps its beginning and
+# its end around a note with the number of missing characters. Tool results are cut first. Then
+# follows the text of all messages except the newest one, the newest prompt, pinned and system
+# messages, then that of pinned ones. Then all of these are cut down to the bare note, and then the
+# rest. At last pictures, thoughts, blocks of unknown kinds and fields beyond the contract are left
+# out. Roles, ids, names and the structure of tool calls always stay, so a budget below that is
+# exceeded.
 
-_LEAST_TEXT = 400
-"""Characters that stay of a text in every stage but the last ones, and of old tool outputs."""
+# Characters that are kept of a text in all stages but the last ones, and of old tool outputs.
+_MIN_TEXT = 400
 
+# Characters that are kept of the text of an old first prompt.
 _FIRST_PROMPT = 2000
-"""Characters that stay of the text of the first prompt when it is old."""
 
 _REFINEMENTS = 6
 
@@ -233,34 +257,41 @@ class _Rank(IntEnum):
 
 @attrs.frozen
 class _Stage:
-    """How far to go: cut texts up to this rank, to no less than this many characters; what else to leave out; how notes begin."""
+    """A stage of shortening.
+
+    Attributes:
+        rank: The highest rank of texts that are cut.
+        min_length: Minimum number of characters that are kept of a text.
+        bare: Whether to leave out pictures, thoughts and fields beyond the contract.
+        label: Beginning of the notes.
+    """
 
     rank: _Rank
-    least: int
+    min_length: int
     bare: bool = False
     label: str = ""
 
 
 _STAGES = (
-    _Stage(_Rank.RESULT, _LEAST_TEXT),
-    _Stage(_Rank.OLDER, _LEAST_TEXT),
-    _Stage(_Rank.PINNED, _LEAST_TEXT),
+    _Stage(_Rank.RESULT, _MIN_TEXT),
+    _Stage(_Rank.OLDER, _MIN_TEXT),
+    _Stage(_Rank.PINNED, _MIN_TEXT),
     _Stage(_Rank.PINNED, 0),
-    _Stage(_Rank.LAST, _LEAST_TEXT),
+    _Stage(_Rank.LAST, _MIN_TEXT),
     _Stage(_Rank.LAST, 0),
     _Stage(_Rank.LAST, 0, bare=True),
 )
 
 
 def shorten_results(entry: Entry, chars_per_token: float) -> Entry:
-    """An old message with its tool outputs cut; the notes name it, so that it can be read again."""
+    """Cut the tool outputs of an old message. The notes name it, so that it can be read again."""
     if not entry.answers or entry.is_pinned or entry.is_plan:
         return entry
-    return _cut_entry(entry, _Rank.RESULT, _LEAST_TEXT, chars_per_token)
+    return _cut_entry(entry, _Rank.RESULT, _MIN_TEXT, chars_per_token)
 
 
 def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
-    """An old prompt, cut if it is long, with notes in place of what is attached to it."""
+    """Cut an old prompt if it is long, and replace its attachments by notes."""
     content = entry.message.get("content")
     if isinstance(content, list):
         label = f"message {entry.position + 1}: "
@@ -270,47 +301,44 @@ def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
         ]
         if blocks != content:
             message = {**entry.message, "content": blocks}
-            entry = attrs.evolve(
-                entry, message=message, tokens=count_tokens(message, chars_per_token), is_flat=False
-            )
+            tokens = count_tokens(message, chars_per_token)
+            entry = attrs.evolve(entry, message=message, tokens=tokens, is_flat=False)
     return _cut_entry(entry, _Rank.LAST, _FIRST_PROMPT, chars_per_token)
 
 
-def _kind(block: Any) -> Any:
+def _kind(block: object) -> Any:
     return block.get("type") if isinstance(block, dict) else None
 
 
-def _cut_entry(entry: Entry, rank: _Rank, most: int, chars_per_token: float) -> Entry:
-    if entry.tokens * chars_per_token <= most:
+def _cut_entry(entry: Entry, rank: _Rank, length: int, chars_per_token: float) -> Entry:
+    if entry.tokens * chars_per_token <= length:
         return entry
-    stage = _Stage(rank, most, label=f"message {entry.position + 1}: ")
-    message = _cut_message(entry.message, stage, most, _Rank.OLDER)
+    stage = _Stage(rank, length, label=f"message {entry.position + 1}: ")
+    message = _cut_message(entry.message, stage, length, _Rank.OLDER)
     tokens = count_tokens(message, chars_per_token)
-    return (
-        attrs.evolve(entry, message=message, tokens=tokens, is_flat=False)
-        if tokens < entry.tokens
-        else entry
-    )
+    if tokens >= entry.tokens:
+        return entry
+    return attrs.evolve(entry, message=message, tokens=tokens, is_flat=False)
 
 
 def shorten(
     entries: Sequence[Entry], budget: int, chars_per_token: float
 ) -> tuple[list[dict[str, Any]], int]:
-    """Copies of all these messages, cut to fit.
+    """Return copies of messages that are cut to fit into a budget.
 
     Args:
-        entries: In order; the last one counts as the newest.
-        budget: In tokens.
+        entries: The messages in order. The last one counts as the newest.
+        budget: Maximum number of tokens.
         chars_per_token: See `ContextOptions`.
 
     Returns:
-        The messages, as long as the budget allows, and the tokens they take. Those exceed the budget only if nothing
-        is left to cut.
+        The messages, as long as the budget allows, and their tokens. They exceed the budget only if
+        nothing is left to cut.
     """
 
-    def attempt(stage: _Stage, most: int) -> tuple[list[dict[str, Any]], int]:
+    def attempt(stage: _Stage, length: int) -> tuple[list[dict[str, Any]], int]:
         cut = [
-            _cut_message(entry.message, stage, most, rank)
+            _cut_message(entry.message, stage, length, rank)
             for entry, rank in zip(entries, ranks, strict=True)
         ]
         return cut, sum(count_tokens(message, chars_per_token) for message in cut)
@@ -322,37 +350,43 @@ def shorten(
         ranks[at] = _Rank.LAST
     shortest: tuple[list[dict[str, Any]], int] = ([], 0)
     for stage in _STAGES:
-        shortest = attempt(stage, stage.least)
+        shortest = attempt(stage, stage.min_length)
         if shortest[1] <= budget:
-            return _longest(functools.partial(attempt, stage), stage.least, shortest, budget)
+            return _longest(functools.partial(attempt, stage), stage.min_length, shortest, budget)
     return shortest
 
 
 def _longest(
     attempt: Callable[[int], tuple[list[dict[str, Any]], int]],
-    least: int,
-    found: tuple[list[dict[str, Any]], int],
+    low: int,
+    shortest: tuple[list[dict[str, Any]], int],
     budget: int,
 ) -> tuple[list[dict[str, Any]], int]:
-    """The most text per place that still fits: doubled while it does, then narrowed down a little."""
-    low, high = least, max(2 * least, 64)
-    while (tried := attempt(high))[1] <= budget:
-        if tried == found:  # nothing is left to lengthen
-            return tried
-        low, high, found = high, high * 2, tried
+    """Return the result with the longest texts that fits.
+
+    The length is doubled while the result fits, and then narrowed down in a few steps.
+    """
+    best, high = shortest, max(2 * low, 64)
+    while (result := attempt(high))[1] <= budget:
+        # No text is left to lengthen.
+        if result == best:
+            return result
+        low, high, best = high, high * 2, result
     for _ in range(_REFINEMENTS):
         middle = (low + high) // 2
         if middle == low:
             break
-        tried = attempt(middle)
-        if tried[1] <= budget:
-            low, found = middle, tried
+        result = attempt(middle)
+        if result[1] <= budget:
+            low, best = middle, result
         else:
             high = middle
-    return found
+    return best
 
 
-def _cut_message(message: dict[str, Any], stage: _Stage, most: int, rank: _Rank) -> dict[str, Any]:
+def _cut_message(
+    message: dict[str, Any], stage: _Stage, length: int, rank: _Rank
+) -> dict[str, Any]:
     role = message["role"]
     if role in SYSTEM_ROLES:
         rank = _Rank.LAST
@@ -363,28 +397,25 @@ def _cut_message(message: dict[str, Any], stage: _Stage, most: int, rank: _Rank)
     }
     content = message.get("content")
     if isinstance(content, list):
-        cut["content"] = _cut_blocks(content, stage, most, rank)
+        cut["content"] = _cut_blocks(content, stage, length, rank)
     elif content is not None and rank <= stage.rank:
-        cut["content"] = _cut_value(content, most, stage.label)
+        cut["content"] = _cut_value(content, length, stage.label)
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple) and rank <= stage.rank:
-        cut["tool_calls"] = [_cut_call(call, most) for call in calls]
+        cut["tool_calls"] = [_cut_call(call, length) for call in calls]
     return copy_json(cut)  # type: ignore[no-any-return]
 
 
-def _cut_blocks(blocks: list[Any], stage: _Stage, most: int, rank: _Rank) -> list[Any]:
+def _cut_blocks(blocks: list[Any], stage: _Stage, length: int, rank: _Rank) -> list[Any]:
     kept: list[Any] = []
     for block in blocks:
         kind = _kind(block)
         if not isinstance(kind, str) or kind not in _TEXT_BLOCKS:
-            # A signed thought or a picture is of no use in part.
-            kept += (
-                [_note_of_block(block, kind)]
-                if stage.bare and not isinstance(block, str)
-                else [block]
-            )
+            # A part of a signed thought or of a picture would be useless.
+            is_removed = stage.bare and not isinstance(block, str)
+            kept.append(_note_of_block(block, kind) if is_removed else block)
         elif (_Rank.RESULT if kind in RESULT_BLOCKS else rank) <= stage.rank:
-            kept.append(_cut_value(block, most, stage.label))
+            kept.append(_cut_value(block, length, stage.label))
         else:
             kept.append(block)
     return kept
@@ -396,8 +427,8 @@ def _note_of_block(block: Any, kind: Any, label: str = "") -> dict[str, Any]:
     return block if count_tokens(block, 1) <= count_tokens(note, 1) else note
 
 
-def _cut_call(call: Any, most: int) -> Any:
-    """Arguments may be text that holds JSON: cut inside it, or the provider could not read it."""
+def _cut_call(call: Any, length: int) -> Any:
+    """Cut the arguments of a call. Text that is JSON is cut inside its values, so it stays JSON."""
     if not isinstance(call, dict):
         return call
     cut = {name: value for name, value in call.items() if name not in ("arguments", "function")}
@@ -406,59 +437,61 @@ def _cut_call(call: Any, most: int) -> Any:
             continue
         value = call[name]
         if name == "function" and isinstance(value, dict):
-            cut[name] = _cut_call(value, most)
+            cut[name] = _cut_call(value, length)
         elif isinstance(value, str):
-            cut[name] = _cut_json_text(value, most)
+            cut[name] = _cut_json_text(value, length)
         else:
-            cut[name] = _cut_value(value, most)
+            cut[name] = _cut_value(value, length)
     return {name: cut[name] for name in call}
 
 
-def _cut_json_text(text: str, most: int) -> str:
+def _cut_json_text(text: str, length: int) -> str:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return cut_text(text, most)
-    cut = _cut_value(value, most)
+        return cut_text(text, length)
+    cut = _cut_value(value, length)
     return text if cut == value else json.dumps(cut, ensure_ascii=False)
 
 
-def _cut_value(value: Any, most: int, label: str = "", depth: int = 0) -> Any:
-    """Every text inside, cut; ids and names are left whole."""
+def _cut_value(value: Any, length: int, label: str = "", depth: int = 0) -> Any:
+    """Cut all texts in a value, except ids and names."""
     if isinstance(value, str):
-        return cut_text(value, most, label)
+        return cut_text(value, length, label)
     if depth > 50:
         return value
     if isinstance(value, dict):
-        if depth and (kind := value.get("type")) in MEDIA:  # in a result it is of no use in part
-            return (
-                value
-                if count_tokens(value, 1) <= max(most, _LEAST_TEXT)
-                else _note_of_block(value, kind)
-            )
+        # A part of a medium in a result would be useless.
+        if depth and (kind := value.get("type")) in MEDIA:
+            is_small = count_tokens(value, 1) <= max(length, _MIN_TEXT)
+            return value if is_small else _note_of_block(value, kind)
+        whole = _WHOLE_KEYS if depth == 0 else ()
         return {
-            key: inner
-            if depth == 0 and key in _WHOLE_KEYS
-            else _cut_value(inner, most, label, depth + 1)
+            key: inner if key in whole else _cut_value(inner, length, label, depth + 1)
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_cut_value(inner, most, label, depth + 1) for inner in value]
+        return [_cut_value(inner, length, label, depth + 1) for inner in value]
     return value
 
 
-def cut_text(text: str, most: int, label: str = "") -> str:
-    """The beginning and the end of a text, `most` characters together, around a note of what is missing, with a label.
+def cut_text(text: str, length: int, label: str = "") -> str:
+    """Cut a text to its beginning and end, around a note with the number of missing characters.
 
-    A text that the note would not make shorter comes back whole.
+    A text that the note would not make shorter is returned unchanged.
+
+    Args:
+        text: The text.
+        length: Number of characters to keep.
+        label: Beginning of the note.
     """
-    missing = len(text) - most
+    missing = len(text) - length
     if missing <= 0:
         return text
     note = f"[{label}{missing} characters left out]"
-    if most:
+    if length:
         note = f"\n{note}\n"
     if len(note) >= missing:
         return text
-    tail = most // 3
-    return f"{text[: most - tail]}{note}{text[len(text) - tail :]}"
+    tail = length // 3
+    return f"{text[: length - tail]}{note}{text[len(text) - tail :]}"

@@ -1,7 +1,7 @@
-"""The conversation in memory: messages in order, with what the view needs to know of each, computed once, and the view.
+"""The conversation in memory, and the view of it that requests show.
 
-A stored message is never changed. What modules give and get are copies. No method awaits, so that on one event loop every method
-is one step.
+Stored messages are never changed, and modules pass and receive copies. No method awaits, so every
+method is atomic on one event loop.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ._entries import (
 
 @final
 class Conversation:
-    """Messages in order, and the view of them: all, or what the latest compaction leaves.
+    """Messages in order, and their view, which follows the latest compaction.
 
     Args:
         chars_per_token: See `ContextOptions`.
         plan_tools: See `ContextOptions`.
 
     Attributes:
-        chars_per_token: As given.
-        entries: What is stored; a new list whenever everything is replaced, so that a reader may hold on to the old.
-        shown: The entries that can be shown: all but orphans. A new list whenever everything is replaced.
-        tokens: What these take, roughly.
-        view: What a request shows; ``shown`` itself as long as nothing is compacted.
-        view_tokens: What it takes, roughly.
-        journal: Every compaction, in order, those that were undone included.
+        chars_per_token: Characters per token, for estimates.
+        entries: All messages. Replacing them creates a new list, so readers may keep the old one.
+        shown: The entries that can be shown: all but orphans. Replacing creates a new list.
+        tokens: Estimated tokens of ``shown``.
+        view: The entries that a request shows, which are ``shown`` without a compaction.
+        view_tokens: Estimated tokens of the view.
+        journal: All compactions in order, including those that were undone.
     """
 
     def __init__(self, chars_per_token: float, plan_tools: Collection[str] = ()) -> None:
@@ -51,23 +51,24 @@ class Conversation:
         self.replace(())
 
     def append(self, message: dict[str, Any]) -> None:
-        """Store a message, which belongs to the conversation from here on."""
+        """Store a message. The caller must not change it any more."""
         position = len(self.entries)
         results = result_ids(message)
-        # Ids should be unique over a conversation. Where they are not, a result belongs to the latest call of its id.
+        # A result belongs to the latest call of its id, if an id occurs twice.
         positions = self._call_positions
-        answers = (
-            tuple(dict.fromkeys(positions[call] for call in results if call in positions))
-            if results
-            else ()
-        )
-        role, given = message["role"], message.get("metadata")
-        metadata: dict[str, Any] = given if isinstance(given, dict) else {}
-        named = metadata.get("source")
-        source = named if isinstance(named, str) else ""
-        is_orphan = bool(results) and not answers and _says_nothing_else(message)
-        is_said = role == "user" and not answers and not is_orphan
+        answered = [positions[call] for call in results if call in positions]
+        answers = tuple(dict.fromkeys(answered))
+        role = message["role"]
+        metadata = message.get("metadata")
+        if not isinstance(metadata, dict):
+            metadata = {}
+        source = metadata.get("source")
+        if not isinstance(source, str):
+            source = ""
+        is_orphan = bool(results) and not answers and _has_only_results(message)
+        is_user_text = role == "user" and not answers and not is_orphan
         calls = call_names(message) if role == "assistant" else {}
+        is_plan_call = any(name in self._plan_tools for name in calls.values())
         entry = Entry(
             message=message,
             position=position,
@@ -77,11 +78,10 @@ class Conversation:
             part=self._part(position, answers),
             is_orphan=is_orphan,
             is_system=role in SYSTEM_ROLES,
-            is_prompt=is_said and source not in NO_PROMPTS,
-            is_steering=is_said and source == STEERING,
+            is_prompt=is_user_text and source not in NO_PROMPTS,
+            is_steering=is_user_text and source == STEERING,
             is_pinned=metadata.get("pinned") is True,
-            is_plan=any(name in self._plan_tools for name in calls.values())
-            or any(self.entries[call].is_plan for call in answers),
+            is_plan=is_plan_call or any(self.entries[call].is_plan for call in answers),
         )
         positions.update(dict.fromkeys(calls, position))
         self.entries.append(entry)
@@ -92,18 +92,20 @@ class Conversation:
         latest = self.latest
         if latest is None:
             self.view_tokens += entry.tokens
-        elif answers and min(answers) < latest.start:  # its call may not be shown yet
+        # The view may not show its call yet.
+        elif answers and min(answers) < latest.start:
             self._make_view()
         else:
             self.view.append(entry)
             self.view_tokens += entry.tokens
 
     def _part(self, position: int, answers: Sequence[int]) -> tuple[int, ...]:
-        """The positions of a call and all its results, which are shown or left out together."""
+        """Return the positions of a call and all its results, which are shown or left out together.
+
+        It is a tuple of numbers, which the garbage collector need not track.
+        """
         if not answers:
-            return (
-                position,
-            )  # a tuple of numbers is nothing that the garbage collector has to look at
+            return (position,)
         before = sorted({member for call in answers for member in self.entries[call].part})
         part = (*before, position)
         for member in before:
@@ -111,7 +113,7 @@ class Conversation:
         return part
 
     def replace(self, messages: Iterable[dict[str, Any]]) -> None:
-        """Replace everything by these messages, which belong to the conversation from here on."""
+        """Replace all messages. The caller must not change the new ones any more."""
         self.entries: list[Entry] = []
         self.shown: list[Entry] = []
         self.view: list[Entry] = self.shown
@@ -123,64 +125,58 @@ class Conversation:
             self.append(message)
 
     def adopt(self, other: Conversation) -> None:
-        """Replace everything by another conversation, which must not be used any more.
+        """Take over the content of another conversation, which must not be used any more.
 
-        Thousands of messages take time to go through; this way they can be in a worker thread.
+        The other one may be built in a worker thread, because thousands of messages take time.
         """
-        for name in (
-            "entries",
-            "shown",
-            "view",
-            "journal",
-            "tokens",
-            "view_tokens",
-            "_call_positions",
-        ):
+        names = ("entries", "shown", "view", "journal", "tokens", "view_tokens", "_call_positions")
+        for name in names:
             setattr(self, name, getattr(other, name))
 
     # ── compactions ──
 
     @property
     def latest(self) -> Compaction | None:
-        """The compaction that the view follows."""
-        return (
-            next((made for made in reversed(self.journal) if not made.is_undone), None)
-            if self.journal
-            else None
-        )
+        """The compaction that the view follows, or None."""
+        # Without a compaction, which is usual, this creates no generator.
+        if not self.journal:
+            return None
+        return next((record for record in reversed(self.journal) if not record.is_undone), None)
 
     @property
     def is_held(self) -> bool:
-        """Whether the latest compaction was undone: the next one waits until nothing else helps."""
+        """Whether the latest compaction was undone. The next one then waits as long as possible."""
         return bool(self.journal) and self.journal[-1].is_undone
 
     def record(self, number: int, compaction: Compaction) -> None:
-        """Put a compaction into the journal, at the end or in place of one."""
+        """Write a compaction to the journal. It may replace an earlier record."""
         self.journal[number : number + 1] = [self._checked(compaction)]
         self._make_view()
 
     def restore(self, journal: Iterable[Compaction]) -> None:
-        """Take over the journal that belongs to these messages."""
+        """Replace the journal by one that was stored with the messages."""
         self.journal = list(map(self._checked, journal))
         self._make_view()
 
-    def _checked(self, made: Compaction) -> Compaction:
-        """A record of messages that are not there counts as undone."""
-        reach = max(made.start, made.upto, *(position + 1 for position in made.kept))
-        return made if reach <= len(self.entries) else attrs.evolve(made, is_undone=True)
+    def _checked(self, record: Compaction) -> Compaction:
+        """Return a record, marked as undone if it is about messages that do not exist."""
+        reach = max(record.start, record.upto, *(position + 1 for position in record.kept))
+        return record if reach <= len(self.entries) else attrs.evolve(record, is_undone=True)
 
     def after(self, compaction: Compaction) -> list[Entry]:
-        """The view that a compaction would leave."""
+        """Return the view after a compaction."""
         return shown_after(self.entries, compaction, self.chars_per_token)
 
     def draft(self, *, budget: int, limit: int, target: int, reserve: int) -> Compaction | None:
-        """The compaction by the cheapest tier that comes down to the target, or comes nearest; None if nothing makes the view smaller.
+        """Return the cheapest compaction that reaches the target, or the one nearest to it.
+
+        The result is None if no compaction makes the view smaller.
 
         Args:
-            budget: What the view must not exceed, if it can be helped.
-            limit: What it should not exceed.
-            target: What it should come down to.
-            reserve: What a summary or note may take of it.
+            budget: Maximum size of the view in tokens, unless it cannot be reached.
+            limit: Size that the view should not exceed.
+            target: Size that the view should reach.
+            reserve: Part of the target for a summary or a note.
         """
         latest = attrs.evolve(
             self.latest or Compaction(), before_tokens=self.view_tokens, is_undone=False
@@ -189,25 +185,24 @@ class Conversation:
         shorter = self.measured(attrs.evolve(latest, tier="results", upto=upto))
         if shorter.after_tokens > target:
             cut = Cut(self.after(shorter), self.chars_per_token)
-            found = cut.find(
+            place = cut.find(
                 latest.start, budget=budget, limit=limit, target=target, reserve=reserve
             )
-            if found is not None:
-                start, kept, prompt = found
-                left = attrs.evolve(
+            if place is not None:
+                start, kept, prompt = place
+                left_out = attrs.evolve(
                     shorter, tier="left_out", start=start, kept=kept, prompt=prompt, has_note=True
                 )
-                made = self.measured(left)
-                if made.after_tokens > limit and not made.summary:
-                    made = self.measured(attrs.evolve(left, has_note=False))
-                return made
+                compaction = self.measured(left_out)
+                if compaction.after_tokens > limit and not compaction.summary:
+                    compaction = self.measured(attrs.evolve(left_out, has_note=False))
+                return compaction
         return shorter if shorter.after_tokens < self.view_tokens else None
 
     def measured(self, compaction: Compaction) -> Compaction:
-        """A compaction with the tokens that its view would take."""
-        return attrs.evolve(
-            compaction, after_tokens=sum(entry.tokens for entry in self.after(compaction))
-        )
+        """Return a compaction with the number of tokens of its view."""
+        tokens = sum(entry.tokens for entry in self.after(compaction))
+        return attrs.evolve(compaction, after_tokens=tokens)
 
     def _make_view(self) -> None:
         latest = self.latest
@@ -215,41 +210,40 @@ class Conversation:
         self.view_tokens = sum(entry.tokens for entry in self.view)
 
     def copy(self) -> list[dict[str, Any]]:
-        """Everything that was stored."""
+        """Return copies of all messages."""
         return copies(self.entries)
 
 
 def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Copies of stored messages, for others to keep."""
+    """Return copies of stored messages, which the caller may change."""
     return [
         entry.message.copy() if entry.is_flat else copy_json(entry.message) for entry in entries
     ]
 
 
-def require_role(message: Any) -> None:
-    """Refuse what is no message.
+def require_role(message: object) -> None:
+    """Raise unless a value is a message.
 
     Raises:
-        ValueError: It is no dict, or has no role.
+        ValueError: It is not a dict, or has no role.
     """
     if not isinstance(message, dict):
         raise ValueError(
-            f"expected a message as a dict with a 'role' such as 'user', got a {type(message).__name__}"
+            "expected a message as a dict with a 'role' such as 'user', "
+            f"got a {type(message).__name__}"
         )
     if not isinstance(message.get("role"), str):
-        found = (
-            f"the role {message['role']!r}"
-            if "role" in message
-            else f"the keys {sorted(map(str, message))[:20]!r}"
-        )
-        raise ValueError(f"a message needs a 'role' such as 'user', as text; got {found}")
+        shown = f"the keys {sorted(map(str, message))[:20]!r}"
+        if "role" in message:
+            shown = f"the role {message['role']!r}"
+        raise ValueError(f"a message needs a 'role' such as 'user', as text; got {shown}")
 
 
-def checked_copy(message: Any) -> dict[str, Any]:
-    """A message for the conversation to keep.
+def checked_copy(message: object) -> dict[str, Any]:
+    """Return a copy of a message for the conversation.
 
     Raises:
-        ValueError: It is no message, or cannot be copied (`ModelError`).
+        ValueError: It is not a message, or cannot be copied (`ModelError`).
     """
     require_role(message)
     copied: dict[str, Any] = copy_json(message)
@@ -258,19 +252,19 @@ def checked_copy(message: Any) -> dict[str, Any]:
     return copied
 
 
-def _holds_models(value: Any) -> bool:
-    """Whether it is a content block or a tool call that was given as an object, or a list of such."""
-    return isinstance(value, Model) or (
-        type(value) is list and any(isinstance(item, Model) for item in value)
-    )
+def _holds_models(value: object) -> bool:
+    """Return whether a value is a model object, such as a content block, or a list with one."""
+    if type(value) is list:
+        return any(isinstance(item, Model) for item in value)
+    return isinstance(value, Model)
 
 
-def _as_json(value: Any, _: Sequence[Frame]) -> Any:
+def _as_json(value: object, _: Sequence[Frame]) -> object:
     return to_dict(value) if isinstance(value, Model) else value
 
 
-def _says_nothing_else(message: dict[str, Any]) -> bool:
-    """Whether a message that answers calls is only that."""
+def _has_only_results(message: dict[str, Any]) -> bool:
+    """Return whether a message has results of tools and nothing else."""
     if message["role"] == "tool":
         return True
     content = message.get("content")

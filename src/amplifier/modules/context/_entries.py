@@ -1,11 +1,6 @@
-"""A stored message with what every view asks of it: which tool calls it makes or answers, and how many tokens it takes, roughly.
+"""Stored messages with the facts that views need, their tool calls, and estimates of tokens.
 
-Calls are in ``tool_calls`` or in content blocks, results in messages of the role ``tool`` or in content blocks; both
-spellings of block and id that providers use are known. Anything malformed simply has no ids.
-
-Tokens are the bytes of a message's JSON text, divided. Bytes of UTF-8 rather than characters: for English they are the same, and for
-Cyrillic, Chinese or emoji a byte count is much nearer to what tokenizers do. A picture counts as a picture, and audio as much as one,
-not as the base64 it is written in; a PDF counts by its size. Nothing here runs code of third-party classes or recurses.
+Nothing here runs code of third-party classes or recurses.
 """
 
 from __future__ import annotations
@@ -19,34 +14,37 @@ import orjson
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
+# Values of ``source`` in the metadata of messages.
+
+# A message of the user during a turn. It does not begin a turn.
 STEERING = "steering"
-"""The ``source``, in the metadata, of messages of the user while a turn runs: it is part of a turn, and begins none."""
 
+# A message that shows the model the problems of its typed answer.
 CORRECTION = "answer_format"
-"""The ``source`` of a message that shows the model what does not fit about its typed answer."""
 
+# Messages with the role of the user that do not begin a turn.
 NO_PROMPTS = frozenset({"hook", CORRECTION, STEERING})
-"""The ``source`` of messages with the role of the user that begin no turn."""
 
 
 @final
 @attrs.define(eq=False, kw_only=True)
 class Entry:
-    """One stored message, with what every view asks of it.
+    """One stored message, with the facts that views need.
 
     Attributes:
-        message: As a dict, which is never changed.
-        position: In the conversation; -1 for what a compaction put in place of others.
-        is_flat: Nothing in it has to be copied.
-        tokens: What it takes of a budget, roughly.
-        part: Positions of a call and all its results, this one included; for any other message only its own.
+        message: The message, which is never changed.
+        position: Position in the conversation, or -1 for a message that a compaction inserted.
+        is_flat: Whether no value in it needs to be copied.
+        tokens: Estimated number of tokens.
+        part: Positions of a call and all its results. For any other message, only its own.
         answers: Positions of the messages whose tool calls it answers.
-        is_orphan: It answers calls that no message made, so that no provider would accept it.
-        is_system: It is an instruction, which no view leaves out.
-        is_prompt: It is text of a user that begins a turn; results in a user's message do not, nor does what a hook injects.
-        is_steering: It is text of a user in a turn that had begun before.
-        is_pinned: Its metadata has ``pinned: true``.
-        is_plan: It calls a tool that keeps the plan or the list of what is to be done, or answers such a call.
+        is_orphan: Whether it answers calls that no message made. No provider would accept it.
+        is_system: Whether it is an instruction, which no view leaves out.
+        is_prompt: Whether it is text of a user that begins a turn. Results of tools and text that
+            a hook injected do not.
+        is_steering: Whether it is text of a user during a turn.
+        is_pinned: Whether its metadata has ``pinned: true``.
+        is_plan: Whether it calls a tool for plans or lists of tasks, or answers such a call.
     """
 
     message: dict[str, Any]
@@ -63,19 +61,23 @@ class Entry:
     is_plan: bool = False
 
 
+# Calls are in ``tool_calls`` or in content blocks, and results in messages of the role ``tool`` or
+# in content blocks. Both spellings of block types and ids that providers use are read. A malformed
+# message has no ids.
+
+# Providers use text, but numbers are accepted.
 CallId = str | int
-"""Providers use text; numbers are let through."""
 
 CALL_BLOCKS = frozenset({"tool_call", "tool_use"})
 RESULT_BLOCKS = frozenset({"tool_result"})
 
 
 def blocks_of(message: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
-    """The content blocks that are dicts."""
+    """Return the content blocks that are dicts."""
     content = message.get("content")
-    return (
-        [block for block in content if isinstance(block, dict)] if isinstance(content, list) else ()
-    )
+    if not isinstance(content, list):
+        return ()
+    return [block for block in content if isinstance(block, dict)]
 
 
 @attrs.frozen
@@ -83,7 +85,9 @@ class OpenCall:
     """A tool call of an assistant's message.
 
     Attributes:
-        arguments: The input: a dict, or what a provider or a context has made of it.
+        id: Id of the call.
+        name: Name of the tool, or None if it is missing.
+        arguments: The input: usually a dict, but providers and contexts may store others.
     """
 
     id: CallId
@@ -92,17 +96,17 @@ class OpenCall:
 
 
 def call_ids(message: Mapping[str, Any]) -> list[CallId]:
-    """The ids of the tool calls an assistant's message makes, in order, each once."""
+    """Return the unique ids of the tool calls of an assistant's message, in order."""
     return list(_calls_of(message))
 
 
 def call_names(message: Mapping[str, Any]) -> dict[CallId, str | None]:
-    """The names of the tools an assistant's message calls, by the ids of the calls."""
+    """Return the names of the tools that an assistant's message calls, by the ids of the calls."""
     return {call.id: call.name for call in _calls_of(message).values()}
 
 
 def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
-    found: dict[CallId, OpenCall] = {}
+    calls: dict[CallId, OpenCall] = {}
     listed = message.get("tool_calls")
     for call in listed if isinstance(listed, list | tuple) else ():
         if isinstance(call, dict) and _is_id(call.get("id")):
@@ -110,32 +114,31 @@ def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
             inner: dict[str, Any] = function if isinstance(function, dict) else {}
             name = _text(call.get("name") or call.get("tool") or inner.get("name"))
             arguments = call.get("arguments", inner.get("arguments"))
-            found.setdefault(call["id"], OpenCall(call["id"], name, arguments))
+            calls.setdefault(call["id"], OpenCall(call["id"], name, arguments))
     for block in blocks_of(message):
-        if _kind(block) in CALL_BLOCKS and _is_id(block.get("id")):
-            found.setdefault(
-                block["id"], OpenCall(block["id"], _text(block.get("name")), block.get("input"))
-            )
-    return found
+        if _kind(block) in CALL_BLOCKS and _is_id(call_id := block.get("id")):
+            opened = OpenCall(call_id, _text(block.get("name")), block.get("input"))
+            calls.setdefault(call_id, opened)
+    return calls
 
 
 def result_ids(message: Mapping[str, Any]) -> list[CallId]:
-    """The ids of the tool calls a message answers, in order, each once."""
-    found: dict[CallId, None] = {}
-    if message.get("role") == "tool" and _is_id(answered := message.get("tool_call_id")):
-        found[answered] = None
+    """Return the unique ids of the tool calls that a message answers, in order."""
+    ids: dict[CallId, None] = {}
+    if message.get("role") == "tool" and _is_id(call_id := message.get("tool_call_id")):
+        ids[call_id] = None
     for block in blocks_of(message):
         if _kind(block) in RESULT_BLOCKS:
-            named = block.get("tool_call_id", block.get("tool_use_id"))
-            if _is_id(named):
-                found[named] = None
-    return list(found)
+            call_id = block.get("tool_call_id", block.get("tool_use_id"))
+            if _is_id(call_id):
+                ids[call_id] = None
+    return list(ids)
 
 
 def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[OpenCall]:
-    """The calls of the last assistant's message without a result, in their order.
+    """Return the calls of the last assistant's message that have no result, in order.
 
-    What came after that message may be anything but another answer of the assistant: results and what hooks injected.
+    Results and messages that hooks injected may follow that message.
     """
     answered: set[CallId] = set()
     for message in reversed(messages):
@@ -146,7 +149,7 @@ def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[OpenCall]:
 
 
 def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
-    """A message for each of the `open_calls`."""
+    """Return result messages for all `open_calls`."""
     return [
         {
             "role": "tool",
@@ -159,43 +162,47 @@ def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list
 
 
 def is_aside(message: Mapping[str, Any]) -> bool:
-    """Whether a message is an instruction or was injected by a hook: it does not show where a turn stands."""
+    """Return whether a message is an instruction, or was injected by a hook.
+
+    Such a message does not show the state of a turn.
+    """
     role, metadata = message.get("role"), message.get("metadata")
     if role == "user":
         return isinstance(metadata, dict) and metadata.get("source") == "hook"
     return role in ("system", "developer")
 
 
-def _kind(block: Mapping[str, Any]) -> Any:
-    kind = block.get("type")
-    return kind if isinstance(kind, str) else None
+def _kind(block: Mapping[str, Any]) -> str | None:
+    return _text(block.get("type"))
 
 
-def _is_id(value: Any) -> TypeGuard[CallId]:
+def _is_id(value: object) -> TypeGuard[CallId]:
     return isinstance(value, str | int) and value != ""
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────
+# The estimate divides the bytes of a message's JSON text in UTF-8. For English they equal the
+# characters, and for Cyrillic, Chinese or emoji they are much closer to the counts of tokenizers.
+# The base64 of media does not count. A picture and audio have a fixed number of tokens, and a
+# document counts by its size.
 
-_NOT_JSON = 32  # bytes that count for a value without a JSON form
-_PICTURE_TOKENS = (
-    1600  # what the large providers charge at most for one picture that they scale down
-)
-_BASE64_PER_TOKEN = (
-    67  # of a document: 50 bytes of PDF for a token, between one page of pictures and dense text
-)
-_MOST_DOCUMENT_TOKENS = (
-    50_000  # whatever its size, a document must not seem larger than a usual context window
-)
+# Bytes that count for a value that JSON cannot represent.
+_NOT_JSON = 32
+# The maximum that the large providers charge for a picture, which they scale down.
+_PICTURE_TOKENS = 1600
+# 50 bytes of PDF per token, between a page of pictures and one of dense text.
+_BASE64_PER_TOKEN = 67
+# A document must not seem larger than a usual context window.
+_MAX_DOCUMENT_TOKENS = 50_000
 MEDIA = ("image", "audio", "document")
 
 
 def count_tokens(message: Any, chars_per_token: float) -> int:
-    """Tokens of one message, roughly; at least one."""
+    """Estimate the tokens of a message, at least one."""
     media = 0
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, list) and any(map(_may_hold_media, content)):
@@ -209,15 +216,15 @@ def _media_tokens(block: dict[str, Any]) -> int:
     source = block.get("source") if block["type"] == "document" else None
     data = source.get("data") if isinstance(source, dict) else None
     size = len(data) // _BASE64_PER_TOKEN if isinstance(data, str) else 0
-    return min(max(size, _PICTURE_TOKENS), _MOST_DOCUMENT_TOKENS)
+    return min(max(size, _PICTURE_TOKENS), _MAX_DOCUMENT_TOKENS)
 
 
-def _may_hold_media(block: Any) -> bool:
+def _may_hold_media(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") in ("tool_result", *MEDIA)
 
 
 def _without_media(blocks: list[Any]) -> tuple[list[Any], int]:
-    """The blocks without pictures, audio and documents, and the tokens of these; looks into the parts of tool results, too."""
+    """Return blocks, and the parts of tool results, without media, and the tokens of the media."""
     rest: list[Any] = []
     tokens = 0
     for block in blocks:
@@ -230,38 +237,35 @@ def _without_media(blocks: list[Any]) -> tuple[list[Any], int]:
         for key in ("content", "output"):
             parts = block.get(key)
             if block.get("type") == "tool_result" and isinstance(parts, list):
-                media = [
-                    part for part in parts if isinstance(part, dict) and part.get("type") in MEDIA
-                ]
+                dicts = [part for part in parts if isinstance(part, dict)]
+                media = [part for part in dicts if part.get("type") in MEDIA]
                 tokens += sum(map(_media_tokens, media))
                 others = [part for part in parts if part not in media]
-                block = {**block, key: others}  # noqa: PLW2901 — a copy without pictures takes its place
+                block = {**block, key: others}  # noqa: PLW2901 — replaced by a copy
         rest.append(block)
     return rest, tokens
 
 
-def _json_size(value: Any) -> int:
+def _json_size(value: object) -> int:
+    # The encoder refuses integers over 64 bits, lone surrogates and values that are not JSON.
     try:
         return len(orjson.dumps(value))
-    except (
-        TypeError,
-        RecursionError,
-    ):  # integers beyond 64 bits, lone surrogates, values that are not JSON
-        return _walked_size(value)
+    except (TypeError, RecursionError):
+        return _estimate_size(value)
 
 
-def _walked_size(root: Any) -> int:
-    """The same size, give or take, for what the encoder refuses."""
-    size, left = 0, [root]
-    while left:
-        value = left.pop()
+def _estimate_size(root: Any) -> int:
+    """Estimate the size of a value that the encoder refuses."""
+    size, pending = 0, [root]
+    while pending:
+        value = pending.pop()
         kind = type(value)
         if issubclass(kind, dict):
-            left.extend(dict.keys(value))
-            left.extend(dict.values(value))
+            pending.extend(dict.keys(value))
+            pending.extend(dict.values(value))
             size += 2 + 2 * len(value)
         elif issubclass(kind, list | tuple):
-            left.extend(value)
+            pending.extend(value)
             size += 2 + len(value)
         elif issubclass(kind, str):
             size += 2 + len(str.encode(value, "utf-8", "surrogatepass"))

@@ -1,7 +1,6 @@
 """context-simple: the conversation in memory, shown to the model as far as it fits.
 
-Everything given is kept until `clear` or `set_messages`; compaction is a view of it and changes nothing. What both
-built-in contexts share is in this folder.
+All messages are kept until `clear` or `set_messages`. A compaction is a view and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ __amplifier_module_type__ = "context"
 class SimpleContext(SharedContext):
     """Keeps messages in memory.
 
-    No method but `get_messages_for_request` and `uncompact` suspends, and these only for the events of a compaction and its summary; so
-    calls from many tasks of one event loop neither lose nor mix anything, and a cancelled call has happened or has not.
+    Only `get_messages_for_request` and `uncompact` suspend, and only for the events and the summary
+    of a compaction. So concurrent calls from tasks of one event loop lose nothing, and a cancelled
+    call has taken effect or has not.
     """
 
     def __repr__(self) -> str:
@@ -31,30 +31,29 @@ class SimpleContext(SharedContext):
         return f"<SimpleContext with {now.messages} messages, about {now.tokens} tokens>"
 
     async def add_message(self, message: dict[str, Any]) -> None:
-        """Store a copy of a message at the end.
+        """Append a copy of a message.
 
         Raises:
-            ValueError: It has no role, or contains itself; nothing was stored.
+            ValueError: It has no role, or contains itself. Nothing was stored.
         """
         self._conversation.append(checked_copy(message))
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything stored by copies of these.
+        """Replace all messages by copies of others.
 
         Raises:
-            ValueError: One of them has no role, or contains itself; nothing was replaced.
+            ValueError: One of them has no role, or contains itself. Nothing was replaced.
         """
         self._conversation.replace([checked_copy(message) for message in messages])
 
     async def clear(self) -> None:
-        """Remove everything stored."""
+        """Remove all messages."""
         self._conversation.replace(())
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the context; see `ContextOptions` for its configuration."""
-    context = SimpleContext(
-        read_options(ContextOptions, "context-simple", config), coordinator.hooks, coordinator
-    )
+    """Mount the context. `ContextOptions` describes its configuration."""
+    options = read_options(ContextOptions, "context-simple", config)
+    context = SimpleContext(options, coordinator.hooks, coordinator)
     await coordinator.mount("context", context)
     context.observe(coordinator, "context-simple")

@@ -49,6 +49,7 @@ from amplifier.conformance.target.use import (
     FOREIGN,
     Operation,
     other_operations,
+    retyped_operations,
     schema_of,
     typical_operations,
 )
@@ -441,8 +442,12 @@ async def answers_the_same_when_used(ctx: CheckContext) -> None:
 
 
 def _at(mounted: MountedModule, numbers: Sequence[int]) -> list[Operation]:
-    operations = [*_lasting(mounted), *_others(mounted)]
+    operations = _similar_calls(mounted)
     return [operations[number] for number in numbers]
+
+
+def _similar_calls(mounted: MountedModule) -> list[Operation]:
+    return [*_lasting(mounted), *_others(mounted), *retyped_operations(mounted)]
 
 
 async def _ask_after_others(ctx: CheckContext) -> None:
@@ -468,7 +473,7 @@ async def _ask_after_others(ctx: CheckContext) -> None:
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
     """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
     async with ctx.mount() as mounted:
-        operations = [*_lasting(mounted), *_others(mounted)]
+        operations = _similar_calls(mounted)
     pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
     budget = ctx.budget(_CALLS)
     for first, second in pairs[:_MOST_PAIRS]:
@@ -510,14 +515,16 @@ async def _find_live_answer(ctx: CheckContext) -> None:
 
 
 def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, int]]:
-    """Pairs of calls of the same thing whose inputs differ in one text or number that the module's source does not name, as it does a choice."""
-    pairs = []
+    """Return pairs of calls of the same thing whose inputs are equal but for their types, or differ in one text or number that the module's source does not name, as it does a choice."""
+    equal, pairs = [], []
     for first, one in enumerate(operations):
         for second, other in enumerate(operations):
             changes = _changes(one.given, other.given) if one.name == other.name else []
             if len(changes) == 1 and not named.issuperset(changes[0]):
                 pairs.append((first, second))
-    return pairs
+            elif one.name == other.name and not changes and repr(one.given) != repr(other.given):
+                equal.append((first, second))
+    return [*equal[: _MOST_PAIRS // 2], *pairs]
 
 
 def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:

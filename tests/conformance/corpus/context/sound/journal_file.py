@@ -85,7 +85,7 @@ class JournalContext:
         for at in range(index, -1, -1):
             if messages[at]["role"] == "tool":
                 owed.add(messages[at]["tool_call_id"])
-            owed -= {call["id"] for call in messages[at].get("tool_calls") or []}
+            owed -= {call["id"] for call in calls_in(messages[at])}
             if not owed:
                 return at
         return index
@@ -100,6 +100,14 @@ class JournalContext:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(replace)
             self._lines = lines
+
+
+def calls_in(message):
+    """The calls of a message, which stand in a field or in blocks."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    made = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_call"]
+    return [*(message.get("tool_calls") or []), *made]
 
 
 async def mount(coordinator, config):

@@ -65,17 +65,23 @@ class Memory:
     def together(messages, at):
         """A message with the call it answers and all results of that call's message."""
         mine = {messages[at].get("tool_call_id")}
-        mine |= {call["id"] for call in messages[at].get("tool_calls") or []}
+        mine |= {call["id"] for call in calls_in(messages[at])}
         mine.discard(None)
         callers = [
-            other
-            for other, message in enumerate(messages)
-            if any(call["id"] in mine for call in message.get("tool_calls") or [])
+            other for other, message in enumerate(messages) if any(call["id"] in mine for call in calls_in(message))
         ]
         for other in callers:
-            mine |= {call["id"] for call in messages[other]["tool_calls"]}
+            mine |= {call["id"] for call in calls_in(messages[other])}
         results = [other for other, message in enumerate(messages) if message.get("tool_call_id") in mine]
         return {at, *callers, *results}
+
+
+def calls_in(message):
+    """The calls of a message, which stand in a field or in blocks."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    made = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_call"]
+    return [*(message.get("tool_calls") or []), *made]
 
 
 async def mount(coordinator, config):

@@ -62,11 +62,11 @@ def choose(messages, sizes, budget):
     for at in range(len(messages) - 1, -1, -1):
         if at in keep:
             continue
-        ids = {messages[at].get("tool_call_id")} | {call["id"] for call in messages[at].get("tool_calls") or []}
+        ids = {messages[at].get("tool_call_id")} | {call["id"] for call in calls_in(messages[at])}
         ids.discard(None)
         part = {at}
         for other, message in enumerate(messages):
-            theirs = {call["id"] for call in message.get("tool_calls") or []}
+            theirs = {call["id"] for call in calls_in(message)}
             if ids & theirs:
                 part.add(other)
                 ids |= theirs
@@ -90,6 +90,14 @@ async def own(receive):
         else:
             answer["value"] = copy.deepcopy(messages)
         answer["done"].set()
+
+
+def calls_in(message):
+    """The calls of a message, which stand in a field or in blocks."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    made = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_call"]
+    return [*(message.get("tool_calls") or []), *made]
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ class ListContext:
                 group = []
                 groups.append(group)
             group.append(index)
-            for call in message.get("tool_calls") or []:
+            for call in calls_in(message):
                 owner[call["id"]] = group
         return sorted(groups, key=lambda group: group[-1])
 
@@ -79,6 +79,14 @@ class ListContext:
             if window and output:
                 return window - output - 1000
         return self._max_tokens
+
+
+def calls_in(message):
+    """The calls of a message, which stand in a field or in blocks."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    made = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_call"]
+    return [*(message.get("tool_calls") or []), *made]
 
 
 async def mount(coordinator, config):

@@ -68,7 +68,7 @@ class Ctx:
                 g = []
                 gs.append(g)
             g.append(i)
-            for t in m.get("tool_calls") or []:
+            for t in calls_in(m):
                 by[t["id"]] = g
         gs.sort(key=lambda g: g[-1])
         return gs
@@ -83,6 +83,14 @@ class Ctx:
             left -= cost
             keep |= set(g)
         return [m for i, m in enumerate(items) if i in keep]
+
+
+def calls_in(message):
+    """The calls of a message, which stand in a field or in blocks."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    made = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_call"]
+    return [*(message.get("tool_calls") or []), *made]
 
 
 async def mount(coordinator, config):

@@ -61,7 +61,7 @@ class SqliteContext:
         starts = [at for at, message in enumerate(messages) if message["role"] != "system"]
         owed = {}
         for at, message in enumerate(messages):
-            for call in message.get("tool_calls") or []:
+            for call in calls_in(message):
                 owed[call["id"]] = at
         spans = [
             (owed[message["tool_call_id"]], at) for at, message in enumerate(messages) if message["role"] == "tool"
@@ -92,6 +92,14 @@ class SqliteContext:
     def close(self):
         with self._guard:
             self._connection.close()
+
+
+def calls_in(message):
+    """The calls of a message, which stand in a field or in blocks."""
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else []
+    made = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_call"]
+    return [*(message.get("tool_calls") or []), *made]
 
 
 async def mount(coordinator, config):

@@ -1,0 +1,194 @@
+"""Valid inputs in which everything varies at once, at every depth: drawn from a schema by a seed.
+
+The listed inputs of `values` change one property of an otherwise equal input. What a tool does with two different items of a list, or with an
+optional key that is missing inside an object, shows only here. Values under the same key are often equal, so that one call finds what another left.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from amplifier.conformance.inputs.json_schema import acceptor, merged, resolved
+from amplifier.conformance.inputs.values import (
+    Input,
+    Values,
+    distinct,
+    is_harmless,
+    kinds_of,
+    properties_of,
+    required_of,
+)
+
+_MAX_DEPTH = 6
+_MAX_ITEMS = 20
+_MAX_NUMBER = 1_000_000
+"""Code that counts to a bound must come to an end."""
+_LENGTHS = (0, 1, 2, 2, 3, 4)
+_TEXTS = ("text", "other", "it's", 'say "so"', "100%", "a_b", "ünï e\u0301")
+_MAX_WORDS = 6
+_REPEATED = 0.5
+"""How often a value is the one that its key was given first."""
+_GIVEN = 0.6
+"""How often an optional key is given."""
+_ATTEMPTS = 4
+
+
+class VariedInputs:
+    """Draws inputs of one schema.
+
+    Args:
+        schema: The schema of a tool.
+        file_name: The name of a file that exists, for properties that look like paths.
+        words: Texts of the tool's source, used where any text will do.
+        seed: Equal seeds draw equal inputs.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        file_name: str,
+        *,
+        words: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        self._schema = schema
+        self._values = Values(schema, file_name)
+        self._words = [word for word in words if is_harmless(word)][:_MAX_WORDS]
+        self._random = random.Random(seed)
+        self._first: dict[str, Any] = {}
+
+    def draw(self, count: int) -> list[Input]:
+        """Return the valid ones among so many drawn inputs, each once."""
+        accepts = acceptor(self._schema, check_formats=False)
+        top = {**resolved(self._schema, self._schema), "type": "object"}
+        drawn = [self._value(top, "", 0) for _ in range(count)]
+        valid = [each for each in drawn if accepts is None or accepts(each)]
+        return distinct(valid)
+
+    def _value(self, schema: Any, name: str, depth: int) -> Any:
+        part = resolved(schema, self._schema)
+        if not part or depth > _MAX_DEPTH:
+            return "text"
+        if "const" in part:
+            return part["const"]
+        if isinstance(part.get("enum"), list) and part["enum"]:
+            return self._random.choice(part["enum"])
+        for key in ("anyOf", "oneOf"):
+            branches = part.get(key)
+            if isinstance(branches, list) and branches:
+                chosen = resolved(self._random.choice(branches), self._schema)
+                rest = {each: part[each] for each in part if each != key}
+                return self._value(merged(chosen, rest), name, depth + 1)
+        kind = self._random.choice(kinds_of(part))
+        if kind == "object":
+            return self._object(part, depth)
+        if kind == "array":
+            return self._array(part, name, depth)
+        return self._leaf(part, kind, name)
+
+    def _object(self, part: Mapping[str, Any], depth: int) -> dict[str, Any]:
+        required = required_of(part)
+        found = {
+            key: self._value(inner, key, depth + 1)
+            for key, inner in properties_of(part).items()
+            if key in required or self._random.random() < _GIVEN
+        }
+        for key in required:
+            found.setdefault(key, "text")
+        return found
+
+    def _array(self, part: Mapping[str, Any], name: str, depth: int) -> list[Any]:
+        prefix = part.get("prefixItems")
+        if isinstance(prefix, list):
+            return [self._value(item, name, depth + 1) for item in prefix]
+        least, most = part.get("minItems", 0), part.get("maxItems", _MAX_ITEMS)
+        length = min(max(self._random.choice(_LENGTHS), least), most, _MAX_ITEMS)
+        items: list[Any] = []
+        item: Any = None
+        for _ in range(length):
+            # Different items, as far as the schema has any.
+            for _ in range(_ATTEMPTS):
+                item = self._value(part.get("items", {}), name, depth + 1)
+                if item not in items:
+                    break
+            items.append(item)
+        return items
+
+    def _leaf(self, part: Mapping[str, Any], kind: str, name: str) -> Any:
+        pool = self._pool({**part, "type": kind}, kind, name)
+        first = self._first.setdefault(f"{kind} {name}", pool[0])
+        is_repeated = self._random.random() < _REPEATED and first in pool
+        return first if is_repeated else self._random.choice(pool)
+
+    def _pool(self, part: dict[str, Any], kind: str, name: str) -> list[Any]:
+        """The values to choose from, the most ordinary one first."""
+        if kind == "boolean":
+            return [True, False]
+        if kind == "null":
+            return [None]
+        examples = part.get("examples")
+        pool = list(examples) if isinstance(examples, list) else []
+        pool += [part["default"]] if "default" in part else []
+        plain = self._values.plain({"type": kind} if pool and kind == "null" else part, name)
+        pool.append(plain)
+        if kind in ("integer", "number"):
+            return [*pool, *_numbers(part, kind)]
+        if not {"pattern", "format"} & part.keys() and plain == "text":
+            least, most = part.get("minLength", 0), part.get("maxLength", _MAX_NUMBER)
+            pool += [text for text in (*_TEXTS, *self._words) if least <= len(text) <= most]
+        return pool
+
+
+Place = tuple[str | int, ...]
+"""The keys that lead to a value; 0 for the first item of a list."""
+
+
+def choices_at(schema: Mapping[str, Any]) -> Iterator[tuple[Place, list[Any]]]:
+    """Return the values of each property or item, at any depth, of which the schema names all."""
+    yield from _choices(resolved(schema, schema), schema, ())
+
+
+def _choices(
+    part: Mapping[str, Any], schema: Mapping[str, Any], place: Place
+) -> Iterator[tuple[Place, list[Any]]]:
+    listed = part.get("enum")
+    if place and isinstance(listed, list):
+        yield place, listed
+    if len(place) >= _MAX_DEPTH:
+        return
+    for key, inner in properties_of(part).items():
+        yield from _choices(resolved(inner, schema), schema, (*place, key))
+    if "items" in part:
+        yield from _choices(resolved(part["items"], schema), schema, (*place, 0))
+
+
+def value_at(given: Any, place: Place) -> Any:
+    """Return the value at a place of an input, `NOTHING` if the input has no such place."""
+    for key in place:
+        try:
+            given = given[key]
+        except (KeyError, IndexError, TypeError):
+            return NOTHING
+    return given
+
+
+NOTHING = object()
+"""Stands for a value that is not there."""
+
+
+def with_value(given: Any, place: Place, value: Any) -> Any:
+    """Return a copy of an input with another value at a place that it has."""
+    if not place:
+        return value
+    changed = dict(given) if isinstance(given, dict) else list(given)
+    changed[place[0]] = with_value(given[place[0]], place[1:], value)  # type: ignore[index]  # as the input has it
+    return changed
+
+
+def _numbers(part: Mapping[str, Any], kind: str) -> list[Any]:
+    low, high = part.get("minimum", -_MAX_NUMBER), part.get("maximum", _MAX_NUMBER)
+    bounds = [each for each in (low, high) if abs(each) < _MAX_NUMBER]
+    others = (0, 1, 2, 7, 1000) if kind == "integer" else (0, 1, 2, 2.0, 7.25, 1000)
+    return [*bounds, *(each for each in others if low <= each <= high)]
