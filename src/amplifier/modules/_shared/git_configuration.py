@@ -69,21 +69,32 @@ _HOOKS: Final = (
 _RUN_OF_FOLDER: Final = ("__main__.py", "index.js", "package.json")
 
 
+def real_path(path: str | Path) -> str:
+    """Return the real path, also of a chain of links that is longer than Python can follow.
+
+    The kernel follows no more than forty of them, so the place of such a link is its own, like that of a loop.
+    """
+    try:
+        return os.path.realpath(path)
+    except RecursionError:
+        return os.path.abspath(path)  # noqa: PTH100 - text in, text out
+
+
 def pointed_at(path: str) -> Iterator[str]:
     """Yield the git folders that a ``.git`` leads to, as real paths."""
-    folder = os.path.realpath(path)
+    folder = real_path(path)
     if stat.S_ISREG(_mode(folder)):
         text = _text(folder)
         target = _path_in(text.removeprefix("gitdir: ")) if text.startswith("gitdir: ") else ""
         if not target:
             return
-        folder = os.path.realpath(
+        folder = real_path(
             f"{os.path.dirname(folder)}/{target}" if target[0] != "/" else target  # noqa: PTH120
         )
         yield folder
     common = _path_in(_text(f"{folder}/commondir"))
     if common:
-        yield os.path.realpath(common if common[0] == "/" else f"{folder}/{common}")
+        yield real_path(common if common[0] == "/" else f"{folder}/{common}")
 
 
 def _path_in(text: str) -> str:
@@ -100,13 +111,13 @@ def named_by_configuration(worktree: str) -> list[str]:
         worktree: The folder with the ``.git``, as a real path.
     """
     pointer = f"{worktree}/.git"
-    folders = [os.path.realpath(pointer), *pointed_at(pointer)]
+    folders = [real_path(pointer), *pointed_at(pointer)]
     if not any(os.path.lexists(f"{folder}/HEAD") for folder in folders):
         return []
     named: dict[str, None] = {}
     for variable in _VARIABLES:
         named |= dict.fromkeys(_files_in(os.environ.get(variable, ""), worktree))
-    home = os.path.realpath(Path.home())
+    home = real_path(Path.home())
     user = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     pending = [f"{folder}/{name}" for folder in folders for name in ("config", "config.worktree")]
     pending += [os.environ.get("GIT_CONFIG_GLOBAL", ""), os.environ.get("GIT_CONFIG_SYSTEM", "")]
@@ -132,7 +143,9 @@ def named_by_configuration(worktree: str) -> list[str]:
 
 
 def _joined(base: str, value: str) -> str:
-    return os.path.realpath(os.path.join(base, os.path.expanduser(value)))  # noqa: PTH111, PTH118 - text in, text out
+    # git takes a value as a text that ends with NUL.
+    value = value.partition("\0")[0]
+    return real_path(os.path.join(base, os.path.expanduser(value)))  # noqa: PTH111, PTH118 - text in, text out
 
 
 def _files_in(value: str, worktree: str) -> Iterator[str]:
@@ -143,10 +156,10 @@ def _files_in(value: str, worktree: str) -> Iterator[str]:
             path = f"{worktree}/{name}" if "/" not in name else _joined(worktree, name)
             mode = _mode(path)
             if stat.S_ISDIR(mode):
-                yield from (f"{os.path.realpath(path)}/{each}" for each in _RUN_OF_FOLDER)
+                yield from (f"{real_path(path)}/{each}" for each in _RUN_OF_FOLDER)
             else:
                 # Without a file it may be made.
-                yield os.path.realpath(path) if mode else path
+                yield real_path(path) if mode else path
 
 
 @functools.lru_cache(maxsize=256)
@@ -165,7 +178,8 @@ def _words(value: str) -> tuple[str, ...]:
 
 _QUOTED: Final = r'"(?:[^"\\\n]|\\[^\n]|\\\n)*"?'
 _TOKEN: Final = re.compile(
-    r'\[[ \t]*(?P<section>[-.\w]*)(?:[ \t]+"(?P<name>(?:[^"\\\n]|\\[^\n])*)")?[ \t]*\]'
+    # No part gives back what it took, so that a line of a million blanks takes no longer than reading it.
+    r'\[[ \t]*+(?P<section>[-.\w]*+)(?:[ \t]++"(?P<name>(?:[^"\\\n]|\\[^\n])*+)")?+[ \t]*+\]'
     rf"|(?P<key>[A-Za-z][-A-Za-z0-9]*)[ \t]*(?:=[ \t]*(?P<value>(?:[^\\\"\n#;]|\\[^\n]|\\\n|{_QUOTED})*))?"
     r"|[#;][^\n]*|\s+|."
 )

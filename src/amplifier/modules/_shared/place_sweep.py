@@ -15,7 +15,7 @@ import attrs
 
 from amplifier._internal.programs import is_below
 
-from .git_configuration import named_by_configuration, pointed_at
+from .git_configuration import named_by_configuration, pointed_at, real_path
 
 _SLACK: Final = 10_000_000
 """Nanoseconds within which two changes may have one ctime, before Linux 6.13."""
@@ -318,19 +318,19 @@ class _Look:
 
     def _note_beginning(self, link: str) -> None:
         """Note what a link such as ``.github`` leads to, if something called ``hooks`` is or may be in there."""
-        target = os.path.realpath(link)
+        target = real_path(link)
         names = self._entries.names_after(link.rpartition("/")[2])
         found = [name for name in _names_in(target) if self._entries.is_entry(f"{link}/{name}")]
         if found:
             self._places[link] = None
         self._lead(
             link,
-            [os.path.realpath(f"{target}/{name}") for name in {*found, *names} if "*" not in name],
+            [real_path(f"{target}/{name}") for name in {*found, *names} if "*" not in name],
         )
 
     def _follow(self, link: str) -> None:
         try:
-            self._lead(link, [os.path.realpath(link)])
+            self._lead(link, [real_path(link)])
         except OSError:
             return
 

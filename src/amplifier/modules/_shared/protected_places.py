@@ -48,6 +48,7 @@ _HOOKS = "git runs it when someone commits"
 _PACKAGES = "package managers load code that it names"
 _TOOLCHAIN = "it names programs that prompts and editors start"
 _PYTHON = "Python runs it whenever it starts"
+_LOGIN = "a login, a shell or a desktop obeys it"
 
 ENTRIES: Final = {
     ".git": _GIT,
@@ -128,6 +129,8 @@ ENTRIES: Final = {
         (".lsp", "hie.yaml", ".merlin", ".clangd", ".ccls", ".ycm_extra_conf.py"), _SERVER
     ),
     ".ropeproject": _SERVER,
+    # Plugins of a compiler, of Ruby's server, and of a server of JavaScript.
+    **dict.fromkeys((".bloop", ".solargraph.yml", ".tern-project"), _SERVER),
     **dict.fromkeys(
         (
             ".envrc",
@@ -151,6 +154,8 @@ ENTRIES: Final = {
     ),
     # A version may be `path:./bin`.
     ".tool-versions": _SHELL,
+    # A shell runs the first, takes variables from the second, and paths or commands from the others.
+    **dict.fromkeys((".phpbrewrc", ".ruby-env", ".versions.conf", ".sdkmanrc"), _SHELL),
     **dict.fromkeys(
         (".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS
     ),
@@ -234,6 +239,8 @@ _OF_HOME: Final = (
         ".local/share/systemd",
     ),
     *(".cargo/bin", ".cargo/env", "Library/LaunchAgents", "Library/Application Support"),
+    *("bin", ".bash_completion", ".local/share/bash-completion", ".zsh", ".oh-my-zsh"),
+    *(".p10k.zsh", ".fzf.bash", ".fzf.zsh", ".dmrc", ".xbindkeysrc", ".local/share/fish"),
 )
 """Places of a home folder that a login, a shell or a desktop obeys."""
 
@@ -345,7 +352,8 @@ class ProtectedPlaces:
 
     def reason_for(self, path: str) -> str:
         """Return why a place is protected by its name; empty if it is not."""
-        return _reason_by_name(_folded_names(path), {}, only_last=True) or ""
+        reason = _reason_by_name(_folded_names(path), {}, only_last=True)
+        return reason or (_LOGIN if path in _places_of_home(_home()) else "")
 
     def may_be_entry(self, name: str) -> bool:
         """Check whether a name can be the last one of an entry, whatever is before it."""
@@ -357,8 +365,10 @@ class ProtectedPlaces:
         if self.is_allowed(path) or path.endswith(ASIDE):
             return False
         reason = _reason_by_name(names, {}, only_last=True)
-        return reason is not None or any(
-            _matches(each, path, names, only_last=True) for each in self.added
+        return (
+            reason is not None
+            or path in _places_of_home(_home())
+            or any(_matches(each, path, names, only_last=True) for each in self.added)
         )
 
     def is_allowed(self, path: str) -> bool:
@@ -477,6 +487,7 @@ _LAST_PATTERNS: Final = re.compile(
 )
 
 
+_LAST_OF_HOME: Final = frozenset(name.rsplit("/", 1)[-1] for name in _OF_HOME)
 _NAMES_AFTER: Final[dict[str, tuple[str, ...]]] = {}
 for _entry in ENTRIES:
     if "/" in _entry:
@@ -487,6 +498,8 @@ for _entry in ENTRIES:
 def _may_be_entry(name: str) -> bool:
     if name.endswith(ASIDE):
         return False
+    if name in _LAST_OF_HOME:
+        return True
     last = name.lower() if name.isascii() else fold(name)
     return last in _LAST_NAMES or _LAST_PATTERNS.match(last) is not None
 
@@ -505,10 +518,10 @@ def _reason_by_name(
 
 def _reason_by_place(path: str, root: str) -> str | None:
     """Return why a place that only this machine has is protected."""
-    home = os.path.realpath(Path.home())
-    of_home = [f"{home}/{name}" for name in _OF_HOME] if is_below(path, home) else []
+    home = _home()
+    of_home = _places_of_home(home) if is_below(path, home) else ()
     if any(is_below(path, place) and not is_below(root, place) for place in of_home):
-        return "a login, a shell or a desktop obeys it"
+        return _LOGIN
     state = [str(default_sessions_directory().parent), os.environ.get("AMPLIFIER_HOME", "")]
     if any(is_below(path, os.path.realpath(folder)) for folder in state if folder):
         return "the agent keeps its state there"
@@ -519,6 +532,20 @@ def _reason_by_place(path: str, root: str) -> str | None:
     if any(os.path.realpath(entry) == folder for entry in _search_path()):
         return f"{folder} is on the search path of programs"
     return None
+
+
+def _home() -> str:
+    return _real_home(os.environ.get("HOME", ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _real_home(_variable: str) -> str:
+    return os.path.realpath(Path.home())
+
+
+@functools.lru_cache(maxsize=8)
+def _places_of_home(home: str) -> frozenset[str]:
+    return frozenset(f"{home}/{name}" for name in _OF_HOME)
 
 
 def _search_path() -> Iterator[str]:

@@ -8,10 +8,12 @@ import hashlib
 import os
 import secrets
 import stat
+from typing import Any
 
 import attrs
 
 from ..._shared.protected_places import ASIDE
+from ._git_files import open_up
 from ._own_files import folder_of
 
 _MOST_COMPARED = 200
@@ -26,17 +28,20 @@ class Aside:
         path: The place.
         name: Its name now, in the same folder.
         reason: Why it is protected.
+        state: What was in it, see `signature`.
     """
 
     path: str
     name: str
     reason: str
+    state: tuple[Any, ...]
 
     def put_back(self) -> bool:
-        """Give it its name again; returns False if something else has it now, or if it is gone."""
+        """Give it its name again; returns False if something else has it now, or if it was changed or is gone."""
         name = os.path.basename(self.path)  # noqa: PTH119 - text in
         with contextlib.suppress(OSError), folder_of(self.path) as folder:
-            if not _exists(name, folder):
+            is_same = signature(self.name, folder) == self.state
+            if is_same and not _exists(name, folder):
                 os.rename(self.name, name, src_dir_fd=folder, dst_dir_fd=folder)
                 return True
         return False
@@ -50,11 +55,43 @@ def keep_aside(path: str, reason: str) -> Aside:
     """
     name = os.path.basename(path)  # noqa: PTH119 - text in
     with folder_of(path) as folder:
+        if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
+            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
         aside = f"{name}{ASIDE}"
         if len(os.fsencode(aside)) > 255 or _exists(aside, folder):
             aside = f"{os.fsdecode(os.fsencode(name)[:150])}.{secrets.token_hex(8)}{ASIDE}"
         os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-    return Aside(path, aside, reason)
+        return Aside(path, aside, reason, signature(aside, folder))
+
+
+def signature(path: str, folder: int | None = None) -> tuple[Any, ...]:
+    """Return what changes if anyone changes a place.
+
+    Args:
+        path: The place.
+        folder: The open folder that the path starts from, if it is relative.
+    """
+    pending, result = [path], list[Any]()
+    for each in pending:  # grows
+        try:
+            found = os.lstat(each, dir_fd=folder)
+        except OSError:
+            continue
+        result.append((each, found.st_ino, found.st_mode, found.st_ctime_ns))
+        if stat.S_ISDIR(found.st_mode):
+            with contextlib.suppress(OSError):
+                pending += [f"{each}/{name}" for name in _names_in(each, folder)]
+    return tuple(result)
+
+
+def _names_in(path: str, folder: int | None) -> list[str]:
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
+    )
+    try:
+        return sorted(os.listdir(descriptor))  # noqa: PTH208 - by its descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _exists(name: str, folder: int) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -22,12 +22,13 @@ import attrs
 from amplifier._internal.programs import find_program, is_below, isolated_python_command
 from amplifier.errors import ModuleLoadError
 
+from ..._shared.git_configuration import real_path
 from ..._shared.place_sweep import Swept
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
-from ._aside import Aside, content, keep_aside
+from ._aside import Aside, content, keep_aside, signature
 from ._git_broker import GitBroker
-from ._git_call import Baselines, Surroundings
+from ._git_call import Baselines, Surroundings, named_repository
 from ._git_files import (
     NOT_CLEAN,
     Finding,
@@ -39,7 +40,8 @@ from ._git_files import (
     take_out,
 )
 from ._git_history import UsersHistory
-from ._git_profile import GitProfile, open_git_profile
+from ._git_profile import GitProfile, identity_of, open_git_profile
+from ._git_steps import pending
 from ._options import BashOptions
 from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
 from ._places import PlaceFinder, Places, is_covered, topmost
@@ -292,10 +294,13 @@ class Sandbox:
         with ExitStack() as stack:
             places = attrs.evolve(places, missing=stack.enter_context(placeholders(places.missing)))
             settled = Settled()
-            snapshot = _Snapshot.of(places, before)
+            mounted = stack.enter_context(_held(places.protected))
+            snapshot = stack.enter_context(
+                _Snapshot.kept(places, before, self.finder.roots(workspace))
+            )
             broker: GitBroker | None = None
             stack.callback(
-                lambda: self._settle(workspace, before, places, snapshot, settled, broker)
+                lambda: self._settle(workspace, before, mounted, snapshot, settled, broker)
             )
             more = list[str]()
             is_entry = self.finder.protected.is_entry
@@ -362,7 +367,7 @@ class Sandbox:
         self,
         workspace: str,
         before: Swept,
-        places: Places,
+        held: frozenset[tuple[int, int]],
         snapshot: _Snapshot,
         settled: Settled,
         broker: GitBroker | None,
@@ -374,23 +379,24 @@ class Sandbox:
             settled.by_git += broker.tracked()
         after = self._look_into_all(workspace, before, settled)
         roots = self.finder.roots(workspace)
-        mounted = frozenset(places.protected)
-        # Nothing of it could be changed or replaced, wherever it was moved with the folder that it is in.
-        covered = {found for path, found in before.places.items() if is_covered(path, mounted)}
+        # Nothing in it could be changed or replaced, wherever it was moved with the folder that it is in.
+        mounted = frozenset(path for path, found in after.places.items() if found in held)
         by_git, changed = frozenset(settled.by_git), list[str]()
         for path, found in after.places.items():
-            if (found in covered and path not in self._unclean) or is_placeholder(path):
+            if (is_covered(path, mounted) and path not in self._unclean) or is_placeholder(path):
                 continue
             if path in after.repositories:
                 if not is_covered(path, mounted) and any(is_below(path, root) for root in roots):
                     self._note_changeable(path, found[1])
                 notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
                 settled.notes += notes
+                if not is_covered(path, mounted):
+                    settled.notes += _without_steps(path, broker, snapshot.findings)
                 # Another command may have moved it meanwhile, so that nothing could be taken out.
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
                     self._unclean.add(path)
-            elif before.places.get(path) == found and snapshot.signatures.get(path) == _signature(
+            elif before.places.get(path) == found and snapshot.signatures.get(path) == signature(
                 path
             ):
                 continue
@@ -438,10 +444,12 @@ class Sandbox:
         protected = self.finder.protected
         tops = topmost(path for path in changed if protected.is_entry(path))
         gone, names = set[str](), {path.rpartition("/")[2] for path in tops}
+        # What the command has changed is no pattern for others, nor is what lies in it.
+        new = frozenset(changed)
         known = {
             content(path)
             for path in before.places
-            if path.rpartition("/")[2] in names and path not in tops
+            if path.rpartition("/")[2] in names and not is_covered(path, new)
         }
         for path in tops:
             found = content(path)
@@ -477,43 +485,79 @@ def _that_exist(places: Places) -> Places:
     )
 
 
-@attrs.frozen
+@contextmanager
+def _held(paths: Iterable[str]) -> Iterator[frozenset[tuple[int, int]]]:
+    """Return the device and inode of each place, which nothing new can get inside the context.
+
+    git may remove what is mounted, and a file system soon uses the number of an inode again.
+    """
+    found = set[tuple[int, int]]()
+    with ExitStack() as stack:
+        for path in paths:
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+                found.add(identity_of(descriptor))
+        yield frozenset(found)
+
+
+@attrs.frozen(eq=False)
 class _Snapshot:
-    """What can be told before a command of the protected places that are not mounted."""
+    """What can be told before a command of the protected places that are not mounted.
+
+    Attributes:
+        findings: What names programs in repositories.
+        signatures: Of the other places.
+        mounted: The places that the command can't change.
+        roots: The folders that it can change.
+    """
 
     findings: frozenset[Finding]
     signatures: dict[str, tuple[Any, ...]]
+    mounted: frozenset[str]
+    roots: Sequence[str]
 
     @classmethod
-    def of(cls, places: Places, swept: Swept) -> _Snapshot:
+    @contextmanager
+    def kept(cls, places: Places, swept: Swept, roots: Sequence[str]) -> Iterator[_Snapshot]:
+        """Return the snapshot of a command that runs inside the context."""
         mounted = frozenset(places.protected)
         uncovered = [path for path in swept.places if not is_covered(path, mounted)]
-        return cls(
-            frozenset(
+        with _running_lock:
+            found = (
                 finding
                 for path in uncovered
-                if path in swept.repositories
-                and os.path.realpath(path) == path
-                and os.path.isdir(path)  # noqa: PTH112
-                for finding in findings(path)
-            ),
-            {path: _signature(path) for path in uncovered if path not in swept.repositories},
+                if path in swept.repositories and real_path(path) == path and os.path.isdir(path)  # noqa: PTH112
+                for finding in (*findings(path), *pending(path))
+            )
+            snapshot = cls(
+                frozenset(
+                    each for each in found if all(other._may_know(each) for other in _running)
+                ),
+                {path: signature(path) for path in uncovered if path not in swept.repositories},
+                mounted,
+                roots,
+            )
+            _running.append(snapshot)
+        try:
+            yield snapshot
+        finally:
+            with _running_lock:
+                _running.remove(snapshot)
+
+    def _may_know(self, finding: Finding) -> bool:
+        """Check whether a finding that is there while this command runs can be of someone else."""
+        return (
+            finding in self.findings
+            or is_covered(finding.path, self.mounted)
+            or not any(is_below(finding.path, root) for root in self.roots)
         )
 
 
-def _signature(path: str) -> tuple[Any, ...]:
-    """Return what changes if anyone changes a place."""
-    pending, result = [path], list[Any]()
-    for each in pending:  # grows
-        try:
-            found = os.lstat(each)
-        except OSError:
-            continue
-        result.append((each, found.st_ino, found.st_mode, found.st_ctime_ns))
-        if stat.S_ISDIR(found.st_mode):
-            with suppress(OSError):
-                pending += sorted(f"{each}/{name}" for name in os.listdir(each))  # noqa: PTH208 - text
-    return tuple(result)
+# Of all commands of this process. What one of them has made is not known to another one that starts meanwhile: it is
+# taken out when the first has ended, and could be brought back by the second.
+_running: list[_Snapshot] = []
+_running_lock = threading.Lock()
 
 
 def _judge_repository(
@@ -527,7 +571,7 @@ def _judge_repository(
     if os.path.isdir(path):  # noqa: PTH112
         return take_out([finding for finding in findings(path) if finding not in known])
     target = pointer_target(read_text(path) or "")
-    real = os.path.realpath(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
+    real = real_path(os.path.join(os.path.dirname(path), target))  # noqa: PTH118, PTH120
     if path.endswith("/.git") and not any(
         is_below(real, f"{folder}/{name}")
         for folder in repositories
@@ -535,6 +579,16 @@ def _judge_repository(
     ):
         return set_aside(path, f"it leads git to {real}")
     return []
+
+
+def _without_steps(path: str, broker: GitBroker | None, known: frozenset[Finding]) -> list[str]:
+    """Take out of a repository that commands can change what is still to write what programs obey; returns sentences."""
+    found = [each for each in pending(path) if each not in known]
+    repository = named_repository(path, os.path.dirname(path))  # noqa: PTH120 - text in
+    if found and (broker is None or repository is None):
+        reason = "what it would write can't be told"
+        return take_out([attrs.evolve(each, reason=reason) for each in found])
+    return broker.take_out_steps(repository, known) if found and broker and repository else []
 
 
 def sandbox_here() -> tuple[SandboxKind, str | None]:

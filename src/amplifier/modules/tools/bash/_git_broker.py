@@ -21,11 +21,14 @@ import socket
 import stat
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
+
+import attrs
 
 from amplifier._internal.programs import is_below, isolated_python
 
+from ..._shared.git_configuration import real_path
 from ._git_call import (
     ADVICE,
     GitCall,
@@ -37,9 +40,10 @@ from ._git_call import (
     repository_of,
 )
 from ._git_client import MAX_FILES
-from ._git_files import read_text, settings
-from ._git_history import TrackedPlaces
+from ._git_files import Finding, read_text, settings, take_out
+from ._git_history import RepositorySteps, TrackedPlaces
 from ._git_hooks import remove_tree, run_with_hooks
+from ._git_steps import pending
 from ._git_words import READING, Refused, Words, read_words
 from ._own_files import folder_of
 from ._places import inside_another
@@ -73,6 +77,11 @@ exec {python} -I -S {client} {socket} {git} {folders} {roots} "$@"
 """
 
 
+# Of the calls of all commands of this process.
+_running: list[TrackedPlaces] = []
+_running_lock = threading.Lock()
+
+
 class GitBroker:
     """Serves the git calls of one command.
 
@@ -83,7 +92,6 @@ class GitBroker:
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
         self._free = threading.Semaphore(_MAX_CALLS)
-        self._lock = threading.Lock()
         self._tracked: dict[Repository, TrackedPlaces] = {}
         self.notes: list[str] = []
         self._stop_read, self._stop_write = os.pipe()
@@ -117,6 +125,9 @@ class GitBroker:
                 os.write(self._stop_write, b"!")
                 thread.join()
                 self._settle()
+                with _running_lock:
+                    for tracked in self._tracked.values():
+                        _running.remove(tracked)
 
     def _clean(self, folder: str) -> None:
         if (problem := remove_tree(folder)) is not None:
@@ -244,7 +255,7 @@ class GitBroker:
     # ── which calls ──
 
     def _alias(self, name: str, directory: str) -> str | None:
-        repository = find_repository(os.path.realpath(directory))
+        repository = find_repository(real_path(directory))
         text = read_text(f"{repository.common}/config") if repository is not None else None
         pairs = settings(text) if text is not None and "alias" in text.lower() else None
         own = {
@@ -256,7 +267,7 @@ class GitBroker:
         """Return the protected repository that a call may change; None if the real git is to run it."""
         places, roots = self._surroundings.places, self._surroundings.roots
         if not words.is_writing or not any(
-            is_below(os.path.realpath(words.directory), root) for root in roots
+            is_below(real_path(words.directory), root) for root in roots
         ):
             return None
         repository = repository_of(words)
@@ -282,7 +293,7 @@ class GitBroker:
     def _tracked_in(self, repository: Repository) -> TrackedPlaces:
         """Return the protected files of a work tree that git may write; the same for all calls of the command."""
         surroundings = self._surroundings
-        with self._lock:
+        with _running_lock:
             if repository not in self._tracked:
                 found = [
                     path
@@ -293,7 +304,18 @@ class GitBroker:
                     and (around := find_repository(os.path.dirname(path))) is not None  # noqa: PTH120
                     and around.worktree == repository.worktree
                 ]
-                self._tracked[repository] = TrackedPlaces(found, surroundings.baselines.contents)
+                steps = next(
+                    (
+                        each.steps
+                        for each in _running
+                        if each.steps is not None and each.steps.common == repository.common
+                    ),
+                    None,
+                ) or RepositorySteps(repository.common, frozenset(pending(repository.common)))
+                self._tracked[repository] = TrackedPlaces(
+                    found, surroundings.baselines.contents, _running, steps
+                )
+                _running.append(self._tracked[repository])
             return self._tracked[repository]
 
     def tracked(self) -> list[str]:
@@ -324,6 +346,28 @@ class GitBroker:
                     logger.exception("tool bash: what git wrote could not be compared")
                     # They are judged like what a command has written.
                     tracked.places.clear()
+            if tracked.steps is not None:
+                self.notes += self.take_out_steps(repository, tracked.steps.known)
+
+    def take_out_steps(self, repository: Repository, known: Container[Finding]) -> list[str]:
+        """Take out the steps of a rebase or a merge that would write what programs obey; returns sentences about them.
+
+        Args:
+            repository: The repository.
+            known: The files with steps that were there before.
+        """
+        found = [each for each in pending(repository.common) if each not in known]
+        if not found:
+            return []
+        if not os.path.isdir(repository.worktree):  # noqa: PTH112 - text in
+            # A work tree that was removed since. Any folder that is there does for reading.
+            repository = attrs.evolve(repository, worktree=os.path.dirname(repository.common))  # noqa: PTH120
+        try:
+            with self._call(repository) as call:
+                return call.take_out_steps(found)
+        except (OSError, Refused) as error:
+            reason = f"what it would write can't be told: {error}"
+            return take_out([attrs.evolve(each, reason=reason) for each in found])
 
     @contextlib.contextmanager
     def _call(self, repository: Repository) -> Iterator[GitCall]:

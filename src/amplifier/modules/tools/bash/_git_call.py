@@ -11,15 +11,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
 from amplifier._internal.programs import is_below
 
+from ..._shared.git_configuration import named_by_configuration, real_path
 from ._git_files import Finding, findings, path_in, pointer_target, read_text, settings, take_out
-from ._git_history import State, TrackedPlaces, UsersHistory, files_at
+from ._git_history import MISSING, State, TrackedPlaces, UsersHistory, files_at
 from ._git_profile import GitProfile, start_in_bubblewrap
+from ._git_steps import Steps, steps_in
 from ._git_words import Refused, Words, check_words
 from ._own_files import folder_of
 from ._places import Places, inside_another
@@ -44,6 +46,11 @@ _OF_THE_SYSTEM = (
     "/usr",
 )
 _LOG_SECONDS = 20.0
+_LOG = (
+    *("--no-replace-objects", "--literal-pathspecs", "log", "--no-ext-diff", "--no-textconv"),
+    *("--raw", "--no-abbrev", "--no-renames", "--root", "-m", "--full-history", "--format="),
+    "--no-color",
+)
 
 
 @attrs.frozen
@@ -121,12 +128,13 @@ class Baselines:
     """What repositories had before the calls that run now.
 
     A pipe between two calls needs both at once. They share what was there before the first one, so that
-    none takes the changes of another for the user's.
+    none takes the changes of another for the user's. So do the calls of all sessions of this process.
     """
 
+    _lock: ClassVar = threading.Lock()
+    _known: ClassVar[dict[str, _Baseline]] = {}
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[str, _Baseline] = {}
         self.contents: set[Any] = set()
 
     @contextlib.contextmanager
@@ -286,7 +294,7 @@ class GitCall:
         for objects in pending[:10]:
             for line in (read_text(f"{objects}/info/alternates") or "").splitlines():
                 real = f"{repository.common}/objects" if objects == pending[0] else objects
-                path = os.path.realpath(os.path.join(real, line))  # noqa: PTH118 - text in, text out
+                path = real_path(os.path.join(real, line))  # noqa: PTH118 - text in, text out
                 if (
                     line
                     and not line.startswith("#")
@@ -332,7 +340,7 @@ class GitCall:
                 if os.path.isdir(each) and (  # noqa: PTH112
                     os.path.lexists(f"{each}/.git") or os.path.isdir(f"{each}/objects")  # noqa: PTH112
                 ):
-                    yield os.path.realpath(each)
+                    yield real_path(each)
 
     def sees(self, path: str) -> bool:
         """Check whether the command sees a folder, which the profile can show as well."""
@@ -443,6 +451,86 @@ class GitCall:
                 )
             ]
 
+    # ── steps that are still to be made ──
+
+    def take_out_steps(self, found: Iterable[Finding]) -> list[str]:
+        """Take out files with steps that would write what programs obey, unless the user's commits have it; returns sentences.
+
+        Args:
+            found: The files, from `pending`.
+        """
+        with self._open_folders():
+            self._shown = [*self._folders_to_read()]
+            led = {*named_by_configuration(self.repository.worktree)}
+            judged = [
+                attrs.evolve(each, reason=reason)
+                for each in found
+                if (reason := self._problem_of(steps_in(each.path), led)) is not None
+            ]
+            return take_out(judged)
+
+    def _problem_of(self, steps: Steps, led: set[str]) -> str | None:
+        if not steps.is_clear:
+            return "it has a step whose commit can't be told"
+        algorithm = self._algorithm()
+        users = [f"^{commit}" for commit in self._history.tips()]
+        for options, commits in ((["--no-walk"], steps.commits), ([], [*steps.trees, *users])):
+            if not commits or commits == users:
+                continue
+            rows = self._changes(options, commits)
+            if rows is None:
+                return "git can't tell what its steps change"
+            for states, name in rows:
+                path = f"{self.repository.worktree}/{name}"
+                if self._is_obeyed(path, led) and not all(
+                    self._is_known(path, state, algorithm) for state in states
+                ):
+                    return f"its steps write {path}, which programs obey, and no commit of the user's has this content"
+        return None
+
+    def _changes(
+        self, options: Sequence[str], commits: Sequence[str]
+    ) -> list[tuple[tuple[State, State], str]] | None:
+        """Return the states of each file before and after some commits; None if git can't tell."""
+        with (
+            tempfile.TemporaryFile() as names,
+            tempfile.TemporaryFile() as output,
+            Path(os.devnull).open("rb+") as null,
+        ):
+            names.write("".join(f"{commit}\n" for commit in commits).encode())
+            names.seek(0)
+            code = self.git(
+                [*_LOG, *options, "-z", "--ignore-missing", "--stdin"],
+                streams=(names.fileno(), output.fileno(), null.fileno()),
+                directory=self.repository.worktree,
+                seconds=_LOG_SECONDS,
+            )
+            output.seek(0)
+            text = output.read().decode("utf-8", "surrogateescape")
+        found = re.findall(r":(\d+) (\d+) (\w+) (\w+) \w\0([^\0]+)\0", text)
+        return (
+            None
+            if code != 0
+            else [
+                (((old_mode, old), (mode, new)), name) for old_mode, mode, old, new, name in found
+            ]
+        )
+
+    def _is_obeyed(self, path: str, led: set[str]) -> bool:
+        while is_below(path, self.repository.worktree) and path != self.repository.worktree:
+            if path in led or self.surroundings.obeyed(path):
+                return True
+            path = path.rpartition("/")[0]
+        return False
+
+    def _is_known(self, path: str, state: State, algorithm: str) -> bool:
+        """Check whether a file may get a content: it has it, had it while commands could not change it, or it is the user's."""
+        if state[0] == MISSING:
+            return True
+        files = {file for at, file in self.surroundings.baselines.contents if at == path}
+        files |= {*(files_at(path) or {}).values()}
+        return any(file.state(algorithm) == state for file in files) or self._is_users(path, state)
+
     def _algorithm(self) -> str:
         text = read_text(f"{self.path_of(self.repository.common)}/config") or ""
         return "sha256" if "sha256" in text.lower() else "sha1"
@@ -452,28 +540,11 @@ class GitCall:
         return self._history.has(relative, state, self._log)
 
     def _log(self, path: str, commits: list[str]) -> str:
-        options = [
-            "--raw",
-            "--no-abbrev",
-            "--no-renames",
-            "--root",
-            "-m",
-            "--full-history",
-            "--format=",
-            "--no-color",
-        ]
         with tempfile.TemporaryFile() as names:
             names.write("".join(f"{commit}\n" for commit in commits).encode())
             names.seek(0)
             return self.output_of(
-                *(
-                    "--no-replace-objects",
-                    "--literal-pathspecs",
-                    "log",
-                    "--no-ext-diff",
-                    "--no-textconv",
-                ),
-                *(*options, "--ignore-missing", "--stdin", "--", path),
+                *(*_LOG, "--ignore-missing", "--stdin", "--", path),
                 stdin=names.fileno(),
                 seconds=_LOG_SECONDS,
             )
@@ -503,24 +574,24 @@ def find_repository(directory: str) -> Repository | None:
     folder = f"{worktree}/.git"
     if (text := read_text(folder)) is not None:
         target = pointer_target(text)
-        folder = os.path.realpath(os.path.join(worktree, target)) if target else folder  # noqa: PTH118
+        folder = real_path(os.path.join(worktree, target)) if target else folder  # noqa: PTH118
     return named_repository(folder, worktree)
 
 
 def named_repository(folder: str, worktree: str) -> Repository | None:
     """Return the repository with a git folder; None if it is none, or if a link is on the way."""
-    if os.path.realpath(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
+    if real_path(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
         return None
     common = path_in(read_text(f"{folder}/commondir") or "")
-    return Repository(worktree, folder, os.path.realpath(os.path.join(folder, common)))  # noqa: PTH118
+    return Repository(worktree, folder, real_path(os.path.join(folder, common)))  # noqa: PTH118
 
 
 def repository_of(words: Words) -> Repository | None:
     """Return the repository that a call is about."""
-    directory = os.path.realpath(words.directory)
-    worktree = os.path.realpath(os.path.join(directory, words.work_tree or ""))  # noqa: PTH118 - text in, text out
+    directory = real_path(words.directory)
+    worktree = real_path(os.path.join(directory, words.work_tree or ""))  # noqa: PTH118 - text in, text out
     if words.git_dir is not None:
-        return named_repository(os.path.realpath(os.path.join(directory, words.git_dir)), worktree)  # noqa: PTH118
+        return named_repository(real_path(os.path.join(directory, words.git_dir)), worktree)  # noqa: PTH118
     found = find_repository(directory)
     return (
         found

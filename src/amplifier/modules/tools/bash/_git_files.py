@@ -23,12 +23,12 @@ import attrs
 
 from amplifier._internal.programs import find_program
 
+from ..._shared.git_configuration import real_path
 from ..._shared.protected_places import ASIDE
 from ._own_files import folder_of
 
 NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
-_MAX_FOLDERS = 2_000
 _MAX_HOOK = 16 << 20
 _MAX_LINKED = 256 << 20
 # A daemon of git's has it, and what it says is no more than a list of changed files.
@@ -279,6 +279,9 @@ def is_harmless(key: str, value: str) -> bool:
     names = _HARMLESS.get(f"{section}.*" if is_named else section, ())
     if name not in names and names != _ANY:
         return False
+    if section == "gitflow":
+        # Another one, `gitflow.path.hooks`, names a folder of programs.
+        return subsection in ("branch", "prefix")
     if section == "submodule" and name == "update" and is_named:
         return value in _UPDATES
     if section == "remote" and name.endswith("url"):
@@ -356,14 +359,14 @@ def _is_own_worktree(folder: str | None, key: str, value: str) -> bool:
     """
     if folder is None or key != "core.worktree" or "\0" in value:
         return False
-    real = os.path.realpath(folder)
+    real = real_path(folder)
     worktree = os.path.normpath(os.path.join(real, value))  # noqa: PTH118 - text in, text out
     pointer = f"{worktree}/.git"
-    if os.path.realpath(worktree) != worktree:
+    if real_path(worktree) != worktree:
         return False
     target = pointer_target(read_text(pointer) or "")
     return pointer == real or (
-        target != "" and os.path.realpath(os.path.join(worktree, target)) == real  # noqa: PTH118
+        target != "" and real_path(os.path.join(worktree, target)) == real  # noqa: PTH118
     )
 
 
@@ -403,7 +406,8 @@ _TODOS = (
     "sequencer/todo",
 )
 _OPTIONS = re.compile(
-    r"(?:\[options\]|\s|(?:no-commit|edit|allow-\w+|keep-\w+|signoff|record-origin|mainline)\s*=\s*\w*)*"
+    # As above: with backtracking sixty settings would take years.
+    r"(?:\[options\]|\s++|(?:no-commit|edit|allow-\w++|keep-\w++|signoff|record-origin|mainline)\s*+=\s*+\w*+)*+"
 )
 _STRATEGIES = frozenset(("", "ort", "recursive", "ours", "subtree", "resolve", "octopus"))
 
@@ -440,8 +444,8 @@ def findings(git: str) -> list[Finding]:
             found.append(Finding(strategy, f"the strategy {(text or '').strip()[:40]!r}", "file"))
         common = f"{folder}/commondir"
         if os.path.lexists(common):
-            target = os.path.realpath(os.path.join(folder, path_in(read_text(common) or "")))  # noqa: PTH118
-            own = os.path.realpath(f"{folder}/../..")
+            target = real_path(os.path.join(folder, path_in(read_text(common) or "")))  # noqa: PTH118
+            own = real_path(f"{folder}/../..")
             if not is_worktree or target != own:
                 found.append(Finding(common, "it leads git to another configuration", "file"))
     return found
@@ -463,9 +467,7 @@ def git_folders(git: str) -> Iterator[str]:
     """Yield a git folder, and those of its submodules and worktrees."""
     yield git
     pending = [f"{git}/modules", f"{git}/worktrees"]
-    for number, folder in enumerate(pending):  # grows
-        if number > _MAX_FOLDERS:
-            return
+    for folder in pending:  # grows
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):
@@ -522,7 +524,7 @@ def _of_configuration(path: str) -> Iterator[Finding]:
                 path,
                 f"{key}={value[:80]}",
                 "settings",
-                _digest(value.encode("utf-8", "surrogateescape")),
+                digest_of_text(value),
             )
 
 
@@ -542,6 +544,11 @@ def _of_hooks(folder: str) -> Iterator[Finding]:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def digest_of_text(text: str) -> str:
+    """Return what changes with a text of `read_text`."""
+    return _digest(text.encode("utf-8", "surrogateescape"))
 
 
 def _digest_of(path: str) -> str:
@@ -571,7 +578,7 @@ def _of_todo(path: str) -> Iterator[Finding]:
                     path,
                     f"the step {line.strip()[:60]!r}",
                     "file",
-                    _digest(line.encode("utf-8", "surrogateescape")),
+                    digest_of_text(line),
                 )
     elif os.path.lexists(path):
         yield Finding(path, "it is no file", "file")

@@ -21,8 +21,10 @@ from typing import IO, Any, TypeAlias
 
 import attrs
 
+from amplifier._internal.programs import is_below
+
 from ..._shared.session import default_sessions_directory
-from ._git_files import read_text, set_aside
+from ._git_files import Finding, read_text, set_aside
 from ._own_files import folder_of
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -33,7 +35,7 @@ _MAX_BYTES = 16 << 20
 
 State: TypeAlias = tuple[str, str]
 """The mode of a file and the name of its content, as git writes them; of a missing one the first is ``000000``."""
-_MISSING = "000000"
+MISSING = "000000"
 
 
 # ── commits ───────────────────────────────────────────────────────────────────────────────────────
@@ -150,6 +152,11 @@ class UsersHistory:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return open(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")  # noqa: PTH123
 
+    def tips(self) -> list[str]:
+        """Return the commits of the user that are known, without those before them."""
+        groups = [] if self._record is None else self._record.users
+        return [commit for tips, _ in groups for commit in tips]
+
     def has(self, path: str, state: State, log: Callable[[str, list[str]], str]) -> bool:
         """Check whether a commit of the user's has a file like this.
 
@@ -165,10 +172,10 @@ class UsersHistory:
             for old_mode, mode, old, name in re.findall(
                 r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE
             ):
-                if state == (mode, name) or (state[0] == mode == _MISSING):
+                if state == (mode, name) or (state[0] == mode == MISSING):
                     return True
                 # What the first commits of all were made from is the user's, too.
-                if number == 0 and (state == (old_mode, old) or state[0] == old_mode == _MISSING):
+                if number == 0 and (state == (old_mode, old) or state[0] == old_mode == MISSING):
                     return True
         return False
 
@@ -209,6 +216,19 @@ def _write(file: IO[bytes], record: _Record) -> None:
 
 
 @attrs.frozen
+class RepositorySteps:
+    """The files with steps that a repository had.
+
+    Attributes:
+        common: Its git folder.
+        known: The files.
+    """
+
+    common: str
+    known: frozenset[Finding]
+
+
+@attrs.frozen
 class File:
     """A file as git sees it: its mode, and what is in it."""
 
@@ -217,14 +237,14 @@ class File:
 
     def state(self, algorithm: str) -> State:
         """Return the mode and the name of the content."""
-        if self.mode == _MISSING:
+        if self.mode == MISSING:
             return self.mode, ""
         digest = hashlib.new(algorithm, b"blob %d\0" % len(self.data), usedforsecurity=False)
         digest.update(self.data)
         return self.mode, digest.hexdigest()
 
 
-_NONE = File(_MISSING, b"")
+_NONE = File(MISSING, b"")
 
 
 class TrackedPlaces:
@@ -233,14 +253,27 @@ class TrackedPlaces:
     Args:
         places: Those that are tracked.
         known: Contents that were in place when commands could not change them. Grows.
+        others: Those of other commands that run now. What is in a file may be what their calls have just written.
+        steps: What the repository had to do when the first of the commands that run now called git.
     """
 
-    def __init__(self, places: Iterable[str], known: set[tuple[str, File]]) -> None:
+    def __init__(
+        self,
+        places: Iterable[str],
+        known: set[tuple[str, File]],
+        others: Iterable[TrackedPlaces] = (),
+        steps: RepositorySteps | None = None,
+    ) -> None:
         self._files: dict[str, File] = {}
         self.places: list[str] = []
+        self.steps = steps
         self._known = known
+        running = [*others]
         for place in places:
             found = files_at(place)
+            for other in running:
+                if place in other.places:
+                    found = {p: file for p, file in other._files.items() if is_below(p, place)}
             if found is not None:
                 self.places.append(place)
                 self._files |= found

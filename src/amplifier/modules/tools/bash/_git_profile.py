@@ -227,7 +227,7 @@ class GitProfile:
         """
         folders = list(writable)
         command = [self.bubblewrap, *self.confinement, *(("--share-net",) if self.network else ())]
-        command += self._root(shell=not _TRANSPORTS.isdisjoint(arguments))
+        command += self._root(shell=_subcommand(arguments) in _TRANSPORTS)
         for path in sorted(shown):
             command += ("--ro-bind", path, path)
         for path in places.hidden:
@@ -330,6 +330,17 @@ class GitProfile:
         for number, (key, value) in enumerate(pairs.items()):
             environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return environment
+
+
+def _subcommand(arguments: Sequence[str]) -> str:
+    """Return what a call is to do: the first word that is neither an option nor the value of one."""
+    rest = iter(arguments)
+    for word in rest:
+        if word == "-c":
+            next(rest, None)
+        elif not word.startswith("-"):
+            return word
+    return ""
 
 
 def start_in_bubblewrap(

@@ -263,6 +263,8 @@ _REFUSED: Mapping[str, tuple[str, ...]] = {
     "fetch": ("--upload-pack",),
     "pull": ("--upload-pack",),
     "push": ("--receive-pack", "--exec"),
+    "fetch-pack": ("--upload-pack", "--exec"),
+    "send-pack": ("--receive-pack", "--exec"),
     "apply": ("--unsafe-paths",),
     "bisect": ("run", "visualize", "view"),
 }

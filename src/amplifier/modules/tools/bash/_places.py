@@ -13,6 +13,7 @@ import attrs
 
 from amplifier._internal.programs import is_below, isolated_python
 
+from ..._shared.git_configuration import real_path
 from ..._shared.place_sweep import Swept
 from ..._shared.protected_places import ProtectedPlaces, own_places
 from ..._shared.session import default_sessions_directory
@@ -296,7 +297,7 @@ class PlaceFinder:
                 for path in set(paths)
                 if path not in writable
                 and any(is_below(path, folder) for folder in writable)
-                and os.path.realpath(path) == path
+                and real_path(path) == path
             )
 
         hidden_inside = [
@@ -441,7 +442,7 @@ def foreign_sockets(seen: Iterable[str]) -> list[str]:
     for folder in folders:
         found |= set(_sockets_in(folder))
     found |= {path for path in seen if _is_socket(path)}
-    return sorted({os.path.realpath(path) for path in found})
+    return sorted({real_path(path) for path in found})
 
 
 def mounted_sockets() -> Iterator[str]:

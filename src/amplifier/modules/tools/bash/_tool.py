@@ -211,7 +211,7 @@ class BashTool(BuiltinTool):
 def _kept(each: Aside) -> str:
     if each.put_back():
         return f"{each.path} was allowed: {each.reason}"
-    return f"{each.path} was allowed, and is still called {each.name}: something else has its name, or it is gone"
+    return f"{each.path} was allowed, and is still called {each.name}: it was changed meanwhile, or something else has its name"
 
 
 _DENIED = re.compile(

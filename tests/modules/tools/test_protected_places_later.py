@@ -1,0 +1,319 @@
+"""Attacks on the look after a command: what git is still to do, commands at the same time, and files that stop the look."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from amplifier.modules._shared.git_configuration import real_path
+from amplifier.modules._shared.git_configuration import settings as read_settings
+from amplifier.modules.tools import bash as tool_bash
+from amplifier.modules.tools.bash._aside import keep_aside
+from amplifier.modules.tools.bash._git_files import _OPTIONS, findings, is_harmless
+from amplifier.modules.tools.bash._git_profile import _subcommand
+from amplifier.testing import TestCoordinator
+from tests.modules.tools.test_protected_places_attacks import Asked
+from tests.modules.tools.test_tool_bash_git import Desk, opened, outside
+from tests.modules.tools.test_tool_bash_sandbox import (
+    SANDBOXES,
+    _bubblewrap_on_the_path,
+    in_bubblewrap,
+    run,
+)
+
+__all__ = ["_bubblewrap_on_the_path"]
+
+
+@pytest.fixture(params=SANDBOXES)
+async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return await opened(tmp_path, monkeypatch)
+
+
+async def another(desk: Desk) -> Desk:
+    """Open a second session in the same folder."""
+    coordinator = TestCoordinator()
+    config = {"working_dir": str(desk.folder), "sandbox": "bwrap"}
+    await tool_bash.mount(coordinator, config)
+    return Desk(desk.folder, coordinator)
+
+
+async def until(path: Path) -> None:
+    while not path.exists():  # noqa: ASYNC110, ASYNC240 - made by another process
+        await anyio.sleep(0.02)
+
+
+# ── what git is still to do ──────────────────────────────────────────────────────────────────────
+
+TRACKED_HOOKS = (
+    "mkdir .githooks; echo x > .githooks/README; git add .; git commit -qm hooks; git config core.hooksPath .githooks;"
+    " git checkout -qb side; echo side > file; git commit -qam side; git checkout -q main; echo main > file; git commit -qam m"
+)
+# A commit of the agent's with hooks that the work tree does not have.
+PLANT = """
+b=$(printf '#!/bin/sh\\ntouch {marker}\\n' | git hash-object -w --stdin)
+git branch work side; git symbolic-ref HEAD refs/heads/work; git reset -q side
+for h in post-rewrite post-checkout post-commit prepare-commit-msg pre-commit; do
+    git update-index --add --cacheinfo 100755,$b,.githooks/$h
+done
+tree=$(git write-tree); git update-ref refs/heads/work $(git commit-tree -p side -m agent $tree)
+git symbolic-ref HEAD refs/heads/main; git reset -q main
+"""
+STEPS = {
+    "a rebase": "git rebase main work",
+    "a rebase by patches": "git rebase --apply main work",
+    "a rebase by large patches": "seq 300000 > big; big=$(git hash-object -w big); rm big; git read-tree $tree; git update-index --add --cacheinfo 100644,$big,big;"
+    " tree=$(git write-tree); git reset -q; git update-ref refs/heads/work $(git commit-tree -p side -m agent $tree); git rebase --apply main work",
+    "a whole tree": "git rebase --rebase-merges main work",
+    "a stash of a merge": "git update-ref MERGE_AUTOSTASH $(git commit-tree -p HEAD -p HEAD -m wip $tree)",
+    "untracked files of a stash": "u=$(git commit-tree -m u $tree); git update-ref MERGE_AUTOSTASH $(git commit-tree -p HEAD -p HEAD -p $u -m wip HEAD^{tree})",
+    "a cherry-pick": "git cherry-pick side work",
+    "by a work tree that is gone": "mkdir t; git --git-dir=.git --work-tree=t update-ref MERGE_AUTOSTASH $(/usr/bin/git rev-parse work); rmdir t",
+}
+GOING_ON = (
+    "echo done > file; git add file; git rebase --continue; git commit -qam person; git cherry-pick --continue;"
+    " git checkout -q -b b2; git commit -q --allow-empty -m z"
+)
+
+
+@pytest.mark.parametrize("command", STEPS.values(), ids=STEPS)
+async def test_going_on_with_what_the_agent_began_runs_nothing(
+    command: str, desk: Desk, tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran"
+    outside(TRACKED_HOOKS, desk.folder)
+    result = await run(desk.coordinator, PLANT.replace("{marker}", str(marker)) + command)
+    assert "its steps write" in str(result.output["protected"]), result
+    outside(GOING_ON, desk.folder, GIT_EDITOR="true")
+    assert not marker.exists()
+    assert sorted(os.listdir(desk.folder / ".githooks")) == ["README"]
+
+
+async def test_steps_of_a_repository_of_the_agents(desk: Desk) -> None:
+    """Nothing tells it from the user's once a person works in it."""
+    make = "git init -q -b main r; cd r; echo 1 > f; git add f; git commit -qm 1; git checkout -qb side; echo 2 > f; git commit -qam 2;"
+    make += "b=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$b,.envrc; git commit -qm 3;"
+    make += "git checkout -q -f main; echo 3 > f; git commit -qam 4; git rebase main $(git rev-parse side)"
+    result = await run(desk.coordinator, make)
+    assert "git-rebase-todo: was renamed" in str(result.output["protected"]), result
+    outside("echo 4 > f; git add f; GIT_EDITOR=true git rebase --continue", desk.folder / "r")
+    assert not (desk.folder / "r" / ".envrc").exists()
+
+
+async def test_an_ordinary_rebase_goes_on_in_the_next_command(desk: Desk) -> None:
+    outside("echo e > .envrc; git add .; git commit -qm envrc", desk.folder)
+    await desk.run(
+        "git switch -q -c a; echo a > file; git commit -qam a; echo b > other; git add .; git commit -qm b;"
+        " git switch -q main; echo c > file; git commit -qam c"
+    )
+    output = await desk.fail("git rebase main a")
+    assert "protected" not in output
+    output = await desk.run("echo d > file; git add file; git rebase --continue")
+    assert "protected" not in output
+    assert outside("git log --format=%s", desk.folder).stdout.split()[:2] == ["b", "a"]
+
+
+async def test_steps_of_the_user_stay(desk: Desk) -> None:
+    outside(
+        "git checkout -qb side; echo side > file; git commit -qam s; echo e > .envrc; git add .; git commit -qm e;"
+        " git checkout -q main; echo main > file; git commit -qam m; git rebase main side",
+        desk.folder,
+    )
+    output = await desk.run("echo done > file; git add file")
+    assert "protected" not in output
+    outside("GIT_EDITOR=true git rebase --continue", desk.folder)
+    assert (desk.folder / ".envrc").read_text() == "e\n"
+
+
+# ── commands at the same time ────────────────────────────────────────────────────────────────────
+
+MANY = (
+    "for i in $(seq 60); do mkdir -p a$i/.git/objects a$i/.git/refs; echo ref: refs/heads/x > a$i/.git/HEAD; done;"
+    " mkdir n; cd n; git init -q; git config core.fsmonitor ./evil; touch ../planted;"
+    " while [ ! -e ../started ]; do sleep .05; done"
+)
+BACK = (
+    "touch started; while [ ! -e n/.git/config.amplifier-aside ]; do sleep .05; done; sleep .2;"
+    " cp n/.git/config.amplifier-aside n/.git/config"
+)
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["one session", "two sessions"])
+async def test_a_command_does_not_bring_back_what_another_one_lost(
+    is_same: bool, desk: Desk
+) -> None:
+    other = desk if is_same else await another(desk)
+
+    async def bring_back() -> None:
+        await until(desk.folder / "planted")
+        await other.run(BACK)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(bring_back)
+            await desk.run(MANY)
+    assert "fsmonitor" not in (desk.folder / "n/.git/config").read_text()
+
+
+# It lists the changed files at its end, and waits until someone reads them.
+HANGING = "git checkout agent | (while [ ! -e seen ]; do sleep .05; done; cat > /dev/null)"
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["one session", "two sessions"])
+async def test_a_file_that_a_call_is_writing_is_not_the_users(is_same: bool, desk: Desk) -> None:
+    """The call waits for a full pipe, with the agent's content in place."""
+    outside(
+        "echo user > .envrc; mkdir m; for i in $(seq 2500); do echo > m/a-file-with-a-long-name-for-a-long-list-$i; done;"
+        " git add .; git commit -qm two",
+        desk.folder,
+    )
+    await desk.run(
+        "b=$(echo evil | git hash-object -w --stdin); git update-index --cacheinfo 100644,$b,.envrc; t=$(git write-tree);"
+        " git reset -q; git update-ref refs/heads/agent $(git commit-tree -p HEAD -m agent $t); for f in m/*; do echo 2 > $f; done"
+    )
+    other = desk if is_same else await another(desk)
+
+    async def take_it_for_known() -> None:
+        while (desk.folder / ".envrc").read_text() == "user\n":  # noqa: ASYNC110 - as above
+            await anyio.sleep(0.01)
+        await run(
+            other.coordinator,
+            "git hash-object -w file; touch seen; sleep 1; git checkout -q -f main; git checkout -q -f agent",
+        )
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_it_for_known)
+            await run(desk.coordinator, HANGING)
+    assert (desk.folder / ".envrc").read_text() == "user\n"
+
+
+async def test_a_number_of_a_removed_place_is_no_proof(desk: Desk) -> None:
+    """File systems give the number of a removed file to the next one."""
+    outside("git worktree add -q wt", desk.folder)
+    numbers = [(desk.folder / name).stat().st_ino for name in ("wt/.git", ".git/worktrees/wt")]
+    find = (
+        f"for n in $(seq 40); do mkdir d$n; i=$(stat -c %i d$n);"
+        f" [ $i = {numbers[0]} -o $i = {numbers[1]} ] && break; done; mv d$n .git"
+    )
+    await desk.run(
+        f"git worktree remove --force wt; mkdir wt; cd wt; {find}; /usr/bin/git init -q; /usr/bin/git config core.fsmonitor ./x"
+    )
+    assert "fsmonitor" not in (desk.folder / "wt/.git/config").read_text()
+
+
+async def test_what_a_command_changed_is_no_pattern(desk: Desk) -> None:
+    made = "mkdir -p .claude/.vscode; echo 1 > .claude/.vscode/settings.json"
+    outside(made, desk.folder)
+    await desk.run("mkdir e; cp -r .claude e/.claude")
+    await desk.run(
+        "echo evil > e/.claude/.vscode/settings.json; mkdir g; cp -r e/.claude/.vscode g"
+    )
+    assert not (desk.folder / "g" / ".vscode").exists()
+
+
+def test_what_was_changed_after_it_was_asked_about_stays_aside(tmp_path: Path) -> None:
+    place = tmp_path / ".vscode"
+    place.mkdir()
+    (place / "tasks.json").write_text("harmless")
+    aside = keep_aside(str(place), "reason")
+    (tmp_path / aside.name / "tasks.json").write_text("evil")
+    assert not aside.put_back()
+    assert not place.exists()
+    aside = keep_aside(str(tmp_path / aside.name), "reason")
+    assert aside.put_back()
+
+
+# ── files that stop the look ─────────────────────────────────────────────────────────────────────
+
+STOPPING = {
+    "NUL in a path": "printf '[include]\\n\\tpath = \"x\\0y\"\\n' >> .git/config",
+    "a long chain of links": "cd ..; mkdir l; /usr/bin/python3 -c \"import os; [os.symlink(f'l{i+1}', f'l/l{i}') for i in range(3000)]\"; ln -s l/l0 .vscode",
+    "many blanks": "/usr/bin/python3 -c \"print('[' + ' ' * 1000000)\" > .git/config",
+    "many options": "mkdir .git/sequencer; /usr/bin/python3 -c \"print('edit= ' * 60 + '!')\" > .git/sequencer/opts",
+    "many folders": "mkdir .git/modules; cd .git/modules; mkdir $(seq 2100)",
+}
+
+
+@pytest.mark.parametrize("command", STOPPING.values(), ids=STOPPING)
+async def test_nothing_stops_the_look(command: str, desk: Desk) -> None:
+    await run(
+        desk.coordinator,
+        f"git init -q zz; git -C zz config core.fsmonitor ./evil; git init -q a; cd a; {command}",
+    )
+    assert "fsmonitor" not in (desk.folder / "zz/.git/config").read_text()
+
+
+def test_a_module_behind_many_folders_is_judged(tmp_path: Path) -> None:
+    outside(
+        "git init -q .; cd .git; mkdir modules; cd modules; mkdir $(seq 2100); mkdir z z/z; git init -q --bare z/z/e;"
+        " git -C z/z/e config core.fsmonitor ./x",
+        tmp_path,
+    )
+    reasons = [each.reason for each in findings(f"{os.path.realpath(tmp_path)}/.git")]
+    assert reasons == ["core.fsmonitor=./x"]
+
+
+def test_texts_are_read_in_linear_time() -> None:
+    assert read_settings("[" + " " * 1_000_000) == ()
+    assert _OPTIONS.fullmatch("edit= " * 100_000 + "!") is None
+    assert _OPTIONS.fullmatch("[options]\n\tedit = true\n\tallow-ff = true\n") is not None
+
+
+def test_a_chain_of_links_has_its_own_place(tmp_path: Path) -> None:
+    for number in range(3000):
+        (tmp_path / f"l{number}").symlink_to(f"l{number + 1}")
+    assert real_path(f"{tmp_path}/l0") == f"{tmp_path}/l0"
+
+
+# ── others ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@in_bubblewrap
+async def test_a_folder_that_is_closed_for_writing_keeps_nothing(tmp_path, monkeypatch):
+    """As root it never was; `test_ordinary_user` runs this as a user."""
+    desk = await opened(tmp_path, monkeypatch)
+    asked = Asked(desk, monkeypatch, answer=None)
+    await desk.run(
+        "mkdir d e; echo evil > d/.envrc; chmod 555 d; mkdir e/.vscode; chmod 0 e/.vscode; chmod 555 e"
+    )
+    assert len(asked.questions) == 1
+    assert not (desk.folder / "d/.envrc").exists()
+    assert not (desk.folder / "e/.vscode").exists()
+    await desk.run("chmod 755 d e e/.vscode*")
+
+
+@in_bubblewrap
+async def test_what_a_shell_obeys_in_a_home_that_is_the_folder(tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    desk = await opened(tmp_path, monkeypatch)
+    coordinator = TestCoordinator()
+    await tool_bash.mount(coordinator, {"working_dir": str(home), "sandbox": "bwrap"})
+    there = Desk(home, coordinator)
+    asked = Asked(there, monkeypatch, answer=None)
+    names = [".bash_aliases", ".inputrc", ".xsessionrc", ".tmux.conf", ".emacs.d", "bin"]
+    await there.run(f"touch {' '.join(names[:4])}; mkdir -p .emacs.d bin src/bin; echo x > bin/git")
+    assert [name for name in names if (home / name).exists()] == []
+    assert (home / "src/bin").exists()
+    assert len(asked.questions[0].splitlines()) == 1 + len(names)
+    assert desk.folder.exists()
+
+
+async def test_the_transports_of_plumbing_start_no_program(desk: Desk) -> None:
+    for call in ("fetch-pack --upload-pack=x", "fetch-pack --exec=x", "send-pack --receive-pack=x"):
+        output = await desk.fail(f"git {call} . fetch")
+        assert "names a program" in output["stderr"]
+
+
+def test_the_shell_is_for_transports_only() -> None:
+    assert _subcommand(["-c", "a.b=push", "--no-pager", "commit", "-m", "push"]) == "commit"
+    assert _subcommand(["push", "origin"]) == "push"
+    assert _subcommand(["-c"]) == ""
+
+
+def test_hooks_of_git_flow_are_programs() -> None:
+    assert is_harmless("gitflow.branch.develop", "dev")
+    assert not is_harmless("gitflow.path.hooks", "hooks")
