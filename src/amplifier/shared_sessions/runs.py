@@ -251,12 +251,12 @@ class LiveRun(Generic[T]):
         return self._unsent >= _MOST_UNSENT
 
     async def flush(self) -> None:
-        """Wait while clients are still busy with what came before.
+        """Wait while clients are still busy with what came before; if it is full, until they have taken everything.
 
         Raises:
             ClientLeft: Its client did not take it, and it ends with its client.
         """
-        await self._wait(self.log.wait_ready)
+        await self._wait(self.log.wait_taken if self.is_full else self.log.wait_ready)
 
     async def wait_taken(self) -> None:
         """Wait until clients have taken everything.
