@@ -1,7 +1,7 @@
 """Servers that stream a scripted answer: ``python -m benchmarks.stream_servers KIND BACKEND PORT``.
 
-``starlette`` writes the pieces itself, ``serve`` is the application of `amplifier serve`, ``embedded`` is `stream_text` in a route,
-and the others are their libraries in a route. ``POST /cpu`` answers with the processor time of the process.
+``starlette`` writes the pieces itself, ``serve`` is the application of `amplifier serve`, ``embedded`` is `agent` and
+`stream_text` in a route, and the others are their libraries in a route. ``POST /cpu`` answers with the processor time of the process.
 """
 
 from __future__ import annotations
@@ -16,40 +16,56 @@ from typing import Any
 import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import amplifier
 from amplifier.servers.http import Limits, application
 from amplifier.servers.http.application import run_asgi_server
-from benchmarks.streams import PLAN, loader
+from benchmarks.streams import PLAN, loader, mount
 
 Answer = Callable[[int, float], AsyncIterator[str]]
 
 
-def streaming(answer: Answer) -> ASGIApp:
-    """An application with one route, which writes the pieces as an OpenAI server does."""
+def route(respond: Callable[[int, float], Response]) -> ASGIApp:
+    """An application with one route."""
 
-    async def chat(request: Request) -> StreamingResponse:
+    async def chat(request: Request) -> Response:
         count, pause = json.loads(await request.body())["messages"][-1]["content"].split()
+        return respond(int(count), float(pause))
 
+    return Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+
+
+def event(text: str) -> bytes:
+    """A piece as an OpenAI server writes it."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    chunk = {
+        "id": "x",
+        "created": 1,
+        "model": "m",
+        "object": "chat.completion.chunk",
+        "choices": [choice],
+    }
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+LAST = b"data: [DONE]\n\n"
+
+
+def streaming(answer: Answer) -> ASGIApp:
+    """An application that writes the pieces of an answer as Starlette's documentation shows it."""
+
+    def respond(count: int, pause: float) -> Response:
         async def lines() -> AsyncIterator[bytes]:
-            async for text in answer(int(count), float(pause)):
-                choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
-                chunk = {
-                    "id": "x",
-                    "created": 1,
-                    "model": "m",
-                    "object": "chat.completion.chunk",
-                    "choices": [choice],
-                }
-                yield b"data: " + json.dumps(chunk).encode() + b"\n\n"
-            yield b"data: [DONE]\n\n"
+            async for text in answer(count, pause):
+                yield event(text)
+            yield LAST
 
         return StreamingResponse(lines(), media_type="text/event-stream")
 
-    return Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    return route(respond)
 
 
 def starlette() -> ASGIApp:
@@ -61,16 +77,33 @@ def starlette() -> ASGIApp:
     return streaming(answer)
 
 
-def embedded() -> ASGIApp:
-    found = loader()
+class Turn(Response):
+    """One turn as docs/how-to/serve-an-agent.md shows it, with events in place of text."""
 
-    async def answer(count: int, pause: float) -> AsyncIterator[str]:
-        session = amplifier.AmplifierSession(PLAN, loader=found)
-        async with session, session.stream_text(f"{count} {pause}") as pieces:
+    def __init__(self, prompt: str) -> None:
+        super().__init__()
+        self.prompt = prompt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.write, send, group.cancel_scope)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+    async def write(self, send: Send, request: anyio.CancelScope) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        session = amplifier.agent({"module": mount})
+        async with session, session.stream_text(self.prompt) as pieces:
             async for piece in pieces:
-                yield piece
+                await send({"type": "http.response.body", "body": event(piece), "more_body": True})
+        await send({"type": "http.response.body", "body": LAST})
+        request.cancel()
 
-    return streaming(answer)
+
+def embedded() -> ASGIApp:
+    return route(lambda count, pause: Turn(f"{count} {pause}"))
 
 
 def serve() -> ASGIApp:

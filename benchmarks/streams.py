@@ -135,9 +135,11 @@ class Server:
         self._process.kill()
         self._process.wait()
 
-    def turns(self, clients: int, path: str = CHAT, *, pause: float = 0.01) -> Side:
+    def turns(
+        self, clients: int, path: str = CHAT, *, pieces: int = PIECES, pause: float = 0.01
+    ) -> Side:
         """One turn of every client at once; the figure is the processor time of the server for one turn."""
-        message = {"role": "user", "content": f"{PIECES} {pause}"}
+        message = {"role": "user", "content": f"{pieces} {pause}"}
 
         async def ask(path: str, given: dict[str, Any]) -> bytes:
             text = json.dumps(given).encode()
@@ -162,7 +164,7 @@ class Server:
                     "runId": "run",
                 }
             answer = await ask(path, given)
-            assert answer.count(b"piece ") >= PIECES, answer[-2000:]
+            assert answer.count(b"piece ") >= pieces, answer[-2000:]
 
         async def main(count: int) -> Sample:
             before, began = await seconds(), time.perf_counter()

@@ -28,7 +28,7 @@ def stream_of() -> Iterator[Callable[[str, int], Worker]]:
         @cache
         def start(rival: str, pieces: int) -> Worker:
             return stack.enter_context(
-                Worker(f"benchmarks.rivals.{RIVALS[rival]}_turn:prepare_stream_of_{pieces}")
+                Worker(f"benchmarks.rivals.{RIVALS[rival]}_turn:prepare_stream:{pieces}")
             )
 
         yield start
@@ -103,9 +103,20 @@ def test_server_and_another_library_in_a_route(board, server, rival):
     )
 
 
-def test_many_clients_and_bare_starlette(board, server):
-    bare, ours = (server(kind).turns(MORE_CLIENTS, pause=0.05) for kind in ("starlette", "serve"))
-    work = f"amplifier serve {CHAT}, {MORE_CLIENTS} clients"
-    board.multiple(
-        work, bare, ours, rival="bare Starlette", at_most=None, rounds=ROUNDS, seconds=SECONDS
-    )
+GROWN = ["serve", "starlette", *RIVALS.values()]
+
+
+@pytest.mark.parametrize("kind", GROWN)
+def test_growth_with_pieces(board, server, kind):
+    """A turn of ten times the pieces, in turns of the usual ones."""
+    few, many = server(kind).turns(CLIENTS), server(kind).turns(CLIENTS, pieces=MORE_PIECES)
+    work = f"{kind}, {MORE_PIECES} pieces"
+    rival = f"the same, {PIECES}"
+    board.multiple(work, few, many, rival=rival, at_most=None, rounds=ROUNDS, seconds=SECONDS)
+
+
+@pytest.mark.parametrize("kind", GROWN)
+def test_growth_with_clients(board, server, kind):
+    few, many = [server(kind).turns(clients, pause=0.05) for clients in (CLIENTS, MORE_CLIENTS)]
+    work, rival = f"{kind}, {MORE_CLIENTS} clients", f"the same, {CLIENTS}"
+    board.multiple(work, few, many, rival=rival, at_most=None, rounds=ROUNDS, seconds=SECONDS)

@@ -370,6 +370,25 @@ def test_descriptions_come_from_docstring(docstring):
     }
 
 
+def test_function_is_read_again_when_it_changes():
+    """A function is read once for all sessions, but not longer than it stays as it is."""
+
+    def look(n: int = 1) -> str:
+        """Look."""
+        return "seen"
+
+    first, same = FunctionTool(look), FunctionTool(look)
+    assert first._format is same._format
+    assert (first.description, first.input_schema) == (same.description, same.input_schema)
+    look.__doc__ = "Look again."
+    assert FunctionTool(look).description == "Look again."
+    look.__annotations__["n"] = str
+    assert FunctionTool(look).input_schema["properties"]["n"]["type"] == "string"
+    look.__defaults__ = None
+    assert FunctionTool(look).input_schema["required"] == ["n"]
+    assert FunctionTool(tool(name="other")(look)).name == "other"
+
+
 def test_marked_function_stays_itself():
     @tool(name="add_numbers", description="Adds.", repeatable=True)
     def add(a: int, b: int) -> int:

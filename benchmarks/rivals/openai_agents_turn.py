@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from agents import (
@@ -27,6 +26,7 @@ from openai.types.responses import (
 )
 
 from benchmarks.payloads import exchanged_texts
+from benchmarks.rivals.pieces import preparing
 
 set_tracing_disabled(True)
 
@@ -138,12 +138,4 @@ async def streamed_text(pieces: int, pause: float) -> AsyncIterator[str]:
             yield event.data.delta
 
 
-async def _prepare_stream(pieces: int) -> Callable[[], Awaitable[Any]]:
-    async def work() -> None:
-        assert len([text async for text in streamed_text(pieces, 0.001)]) == pieces
-
-    return work
-
-
-prepare_stream_of_20 = partial(_prepare_stream, 20)
-prepare_stream_of_200 = partial(_prepare_stream, 200)
+prepare_stream = preparing(streamed_text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from pydantic_ai import Agent
@@ -19,6 +18,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from benchmarks.payloads import exchanged_texts
+from benchmarks.rivals.pieces import preparing
 
 
 async def prepare() -> Callable[[], Awaitable[Any]]:
@@ -78,12 +78,4 @@ async def streamed_text(pieces: int, pause: float) -> AsyncIterator[str]:
             yield text
 
 
-async def _prepare_stream(pieces: int) -> Callable[[], Awaitable[Any]]:
-    async def work() -> None:
-        assert len([text async for text in streamed_text(pieces, 0.001)]) == pieces
-
-    return work
-
-
-prepare_stream_of_20 = partial(_prepare_stream, 20)
-prepare_stream_of_200 = partial(_prepare_stream, 200)
+prepare_stream = preparing(streamed_text)

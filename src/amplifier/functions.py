@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import logging
+import operator
 import re
 import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -291,8 +292,8 @@ class FunctionTool:
         self.repeatable: bool | None = self.options.repeatable
         self.reconcile: _Reconcile | None = self.options.reconcile
         self._is_async = _is_async(function)
-        parameters, hints = _parameters_of(self.name, function), _hints_of(self.name, function)
-        if missing := [key for key in parameters if key not in hints]:
+        read = _read_function(function, self.name)
+        if missing := [key for key in read.parameters if key not in read.hints]:
             _logger.warning(
                 "tool %r: %s has no type hint, so a model may send anything for it; "
                 "write one, as in %s: str",
@@ -300,36 +301,23 @@ class FunctionTool:
                 " and ".join(missing),
                 missing[0],
             )
-        injected = {key: _injected_for(hints.get(key)) for key in parameters}
-        self._injected = {key: name for key, name in injected.items() if name is not None}
+        self._injected = read.injected
         self._positional = {
             key: parameter.default
-            for key, parameter in parameters.items()
+            for key, parameter in read.parameters.items()
             if parameter.kind is parameter.POSITIONAL_ONLY
         }
         if self.options.isolate and (reason := self._why_not_isolated()):
             raise TypeError(
                 f"tool {self.name!r} cannot be isolated in a worker process, because {reason}"
             )
-        text, texts = _documentation(function)
-        self.description: str = self.options.description or text or self.name
-        empty = inspect.Parameter.empty
-        arguments = {
-            key: Argument(
-                type=hints.get(key, Any), default=parameter.default, description=texts.get(key, "")
-            )
-            for key, parameter in parameters.items()
-            if key not in self._injected
-        }
+        self.description: str = self.options.description or read.text or self.name
         self._defaults = {
-            key: argument.default
-            for key, argument in arguments.items()
-            if argument.default is not empty
+            key: parameter.default
+            for key, parameter in read.parameters.items()
+            if key not in read.injected and parameter.default is not inspect.Parameter.empty
         }
-        try:
-            self._format: AnswerFormat[dict[str, Any]] = arguments_format(self.name, arguments)
-        except TypeError as error:
-            raise TypeError(f"tool {self.name!r}: {error}") from error
+        self._format = read.format
 
     def _why_not_isolated(self) -> str | None:
         if self._is_async:
@@ -589,6 +577,93 @@ def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
             parameters.pop(key, None)
         function = function.func
     return parameters
+
+
+_READ = "__amplifier_read__"
+"""Keeps what was read of a function, as an attribute of it, so that both are collected together."""
+
+
+@attrs.frozen(kw_only=True)
+class _ReadFunction:
+    """The parts of a function that a tool is made of, which are the same in every session.
+
+    Attributes:
+        basis: The parts of the function that were read, to see whether they have changed.
+        parameters: The parameters by name.
+        hints: Their types.
+        injected: What the session gives instead of the model, by parameter.
+        text: The docstring without the descriptions of arguments.
+        format: Reads the arguments that a model sends.
+    """
+
+    basis: list[object] | None
+    parameters: dict[str, inspect.Parameter]
+    hints: dict[str, Any]
+    injected: dict[str, str]
+    text: str
+    format: AnswerFormat[dict[str, Any]]
+
+
+def _read_function(function: Any, name: str) -> _ReadFunction:
+    """Read a function, once for all sessions that it is a tool of, unless it has changed.
+
+    Raises:
+        TypeError: A model could not call it.
+    """
+    basis = _basis_of(function, name)
+    kept = None if basis is None else getattr(function, _READ, None)
+    if isinstance(kept, _ReadFunction) and _are_same(kept.basis, basis):
+        return kept
+    parameters, hints = _parameters_of(name, function), _hints_of(name, function)
+    injected = {
+        key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None
+    }
+    text, texts = _documentation(function)
+    arguments = {
+        key: Argument(
+            type=hints.get(key, Any), default=parameter.default, description=texts.get(key, "")
+        )
+        for key, parameter in parameters.items()
+        if key not in injected
+    }
+    try:
+        answer_format = arguments_format(name, arguments)
+    except TypeError as error:
+        raise TypeError(f"tool {name!r}: {error}") from error
+    read = _ReadFunction(
+        basis=basis,
+        parameters=parameters,
+        hints=hints,
+        injected=injected,
+        text=text,
+        format=answer_format,
+    )
+    if basis is not None:
+        setattr(function, _READ, read)
+    return read
+
+
+def _are_same(some: list[object] | None, others: list[object] | None) -> bool:
+    # By identity: to compare defaults is foreign code, and 1 is not True.
+    return (
+        some is not None
+        and others is not None
+        and len(some) == len(others)
+        and all(map(operator.is_, some, others))
+    )
+
+
+def _basis_of(function: Any, name: str) -> list[object] | None:
+    """Return the parts of a function that a tool is made of; None if it is no plain function, which is read each time."""
+    if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
+        return None
+    try:
+        hints = function.__annotations__
+    except Exception:  # noqa: BLE001 — from Python 3.14 on they are evaluated here
+        return None
+    named = function.__kwdefaults__ or {}
+    defaults = function.__defaults__ or ()
+    return [name, function.__code__, function.__doc__, *defaults, *named, *named.values(), *hints, *hints.values()]  # fmt: skip
 
 
 def _injected_for(kind: Any) -> str | None:

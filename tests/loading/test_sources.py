@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from amplifier.errors import ModuleLoadError
+from amplifier.loading import ModuleLoader
 from amplifier.loading.found import find_package
 from amplifier.loading.found import path_from_source as path_from_hint
 from amplifier.loading.loader import _resolve_with as resolve_with
-from tests.loading._forge import package, root, write
+from tests.loading._forge import MOUNT, package, root, write
 
 # ── hints ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -180,3 +185,75 @@ def test_root_without_package_is_refused(tmp_path, root_of, words, reason):
     with pytest.raises(ModuleLoadError, match=words) as caught:
         find_package(tmp_path / root_of, "tool-x")
     assert caught.value.reason_code == reason
+
+
+# ── once for all sessions ────────────────────────────────────────────────────────────────────────
+
+
+def settle(directory: Path) -> None:
+    """Make everything old, so that the next change shows."""
+    for place in (directory, *directory.rglob("*")):
+        os.utime(place, (1_700_000_000, 1_700_000_000))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Iterator[Path]:
+    directory = root(tmp_path, "tool-kept")
+    settle(directory)
+    yield directory
+    sys.modules.pop("amplifier_module_tool_kept", None)
+
+
+def test_module_in_a_directory_is_examined_once(checkout):
+    user, loader, other = object(), ModuleLoader(), ModuleLoader()
+    first = loader.find("tool-kept", str(checkout))
+    other.acquire(user)
+    assert other.find("tool-kept", str(checkout), user=user) is first
+    loader.cleanup()
+    # Each session holds the root for itself.
+    assert str(checkout) in sys.path
+    other.release(user)
+    assert str(checkout) not in sys.path
+
+
+def make_service(checkout: Path) -> None:
+    shutil.rmtree(checkout / "amplifier_module_tool_kept")
+    write(checkout / "amplifier.toml", "[module]\ntransport = 'grpc'\n")
+
+
+def add_package(checkout: Path) -> None:
+    name = "amplifier_module_tool_kept"
+    (checkout / name).rename(checkout / "amplifier_module_tool_renamed")
+    write(checkout / "amplifier_module_tool_other" / "__init__.py", MOUNT)
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, make_service, add_package])
+def test_changed_directory_is_noticed(checkout, change):
+    loader = ModuleLoader()
+    loader.find("tool-kept", str(checkout))
+    change(checkout)
+    with pytest.raises(ModuleLoadError):
+        loader.find("tool-kept", str(checkout))
+    loader.cleanup()
+
+
+def test_changed_manifest_is_noticed(checkout):
+    write(checkout / "amplifier.toml", "[module]\ntransport = 'python'\n")
+    settle(checkout)
+    loader = ModuleLoader()
+    loader.find("tool-kept", str(checkout))
+    # In place, so that the directory itself does not change.
+    write(checkout / "amplifier.toml", "[module]\ntransport = 'grpc'\n")
+    with pytest.raises(ModuleLoadError, match="gRPC"):
+        loader.find("tool-kept", str(checkout))
+    loader.cleanup()
+
+
+def test_module_that_was_imported_anew_is_examined_anew(checkout):
+    loader = ModuleLoader()
+    first = loader.find("tool-kept", str(checkout))
+    del sys.modules["amplifier_module_tool_kept"]
+    second = loader.find("tool-kept", str(checkout))
+    assert second.mount is sys.modules["amplifier_module_tool_kept"].mount
+    assert second.mount is not first.mount
+    loader.cleanup()

@@ -47,6 +47,52 @@ async def test_clients_read_from_any_position():
         assert (runs.forget("a"), runs.forget("a"), runs.find("a")) == (True, False, None)
 
 
+async def test_events_wait_only_for_readers_that_are_busy():
+    run: LiveRun[str] = LiveRun("about", None)
+    is_flushed = False
+
+    async def flush() -> None:
+        nonlocal is_flushed
+        await run.flush()
+        is_flushed = True
+
+    with run.log.reading(0) as reader:
+        run.add(b"one")
+        await run.flush()
+        assert await reader.next() == [(1, b"one")]
+        run.add(b"two")
+        async with anyio.create_task_group() as group:
+            group.start_soon(flush)
+            await anyio.wait_all_tasks_blocked()
+            # The reader is still busy with the first one.
+            assert not is_flushed
+            assert await reader.next() == [(2, b"two")]
+            await anyio.wait_all_tasks_blocked()
+            assert is_flushed
+
+
+async def test_a_reader_that_has_left_is_not_waited_for():
+    run: LiveRun[str] = LiveRun("about", None)
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as group:
+            with run.log.reading(0) as reader:
+                run.add(b"one")
+                assert await reader.next() == [(1, b"one")]
+                run.add(b"two")
+                group.start_soon(run.flush)
+                await anyio.wait_all_tasks_blocked()
+
+
+async def test_a_run_is_full_before_it_is_flushed():
+    run: LiveRun[str] = LiveRun("about", None)
+    run.add(b"small")
+    assert not run.is_full
+    run.add(bytes(100_000))
+    assert run.is_full
+    await run.flush()
+    assert not run.is_full
+
+
 @pytest.mark.parametrize("stays", [0, 30, None])
 async def test_cancelling_waits_and_is_repeatable(stays):
     ended = False

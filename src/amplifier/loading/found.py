@@ -190,7 +190,7 @@ class FoundModule:
             declared = (getattr(self.registered, name, None) for name in _DECLARATIONS)
             return "", *declared  # type: ignore[return-value]  # there are two
         file = self.file
-        status = None if file is None else _stamp(str(file))
+        status = None if file is None else stamp_of(str(file))
         return ("", None, None) if file is None else _read_declarations(file, status)
 
 
@@ -291,7 +291,9 @@ def installed_claims() -> Index:
         *sys.path
     ]  # nothing stops people from putting a Path there; Python skips it, too
     stamps = [
-        (entry, _stamp(entry)) for entry in entries if isinstance(entry, str) and entry not in held
+        (entry, stamp_of(entry))
+        for entry in entries
+        if isinstance(entry, str) and entry not in held
     ]
     if _last[0] == stamps:
         return _last[1]
@@ -326,13 +328,29 @@ def installed_claims() -> Index:
     return found
 
 
-def _stamp(entry: str) -> _Stamp:
+def stamp_of(entry: str) -> _Stamp:
+    """Return what changes when a file, or the list of files in a directory, does; None if it is not there."""
     try:
         # The empty entry is the working directory, which may become another one: device and inode identify it.
         status = os.stat(entry or ".")  # noqa: PTH116 — asked at every load; a Path doubles the cost
     except (OSError, ValueError):
         return None
     return status.st_mtime_ns, status.st_ino, status.st_dev
+
+
+Stamps = list[tuple[str, _Stamp]]
+
+
+def directory_stamps(*places: Path) -> Stamps:
+    """Return the stamps of places, and of the manifests in those that are directories."""
+    names = [str(place) for place in places]
+    return [(name, stamp_of(name)) for place in names for name in (place, f"{place}/{_MANIFEST}")]
+
+
+def are_settled(stamps: Stamps) -> bool:
+    """Return whether a change from now on would show in the stamps."""
+    latest = max((stamp[0] for _, stamp in stamps if stamp is not None), default=0)
+    return time.time_ns() - latest > _SETTLED_AFTER_NS
 
 
 def _normalized(distribution: str) -> str:
@@ -591,6 +609,7 @@ def find_package(root: Path, module_id: str) -> tuple[str, Path]:
     )
 
 
+_MANIFEST: Final = "amplifier.toml"
 _OTHER_KINDS: Final = {
     "wasm": "a WebAssembly module",
     "grpc": "a module that is a gRPC service",
@@ -603,7 +622,7 @@ def _foreign_kind(root: Path) -> str | None:
     has_package = any(root.glob("*.py")) or any(root.glob("*/__init__.py"))
     if not has_package and any(root.glob("*.wasm")):
         return _OTHER_KINDS["wasm"]
-    return _OTHER_KINDS.get(_read_table(root / "amplifier.toml", "module").get("transport", ""))
+    return _OTHER_KINDS.get(_read_table(root / _MANIFEST, "module").get("transport", ""))
 
 
 def _read_table(file: Path, name: str) -> dict[str, str]:

@@ -34,7 +34,10 @@ from .found import (
     SEARCH_PATH_VARIABLE,
     TYPE_TO_MOUNT_POINT,
     FoundModule,
+    Stamps,
+    are_settled,
     choose,
+    directory_stamps,
     effective_search_paths,
     find_directory,
     find_package,
@@ -45,8 +48,10 @@ from .found import (
     nearest_module,
     package_name,
     path_from_source,
+    stamp_of,
 )
 from .importing import (
+    MODULE_PREFIX,
     HeldRoots,
     find_installed,
     foreign_code,
@@ -69,6 +74,39 @@ processes that import this package load no module."""
 
 _known: Final[dict[FoundModule, tuple[ModuleType, object, LoadedModule]]] = {}
 """Installed modules that were loaded before in this process, and what they were then."""
+
+
+@attrs.frozen
+class _FromDirectory:
+    """A module that was loaded from a directory before in this process.
+
+    Attributes:
+        root: The directory, without symbolic links.
+        holds_root: True if sessions that use it need the root on sys.path.
+        stamps: The files that decide how it is loaded, as they were then.
+        name: The name by which it was imported.
+        module: What was imported.
+        loaded: What it was then.
+    """
+
+    root: Path
+    holds_root: bool
+    stamps: Stamps
+    name: str
+    module: ModuleType
+    loaded: LoadedModule
+
+    def is_current(self) -> bool:
+        """Return whether loading it again would give the same."""
+        return (
+            sys.modules.get(self.name) is self.module
+            and getattr(self.module, "mount", None) is self.loaded.mount
+            and all(stamp == stamp_of(place) for place, stamp in self.stamps)
+        )
+
+
+_known_in: Final[dict[tuple[Path, str], _FromDirectory]] = {}
+"""Modules by the path of their source and their id."""
 
 
 @final
@@ -155,6 +193,7 @@ class ModuleLoader:
         """A loader for a child session: the same search paths and in-process modules, paths held for itself."""
         child = ModuleLoader(coordinator, self._search_paths)
         child._registered = dict(self._registered)
+        child._loaded = dict(self._loaded)
         return child
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────
@@ -362,20 +401,35 @@ class ModuleLoader:
         return loaded
 
     def _import_from(self, path: Path, found: FoundModule, user: object) -> LoadedModule:
+        if (known := _known_in.get((path, found.module_id))) is not None:
+            if known.is_current():
+                if known.holds_root:
+                    self._roots.add(str(known.root), user)
+                return known.loaded
+            _known_in.pop((path, found.module_id), None)
         root = Path(os.path.realpath(path))
+        stamps = directory_stamps(path, root)
         found = attrs.evolve(found, root=root)
         name, directory = find_package(root, found.module_id)
+        packages = root.glob(f"{MODULE_PREFIX}*")
+        stamps += directory_stamps(directory, directory / "__init__.py", *packages)
         self._announce_import(name)
         with import_lock:
             # Packages beside the module's own are importable; a root that is a package has none, and its parent is none of our business.
-            newly_held = directory != root and self._roots.add(str(root), user)
+            holds_root = directory != root
+            newly_held = holds_root and self._roots.add(str(root), user)
             try:
                 with package_from(directory, name, found.module_id, root) as module:
-                    return examine_imported(found, module, directory)
+                    loaded = examine_imported(found, module, directory)
             except BaseException:
                 if newly_held:
                     self._roots.discard(str(root), user)
                 raise
+        if path.is_absolute() and are_settled(stamps):
+            _known_in[path, found.module_id] = _FromDirectory(
+                root, holds_root, stamps, name, module, loaded
+            )
+        return loaded
 
     def _announce_import(self, name: str) -> None:
         if self.import_hook is not None and name not in sys.modules:

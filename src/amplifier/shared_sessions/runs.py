@@ -122,6 +122,11 @@ class EventLog:
         while any(reader.position < self.last_id for reader in self.readers):
             await self._wait_changed()
 
+    async def wait_ready(self) -> None:
+        """Wait until no one who reads is busy with earlier events, so that the latest ones will be taken next."""
+        while any(reader.is_behind for reader in self.readers):
+            await self._wait_changed()
+
     @asynccontextmanager
     async def watched(
         self, seconds: float | None, stop: Callable[[], object]
@@ -160,6 +165,11 @@ class Reader:
         self._given = position
         self.position: int = position
 
+    @property
+    def is_behind(self) -> bool:
+        """True if the client is still being sent events while there are newer ones."""
+        return self.position < self._given < self._log.last_id
+
     def next_nowait(self) -> list[tuple[int, bytes]] | None:
         """What `next` returns, if there is something already; None if not."""
         if self._log.last_id <= self._given:
@@ -190,6 +200,9 @@ _MOST_KEPT: Final = 1000
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """Of runs that are over; the oldest ones are forgotten first."""
 
+_MOST_UNSENT: Final = 64 * 1024
+"""Bytes of events that are added before readers are waited for."""
+
 
 class ClientLeft(Exception):
     """The client does not take what is sent."""
@@ -216,6 +229,7 @@ class LiveRun(Generic[T]):
         self.error: Exception | None = None
         self.over: anyio.Event = anyio.Event()
         self.is_refused: bool = False
+        self._unsent = 0
         self._scope = anyio.CancelScope()
 
     def __repr__(self) -> str:
@@ -226,14 +240,40 @@ class LiveRun(Generic[T]):
         """Whether it has written anything."""
         return self.log.last_id > 0
 
-    async def write(self, data: bytes) -> None:
-        """Write an event; waits while clients are slow.
+    def add(self, data: bytes) -> None:
+        """Add an event without waiting. After the last one that is ready comes `flush`, or `wait_taken`."""
+        self.log.append(data)
+        self._unsent += len(data)
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much was added since the latest `flush` that readers are to be waited for."""
+        return self._unsent >= _MOST_UNSENT
+
+    async def flush(self) -> None:
+        """Wait while clients are still busy with what came before; if it is full, until they have taken everything.
 
         Raises:
             ClientLeft: Its client did not take it, and it ends with its client.
         """
-        self.log.append(data)
-        await self.log.wait_taken()
+        await self._wait(self.log.wait_taken if self.is_full else self.log.wait_ready)
+
+    async def wait_taken(self) -> None:
+        """Wait until clients have taken everything.
+
+        Raises:
+            ClientLeft: Its client did not take it, and it ends with its client.
+        """
+        await self._wait(self.log.wait_taken)
+
+    async def write(self, data: bytes) -> None:
+        """Add an event and wait until clients have taken it; see `wait_taken`."""
+        self.add(data)
+        await self.wait_taken()
+
+    async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
+        self._unsent = 0
+        await wait()
         if self.is_refused and self.stays == 0:
             raise ClientLeft
 

@@ -56,6 +56,28 @@ async def test_denied_pieces_are_not_retracted():
     assert [event.text for event in seen if isinstance(event, AnswerReset)] == ["two"]
 
 
+@pytest.mark.parametrize("failing", [False, True])
+async def test_an_answer_is_taken_back_although_a_hook_denies_that(failing):
+    """A gate that fails denies as well; the reader gets what the hooks have left of the pieces."""
+
+    def deny(event: str, data: dict[str, Any]) -> dict[str, Any]:
+        if failing:
+            raise RuntimeError("broken")
+        return {"action": "deny"}
+
+    answer = divided("my secret", [], 9)
+    async with session_of([answer[:-1], answer]) as session:
+        hooks = session.coordinator.hooks
+        for event in ("content_block:delta", "content_block:end"):
+            hooks.register(event, hide)
+        hooks.register("content_block:reset", deny, on_failure="deny")
+        async with session.stream("hi") as events:
+            seen = [event async for event in events]
+    assert [event.text for event in seen if isinstance(event, AnswerReset)] == [HIDDEN]
+    reset = next(event for event in seen if isinstance(event, AnswerReset))
+    assert reset.data["session_id"] == session.session_id
+
+
 class Published:
     """A provider without ``stream``, which emits the pieces of its answer."""
 

@@ -262,9 +262,11 @@ async def serving(factory: Factory | None = None, **options: Any) -> AsyncIterat
             finally:
                 for exchange in client.exchanges:
                     exchange.leave()
-                await to_app.send({"type": "lifespan.shutdown"})
-                assert (await at_test.receive())["type"] == "lifespan.shutdown.complete"
-                for exchange in client.exchanges:
-                    exchange.close()
+                try:
+                    await to_app.send({"type": "lifespan.shutdown"})
+                    assert (await at_test.receive())["type"] == "lifespan.shutdown.complete"
+                finally:
+                    for exchange in client.exchanges:
+                        exchange.close()
     assert factory.open() == 0
     assert "0 sessions, 0 turns" in repr(app)

@@ -8,10 +8,11 @@ import re
 import tomllib
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from amplifier._internal.json import rebuild
+from amplifier._internal.json import copy_json, rebuild
 from amplifier._internal.regular_files import read_file
 from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import MissingExtraError
@@ -26,6 +27,8 @@ _LARGEST = 16_000_000
 _MOST_CHARACTERS = 1_000_000
 _MOST_TOKENS = 50_000
 """Of YAML, whose parser takes up to a tenth of a millisecond for one."""
+_MOST_KEPT = 100_000
+"""Characters of YAML that are parsed once for all sessions of a server."""
 _DEEPEST = 100
 """Levels of YAML; for each token its parser looks at all of them."""
 _LONGEST_NUMBER = 500
@@ -208,9 +211,18 @@ def _bounded_loader(yaml: Any, is_plan: bool) -> Any:
     return Loader
 
 
+# A server reads its plan for each session, so that it notices a change, and PyYAML takes longer than
+# the session takes to open.
+_parse_yaml_once = lru_cache(maxsize=4)(parse_yaml)
+
+
+def _parse_plan_yaml(text: str) -> Any:
+    return copy_json(_parse_yaml_once(text)) if len(text) <= _MOST_KEPT else parse_yaml(text)
+
+
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    ".yaml": parse_yaml,
-    ".yml": parse_yaml,
+    ".yaml": _parse_plan_yaml,
+    ".yml": _parse_plan_yaml,
     ".toml": tomllib.loads,
     ".json": _parse_json,
 }

@@ -22,6 +22,7 @@ from amplifier.contracts.cancellation import cancel_scope
 from amplifier.errors import HookRecursionError
 from amplifier.events import (
     CATALOGUE,
+    CONTENT_BLOCK_RESET,
     CONTEXT_COMPACTION,
     EXECUTION_END,
     HOOK_FAILED,
@@ -53,6 +54,12 @@ They run while a caller waits for the session to stop.
 
 MAX_DEPTH = 32
 """Maximum number of dispatches inside each other."""
+
+NEVER_HIDDEN = frozenset({CONTENT_BLOCK_RESET})
+"""Events that reach the reader of a stream although a hook denies them.
+
+They take back what the reader has. Without them it would have the pieces of a repeated answer twice.
+"""
 
 RECORDED = frozenset(
     {
@@ -368,11 +375,18 @@ class HookRegistry:
         if self._recorded is not None and event in RECORDED:
             was_denied = result.action == "deny"
             self._recorded.append((event, time.monotonic(), result.data or {}, was_denied))
-        if self._stream is not None and result.action != "deny" and self._stream.reads(event):
+        if self._stream is not None and self._stream.reads(event):
+            is_denied = result.action == "deny"
+            if is_denied and event not in NEVER_HIDDEN:
+                return result
             is_closing = self._budget is not None and self._budget.until != math.inf
             # Terminal events have a deadline of seconds, and must be emitted in any case.
             may_wait = event not in TERMINAL_EVENTS and not is_closing and not _is_inside_terminal()
-            final = self._payload_for(self._stream, result.data or {}, is_stamped=bool(handlers))
+            final = self._payload_for(
+                self._stream,
+                payload if is_denied else result.data or {},
+                is_stamped=bool(handlers) and not is_denied,
+            )
             full = self._stream.take(event, final, may_wait=may_wait)
             if full is not None:
                 await full

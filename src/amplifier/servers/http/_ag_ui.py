@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import anyio
 import attrs
@@ -371,8 +372,6 @@ _TOGETHER_SECONDS = 0.05
 
 # ── turns ──
 
-Item: TypeAlias = tuple[TurnEvent, str] | Question | Ended
-
 
 class InterruptibleTurn:
     """One turn in a session of its own, which outlives its run while it waits for an answer; it begins when it is made.
@@ -382,44 +381,85 @@ class InterruptibleTurn:
         asked: The questions with which its latest run has ended; none while a run shows it.
         started_calls: The tool calls that clients know.
         run_id: Of the run that showed it last.
+        is_over: True once nothing more happens.
+        ended: How it ended. None before that, and if it was stopped.
     """
 
     def __init__(self, agents: Agents, ask: Ask) -> None:
         self._agents = agents
         self._ask = ask
-        # Without a buffer: a client that reads slowly holds the turn.
-        self._sender, self._receiver = anyio.create_memory_object_stream[Item](0)
+        self._run: Run | None = None
+        self._unshown: list[tuple[TurnEvent, str]] = []
+        self._changed = anyio.Event()
+        self._shown = anyio.Event()
+        self.is_over: bool = False
+        self.ended: Ended | None = None
         self.prompts: int = (ask.prompt is not None) + sum(
             message["role"] == "user" for message in ask.history
         )
         self.record: TurnRecord = TurnRecord()
-        self.questions: Questions = Questions(self._sender.send, self._note_closed)
+        self.questions: Questions = Questions(self._note_asked, self._note_closed)
         self.asked: set[str] = set()
         self.started_calls: set[str] = set()
         self.run_id: str | None = None
-        self.task: LiveRun[None] = agents.runs.start(self._run, None, stays=None)
+        self.task: LiveRun[None] = agents.runs.start(self._run_turn, None, stays=None)
 
-    async def _run(self, task: LiveRun[None]) -> None:
-        with self._receiver, self._sender:
-            await self._sender.send(await self._ended())
-
-    async def _ended(self) -> Ended:
-        async def show(turn_event: TurnEvent, text: str) -> None:
-            await self._sender.send((turn_event, text))
-
+    async def _run_turn(self, task: LiveRun[None]) -> None:
         try:
-            return await self._agents.run_once(
-                self._ask, self.record, show, approvals=self.questions
+            self.ended = await self._agents.run_once(
+                self._ask, self.record, self._show, flush=self._flush, approvals=self.questions
             )
         except Exception as error:  # noqa: BLE001  # third-party modules; the run reports it
-            return Ended(status="error", error=error)
+            self.ended = Ended(status="error", error=error)
+        finally:
+            self.is_over = True
+            self._changed.set()
 
-    async def next(self) -> Item | None:
-        """What happens next; None if it was stopped."""
+    # Events are shown by the task of the turn, in place, and only what a run has to decide about
+    # wakes its task: a question, a call that the client now knows, the end.
+
+    async def _show(self, turn_event: TurnEvent, text: str) -> None:
+        if self._run is None:
+            self._unshown.append((turn_event, text))
+            return
+        self._run.show(turn_event, text, self)
+        if self._run.is_full:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Wait for slow clients, and for a run that shows what none has shown."""
+        while self._unshown:
+            await self._shown.wait()
+        if self._run is not None:
+            await self._run.flush()
+
+    @contextmanager
+    def shown_by(self, run: Run) -> Iterator[None]:
+        """Show everything in a run, inside the block."""
+        unshown, self._unshown = self._unshown, []
+        for item in unshown:
+            run.show(*item, self)
+        self._run = run
+        self._shown.set()
         try:
-            return await self._receiver.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            return None
+            yield
+        finally:
+            self._run, self._shown = None, anyio.Event()
+
+    async def wait_changed(self) -> None:
+        """Wait until it asks, a client knows another call, or it is over."""
+        await self._changed.wait()
+        if not self.is_over:
+            self._changed = anyio.Event()
+
+    async def _note_asked(self, question: Question) -> None:
+        self._changed.set()
+
+    def note_started(self, call_id: str) -> None:
+        """Note that clients know a tool call."""
+        self.started_calls.add(call_id)
+        if self.questions.waiting():
+            self._changed.set()
 
     def steer(self, message: Any) -> bool:
         """Give it a message, which the model reads with its next request; returns whether it takes it."""
@@ -519,22 +559,18 @@ class Run:
         self._record = turn.record
         before = (self._record.input_tokens, self._record.output_tokens)
         asked_at = math.inf
-        while True:
-            asked_at = min(asked_at, anyio.current_time()) if turn.is_asking() else math.inf
-            with anyio.CancelScope(deadline=asked_at + _TOGETHER_SECONDS) as scope:
-                item = await turn.next()
-            if scope.cancelled_caught:
-                if turn.is_asking():  # unless their time is over just now
+        with turn.shown_by(self):
+            while not turn.is_over:
+                asked_at = min(asked_at, anyio.current_time()) if turn.is_asking() else math.inf
+                with anyio.CancelScope(deadline=asked_at + _TOGETHER_SECONDS) as scope:
+                    await turn.wait_changed()
+                if scope.cancelled_caught and turn.is_asking():  # or its time is over just now
                     return True
-                continue
-            if item is None:
-                await self.cancelled()
-                return False
-            if isinstance(item, Ended):
-                await self._end(item, before)
-                return False
-            if not isinstance(item, Question):
-                await self._show(*item, turn)
+        if turn.ended is None:
+            await self.cancelled()
+        else:
+            await self._end(turn.ended, before)
+        return False
 
     async def _end(self, ended: Ended, before: tuple[int, int]) -> None:
         if ended.status == "cancelled" and ended.error is not None and self._stream.has_begun:
@@ -543,11 +579,12 @@ class Run:
         if ended.error is not None:
             if not self._stream.has_begun:
                 raise ended.error
-            await self._close()
+            self._close()
             problem, self._is_over = problem_of(ended.error), True
-            await self._send("RUN_ERROR", message=problem.message, code=problem.code)
+            self._send("RUN_ERROR", message=problem.message, code=problem.code)
+            await self._stream.wait_taken()
             return
-        await self._say(self._record.rest(ended.result))
+        self._say(self._record.rest(ended.result))
         given, made = self._record.input_tokens - before[0], self._record.output_tokens - before[1]
         usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
         await self._finish({"type": "success"}, usage=[usage])
@@ -569,42 +606,57 @@ class Run:
             await self._finish({"type": "cancelled"})
 
     async def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
-        await self._close()
-        await self._begin()
+        self._close()
+        self._begin()
         self._is_over = True
-        await self._send("RUN_FINISHED", **self._ids, outcome=outcome, **fields)
+        self._send("RUN_FINISHED", **self._ids, outcome=outcome, **fields)
+        await self._stream.wait_taken()
 
-    async def _send(self, kind: str, **fields: Any) -> None:
-        await self._stream.write(event({"type": kind, **fields}))
+    def _send(self, kind: str, **fields: Any) -> None:
+        self._stream.add(event({"type": kind, **fields}))
 
-    async def _begin(self) -> None:
+    def _begin(self) -> None:
         if not self._stream.has_begun:
-            await self._send("RUN_STARTED", **self._ids)
+            self._send("RUN_STARTED", **self._ids)
 
-    async def _show(self, turn_event: TurnEvent, text: str, turn: InterruptibleTurn) -> None:
-        await self._begin()
+    @property
+    def is_full(self) -> bool:
+        """True if so much was shown that `flush` has to come before the next event."""
+        return self._stream.is_full
+
+    async def flush(self) -> None:
+        """Wait while clients are still busy with what was shown before.
+
+        Raises:
+            ClientLeft: The client did not take it, and the run ends with its client.
+        """
+        await self._stream.flush()
+
+    def show(self, turn_event: TurnEvent, text: str, turn: InterruptibleTurn) -> None:
+        """Show one event of a turn; `flush` must follow the last one that is ready."""
+        self._begin()
         match turn_event:
             case ThinkingDelta():
-                await self._think(turn_event.text)
+                self._think(turn_event.text)
             case AnswerReset():  # a message cannot be taken back: the answer that replaces it is another one
                 if self._message is not None:
-                    await self._say(text.rstrip("\n"))
-                await self._close()
+                    self._say(text.rstrip("\n"))
+                self._close()
             case ToolStarted():
-                await self._call(turn_event, turn_event.tool_input)
-                turn.started_calls.add(turn_event.tool_call_id)
+                self._call(turn_event, turn_event.tool_input)
+                turn.note_started(turn_event.tool_call_id)
             case ToolFinished():
                 use = turn.record.tools[turn_event.tool_call_id]
                 if (
                     turn_event.tool_call_id not in turn.started_calls
                 ):  # rejected before it began: an unknown tool
-                    await self._call(turn_event, use.arguments)
+                    self._call(turn_event, use.arguments)
                 if (
                     use.output == WAITING
                 ):  # the client carries it out, and brings the result with its next run
                     return
                 self._answer = None
-                await self._send(
+                self._send(
                     "TOOL_CALL_RESULT",
                     messageId=_new_id(),
                     toolCallId=turn_event.tool_call_id,
@@ -612,49 +664,47 @@ class Run:
                     role="tool",
                 )
             case _:
-                await self._say(text.lstrip("\n") if self._message is None else text)
+                self._say(text.lstrip("\n") if self._message is None else text)
                 if turn_event.name == PROVIDER_RESPONSE:
-                    await self._close()
+                    self._close()
 
-    async def _say(self, text: str) -> None:
+    def _say(self, text: str) -> None:
         if not text:
             return
         if self._message is None:
-            await self._close()
+            self._close()
             self._message = self._answer = _new_id()
-            await self._send("TEXT_MESSAGE_START", messageId=self._message, role="assistant")
-        await self._send("TEXT_MESSAGE_CONTENT", messageId=self._message, delta=text)
+            self._send("TEXT_MESSAGE_START", messageId=self._message, role="assistant")
+        self._send("TEXT_MESSAGE_CONTENT", messageId=self._message, delta=text)
 
-    async def _think(self, text: str) -> None:
+    def _think(self, text: str) -> None:
         if not text:
             return
         if self._reasoning is None:
-            await self._close()
+            self._close()
             self._reasoning = _new_id()
-            await self._send("REASONING_START", messageId=self._reasoning)
-            await self._send("REASONING_MESSAGE_START", messageId=self._reasoning, role="reasoning")
-        await self._send("REASONING_MESSAGE_CONTENT", messageId=self._reasoning, delta=text)
+            self._send("REASONING_START", messageId=self._reasoning)
+            self._send("REASONING_MESSAGE_START", messageId=self._reasoning, role="reasoning")
+        self._send("REASONING_MESSAGE_CONTENT", messageId=self._reasoning, delta=text)
 
-    async def _call(self, called: ToolStarted | ToolFinished, given: Any) -> None:
+    def _call(self, called: ToolStarted | ToolFinished, given: Any) -> None:
         call_id, self._answer = called.tool_call_id, self._answer or _new_id()
-        await self._close()
+        self._close()
         name, parent = called.tool_name, self._answer
-        await self._send(
-            "TOOL_CALL_START", toolCallId=call_id, toolCallName=name, parentMessageId=parent
-        )
+        self._send("TOOL_CALL_START", toolCallId=call_id, toolCallName=name, parentMessageId=parent)
         arguments = orjson.dumps(given, default=str).decode()
-        await self._send("TOOL_CALL_ARGS", toolCallId=call_id, delta=arguments)
-        await self._send("TOOL_CALL_END", toolCallId=call_id)
+        self._send("TOOL_CALL_ARGS", toolCallId=call_id, delta=arguments)
+        self._send("TOOL_CALL_END", toolCallId=call_id)
 
-    async def _close(self) -> None:
+    def _close(self) -> None:
         """End the message that is open."""
         message, self._message = self._message, None
         reasoning, self._reasoning = self._reasoning, None
         if message is not None:
-            await self._send("TEXT_MESSAGE_END", messageId=message)
+            self._send("TEXT_MESSAGE_END", messageId=message)
         if reasoning is not None:
-            await self._send("REASONING_MESSAGE_END", messageId=reasoning)
-            await self._send("REASONING_END", messageId=reasoning)
+            self._send("REASONING_MESSAGE_END", messageId=reasoning)
+            self._send("REASONING_END", messageId=reasoning)
 
 
 def _new_id() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -56,8 +55,9 @@ def check_cursor(after: int, log: EventLog) -> None:
         raise Problem(400, message, code="events_not_sent")
 
 
-# A scope for each piece would cost more than sending it. So the deadline of sending is that of the
-# scope around the whole response, which has one only while something is being sent.
+# Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
+# only notes when it began, and the task that waits for the client to leave looks at that: at the
+# moment at which the write that is going on then would be too long, so no write is cut off early.
 
 
 class EventStream:
@@ -65,30 +65,28 @@ class EventStream:
 
     Args:
         send: Of the server.
-        scope: Around the whole response; it is cancelled if the client does not take what is sent in time.
-        seconds: For the client to take what is sent.
 
     Attributes:
         has_begun: True once something was written, so that the response has its status.
         is_refused: True if the client did not take what was sent.
+        sending_since: When the write that is going on began, by the clock of the event loop. None while nothing is written.
     """
 
-    def __init__(self, send: Send, scope: anyio.CancelScope, seconds: float) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._scope = scope
-        self._seconds = seconds
         self._clock = loop_clock()
         self._held: list[bytes] = []
         self._is_head_sent = False
         self.has_begun: bool = False
         self.is_refused: bool = False
+        self.sending_since: float | None = None
 
     async def begin(self) -> None:
         """Send the head of the response, once."""
         self.has_begun = True
         if not self._is_head_sent:
             self._is_head_sent = True
-            await self._bounded(
+            await self._pass_on(
                 {"type": "http.response.start", "status": 200, "headers": list(_HEADERS)}
             )
 
@@ -108,26 +106,27 @@ class EventStream:
             data = b"".join((*held, data))
         if data:
             await self.begin()
-            await self._bounded({"type": "http.response.body", "body": data, "more_body": True})
+            await self._pass_on({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """End the response."""
         data, self._held = b"".join(self._held), []
         await self.begin()
-        await self._bounded({"type": "http.response.body", "body": data, "more_body": False})
+        await self._pass_on({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def _bounded(self, message: dict[str, Any]) -> None:
-        self._scope.deadline = self._clock() + self._seconds
+    async def _pass_on(self, message: dict[str, Any]) -> None:
+        self.sending_since = self._clock()
         try:
             await self._send(message)
         except OSError:
             self.is_refused = True
             raise ClientLeft from None
-        except anyio.get_cancelled_exc_class():
-            self.is_refused = self._clock() >= self._scope.deadline
-            raise
         finally:
-            self._scope.deadline = math.inf
+            self.sending_since = None
+
+    def next_look(self, seconds: float) -> float:
+        """Return when to look whether a write takes longer than this; a time that has passed if one does."""
+        return (self._clock() if self.sending_since is None else self.sending_since) + seconds
 
 
 class LongResponse(Response):
@@ -149,14 +148,12 @@ class LongResponse(Response):
         """Run the work beside a task that waits for the client to leave."""
         answer: Response | None = None
         has_left = has_ended = False
+        stream = EventStream(send)
         async with anyio.create_task_group() as group:
-            stream = EventStream(send, group.cancel_scope, self._seconds)
 
             async def watch() -> None:
                 nonlocal has_left
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                has_left = True
+                has_left = await self._wait_left(receive, stream)
                 group.cancel_scope.cancel()
 
             group.start_soon(watch)
@@ -173,6 +170,16 @@ class LongResponse(Response):
             group.cancel_scope.cancel()
         if has_ended and not has_left and not stream.has_begun and answer is not None:
             await answer(scope, receive, send)
+
+    async def _wait_left(self, receive: Receive, stream: EventStream) -> bool:
+        """Wait until the client leaves, or does not take a write in time; returns whether it has left."""
+        while (until := stream.next_look(self._seconds)) > anyio.current_time():
+            with anyio.CancelScope(deadline=until):
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                return True
+        stream.is_refused = True
+        return False
 
 
 async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:

@@ -328,7 +328,7 @@ class _Response:
         try:
             if self.is_background:  # now, because its id is what a client comes back with
                 await self._send("in_progress", response=self.body())
-            outcome = await watch(self._agents, self._ask, self._report)
+            outcome = await watch(self._agents, self._ask, self._report, run.flush)
         except ClientLeft:
             raise
         except anyio.get_cancelled_exc_class():
@@ -403,7 +403,9 @@ class _Response:
         sent = {"type": name, "sequence_number": self._number, **fields}
         self._number += 1
         assert self._run is not None
-        await self._run.write(event(sent, name=name))
+        self._run.add(event(sent, name=name))
+        if self._run.is_full:
+            await self._run.flush()
 
     async def _add(self, item: dict[str, Any], **begun: Any) -> dict[str, Any]:
         """Add an item, which begins with these members; returns where it is."""
@@ -444,6 +446,8 @@ class _Response:
     async def _end(self, status: str) -> None:
         await self._close()
         await self._send(status, response=self.body())
+        assert self._run is not None
+        await self._run.wait_taken()
 
 
 _REPEATED = (
