@@ -282,7 +282,7 @@ def test_an_answer_that_begins_anew_drops_its_unfinished_block():
         "kept",
         "",
         "next",
-        "the answer was cut off; it begins again",
+        "the answer was interrupted; it begins again",
         "",
         "again",
     ]

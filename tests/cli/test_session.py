@@ -374,7 +374,7 @@ def test_a_fork_copies_the_first_turns_and_is_independent(turns, kept, store, cl
     printed = cli("session", "fork", "origin", *([] if turns is None else ["--turns", turns]))
     new, more = (
         printed.out.strip(),
-        "session 'origin' has only 2 turns; all of them are taken over\n",
+        "session 'origin' has only 2 turns; all of them are copied\n",
     )
     assert printed.err == (more if turns == "9" else "")
     assert new != "origin"

@@ -57,7 +57,7 @@ def test_commands_of_the_chat_answer_without_asking_the_model(home, workdir, pla
         terminal.say("/status", "provider-scripted")
         terminal.say("/statsu", "there is no command /statsu; did you mean /status?")
         terminal.leave()
-        assert "To go on later" not in terminal.text  # there was no turn
+        assert "To continue later" not in terminal.text  # there was no turn
 
 
 def test_clear_forgets_and_two_slashes_send_one(home, workdir, plan):
@@ -212,7 +212,7 @@ def test_ctrl_c_twice_breaks_off_a_model_that_hangs(backend, home, workdir, plan
     ) as terminal:
         terminal.expect("hanging")
         terminal.press_ctrl_c("Press Ctrl-C again")
-        terminal.press_ctrl_c("every finished step are kept; the answer that was cut off is not.")
+        terminal.press_ctrl_c("every finished step are kept; the unfinished answer is not.")
         assert terminal.end() == 130
 
 
@@ -411,7 +411,7 @@ def test_a_session_goes_on_after_its_process_was_killed(backend, home, workdir, 
         "run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere
     ) as terminal:
         terminal.expect(
-            f"Working in {workdir}, where this session was begun.", "Going on with session"
+            f"Working in {workdir}, where this session was begun.", "Continuing session"
         )
         terminal.say("history", "3 prompts so far")
         terminal.leave()

@@ -124,7 +124,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         finally:
             self._real_time_holds -= 1
 
-    def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments with a TypeVarTuple
+    # typeshed spells the arguments with a TypeVarTuple.
+    def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Run a function in an executor, and remember that a thread is busy."""
@@ -169,7 +170,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         )
 
     def _is_busy_worker(self, thread: threading.Thread) -> bool:
-        """Return whether this is a busy worker thread of AnyIO, or a task of this loop waits for it.
+        """Return whether a thread is a busy worker of AnyIO, or a task of this loop waits for it.
 
         AnyIO marks an item of a worker's queue done only after reporting the result, so at a count
         of zero the loop has been notified. asyncio waits for a child process in a thread, even for

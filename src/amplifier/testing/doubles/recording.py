@@ -104,7 +104,8 @@ class MockTool:
         schema: dict[str, Any] = copy_json(self._schema)
         return schema
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
+    # The contract's name of the argument.
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
         """Record the call, wait if configured, and return the result."""
         self.calls.append(copy_json(input))
         if self._delay > 0:
