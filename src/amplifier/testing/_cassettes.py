@@ -81,8 +81,8 @@ class Cassette:
             parts += [overlay for overlay in overlays if "providers" in overlay]
         for part in parts:
             providers = part.get("providers")
-            keeps = self.asks_providers and isinstance(providers, list)
-            part["providers"] = [*(providers if keeps else []), self._entry()]
+            kept = providers if self.asks_providers and isinstance(providers, list) else []
+            part["providers"] = [*kept, self._entry()]
         return result
 
     def _entry(self) -> dict[str, Any]:

@@ -324,7 +324,7 @@ def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
         MissingExtraError: trio was requested and is not installed.
     """
     if name == "asyncio":
-        loop_class = VirtualTimeLoop
+        loop_class: type = VirtualTimeLoop
         if watch is not None:
             loop_class = type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
         return ("asyncio", {"loop_factory": loop_class})

@@ -115,7 +115,7 @@ class Injection:
     second: int | None = None
     max_steps: int | None = None
     watch: TimeWatch | None = None
-    tasks: dict[object, object] = attrs.field(factory=dict)
+    tasks: dict[Any, object] = attrs.field(factory=dict)
     count: int = 0
     fired: bool = False
     delivered: bool = False
