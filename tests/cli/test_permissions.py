@@ -105,7 +105,8 @@ def test_a_permission_is_remembered_for_the_project_and_can_be_revoked(backend, 
         == "allow"
     )
     assert "amplifier permissions" in run_cli("config", home=home, cwd=workdir).stdout
-    assert "Nothing is permanently allowed" in run_cli("permissions", home=home, cwd=workdir.parent).stderr
+    elsewhere = run_cli("permissions", home=home, cwd=workdir.parent)
+    assert "Nothing is permanently allowed" in elsewhere.stderr
     assert run_cli("permissions", "--revoke", "2", home=home, cwd=workdir).returncode == 2
     assert (
         "revoked: the command"

@@ -513,8 +513,8 @@ class ChatCommands:
         title = self._agent.record.title or self._agent.session.session_id
         path = Path(argument or "conversation.md")
         text = write_conversation(title, await self.messages(), page=path.suffix == ".html")
-        options = {"encoding": "utf-8", "errors": "backslashreplace"}
-        async with await anyio.open_file(path, "x", **options) as new:
+        opening = anyio.open_file(path, "x", encoding="utf-8", errors="backslashreplace")
+        async with await opening as new:
             await new.write(text)
         self._show(f"  {visible_text(str(path), multiline=False)}")
 
