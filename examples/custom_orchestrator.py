@@ -58,9 +58,8 @@ class FallbackLoop:
             status = "cancelled"
             raise
         finally:
-            with anyio.move_on_after(
-                5, shield=True
-            ):  # also while the turn is being cancelled, but not for ever
+            # Shielded from the cancellation of the turn, and bounded.
+            with anyio.move_on_after(5, shield=True):
                 await turn.answer_open_calls()
                 await hooks.emit("execution:end", {"status": status})
                 await hooks.emit(
@@ -82,10 +81,10 @@ class Turn:
         self.context, self.providers, self.tools = context, providers, tools
         self.hooks, self.coordinator = hooks, coordinator
         self.open_calls: list[Any] = []
-        self.ephemeral: list[dict[str, Any]] = []  # for the next request only, never stored
-        self.later: list[
-            tuple[Any, str]
-        ] = []  # verdicts that may store something: after the results of the tool calls
+        # Messages for the next request only, never stored.
+        self.ephemeral: list[dict[str, Any]] = []
+        # Verdicts that may store something, which has to come after the results of the tool calls.
+        self.later: list[tuple[Any, str]] = []
 
     def is_stopped(self) -> bool:
         return self.coordinator is not None and self.coordinator.cancellation.is_cancelled
@@ -172,7 +171,8 @@ class Turn:
         data["tool_input"] = (verdict.data or data).get("tool_input", call.arguments)
         try:
             result = await self.tools[call.name].execute(data["tool_input"])
-        except Exception as error:  # noqa: BLE001 - a tool that breaks its contract must not take the turn down
+        # A tool that breaks its contract must not fail the turn.
+        except Exception as error:  # noqa: BLE001
             await self.hooks.emit("tool:error", {**data, "error": str(error)})
             return f"Failed: {error}"
         data["result"] = to_dict(result)
@@ -252,7 +252,7 @@ PLAN = {
     "session": {"orchestrator": "loop-fallback", "context": "context-simple"},
     "providers": [
         {"module": "provider-mock", "config": {"responses": [OVERLOADED]}},
-        {"module": "provider-offline"},  # no language model, but always there
+        {"module": "provider-offline"},
     ],
     "tools": [{"module": "tool-filesystem"}],
 }

@@ -30,7 +30,7 @@ class WordCountTool:
         self._total = 0
 
     def get_schema(self) -> dict[str, Any]:
-        """What the model has to send."""
+        """Return the schema of the input."""
         return {
             "type": "object",
             "properties": {"text": {"type": "string", "description": "The text to count."}},
@@ -38,12 +38,11 @@ class WordCountTool:
         }
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
-        """Do the work; a failure is a result too."""
+        """Count the words, and return a failure as a result."""
         text = input.get("text")
         if not isinstance(text, str):
-            return ToolResult(
-                success=False, error={"message": f"text: expected a string, got {text!r}"}
-            )
+            message = f"text: expected a string, got {text!r}"
+            return ToolResult(success=False, error={"message": message})
         async with self._one_at_a_time:
             words = await anyio.to_thread.run_sync(count, text)
             self._total += words
@@ -51,7 +50,7 @@ class WordCountTool:
 
 
 def count(text: str) -> int:
-    """Runs in a worker thread, because a long text would block all other tasks on the event loop."""
+    """Count words in a worker thread, because a long text would block the event loop."""
     return len(text.split())
 
 

@@ -29,7 +29,8 @@ PLAN: PlanDict = {
         "context": {"module": "context-persistent", "config": {"path": "conversations"}},
         "deadlines": {"turn": 600},
     },
-    "providers": ["provider-offline"],  # no language model: fixed rules; provider-anthropic is one
+    # It answers by fixed rules. provider-anthropic is a language model.
+    "providers": ["provider-offline"],
     "tools": [{"module": "tool-filesystem", "config": {"read_only": True}}],
 }
 
@@ -43,15 +44,14 @@ class Answer(BaseModel):
 
 
 def make_app(plan: PlanDict, modules: dict[str, Any] | None = None) -> FastAPI:
-    """The application; ``modules`` are mount functions for ids of the plan that are not installed."""
+    """Create the application. ``modules`` maps ids that aren't installed to mount functions."""
     running: set[anyio.Event] = set()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        with anyio.move_on_after(
-            30
-        ):  # the server has cancelled the turns; give them time to unwind
+        # The server has cancelled the turns. Give them time to unwind.
+        with anyio.move_on_after(30):
             for over in list(running):
                 await over.wait()
 
@@ -69,7 +69,8 @@ def make_app(plan: PlanDict, modules: dict[str, Any] | None = None) -> FastAPI:
             if session is not None:
                 print(f"{conversation}: {session.status.status}", flush=True)
 
-    # "function": the session is closed before the answer is sent, so that the next request finds the conversation free.
+    # "function" closes the session before the answer is sent, so that the conversation is free
+    # for the next request.
     Session = Annotated[AmplifierSession, Depends(open_session, scope="function")]
     app = FastAPI(lifespan=lifespan)
 
@@ -80,9 +81,8 @@ def make_app(plan: PlanDict, modules: dict[str, Any] | None = None) -> FastAPI:
             group.start_soon(cancel_when_client_leaves, request, group.cancel_scope)
             try:
                 answer = Answer(text=await session.execute(question.prompt))
-            except (
-                AmplifierError
-            ) as error:  # here, because the task group would wrap it in an ExceptionGroup
+            except AmplifierError as error:
+                # Outside, the task group would have wrapped it in an ExceptionGroup.
                 answer = await report(request, error)
             group.cancel_scope.cancel()
         return answer

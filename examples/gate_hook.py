@@ -82,9 +82,8 @@ def plan(gate: str, folder: str) -> dict[str, Any]:
         "session": {"orchestrator": "loop-basic", "context": "context-simple"},
         "providers": [{"module": "provider-offline"}],
         "tools": [{"module": "tool-filesystem", "config": {"allowed_paths": [folder]}}],
-        "hooks": [
-            {"module": gate, "on_failure": "deny"}
-        ],  # if it cannot be mounted, the session does not open
+        # With "deny", the session doesn't open if the gate can't be mounted.
+        "hooks": [{"module": gate, "on_failure": "deny"}],
     }
 
 

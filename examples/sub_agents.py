@@ -18,11 +18,11 @@ from amplifier import AmplifierSession
 from amplifier.models import ToolFinished
 
 HERE = str(Path(__file__).resolve().parent)
-OFFLINE = {
-    "module": "provider-offline"
-}  # no language model: fixed rules; provider-anthropic is one
+# It answers by fixed rules. provider-anthropic is a language model.
+OFFLINE = {"module": "provider-offline"}
 
-SCRIPT = [  # what a model would decide: two readers at once, then an answer
+# The decisions of a model: two readers at once, then an answer.
+SCRIPT = [
     {
         "text": "I send two readers.",
         "tool_calls": [

@@ -1,9 +1,9 @@
-"""Agents in a trio application: a nursery of workers, memory channels, a time limit for each turn, one scope that stops it all.
+"""Agents in a trio application: workers in a nursery, a time limit for turns, a cancel scope.
 
     python examples/trio_app.py
 
-Nothing here is special to agents: a session is an async context manager, a turn is an awaitable, and both end when the cancel
-scope around them does.
+Nothing here is special to agents. A session is an async context manager, a turn is an awaitable,
+and both end when the cancel scope around them does.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ def plan(provider: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-QUICK = plan(
-    {"module": "provider-offline"}
-)  # no language model: fixed rules; provider-anthropic is one
+# provider-offline answers by fixed rules. provider-anthropic is a language model.
+QUICK = plan({"module": "provider-offline"})
 STUCK = plan(
     {"module": "provider-mock", "config": {"responses": [{"text": "At last!", "delay": 3600}]}}
 )
@@ -41,7 +40,7 @@ QUESTIONS = [
     "count the lines in trio_app.py",
     "count the files",
 ]
-PATIENCE = 3  # seconds for one turn
+TURN_SECONDS = 3
 
 
 async def worker(
@@ -51,23 +50,23 @@ async def worker(
     answers: trio.MemorySendChannel[tuple[str, str, str]],
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Take questions until there are no more; a turn that takes too long is given up, and the next one begins."""
+    """Answer questions until there are no more. Give up on a turn that takes too long."""
     async with AmplifierSession(plan) as session, questions, answers:
         task_status.started()
         async for question in questions:
-            answer = f"gave up after {PATIENCE} seconds"
-            with trio.move_on_after(PATIENCE):
+            answer = f"gave up after {TURN_SECONDS} seconds"
+            with trio.move_on_after(TURN_SECONDS):
                 answer = await session.execute(question)
             await answers.send((name, question, answer))
 
 
 async def ask_three() -> None:
-    """Three sessions at work side by side; one of them has a model that does not answer."""
+    """Run three sessions side by side. The model of one of them doesn't answer."""
     ask, questions = trio.open_memory_channel[str](len(QUESTIONS))
     send, answers = trio.open_memory_channel[tuple[str, str, str]](0)
     async with trio.open_nursery() as nursery:
-        for name, mind in (("ann", QUICK), ("ben", QUICK), ("cleo", STUCK)):
-            await nursery.start(worker, name, mind, questions.clone(), send.clone())
+        for name, agent in (("ann", QUICK), ("ben", QUICK), ("cleo", STUCK)):
+            await nursery.start(worker, name, agent, questions.clone(), send.clone())
         questions.close()
         send.close()
         async with ask:
@@ -78,16 +77,15 @@ async def ask_three() -> None:
 
 
 async def stop_in_the_middle() -> None:
-    """A cancel scope around a whole session: the model call, the turn and the session end, in this order."""
+    """Cancel a whole session. The model call, the turn and the session end in this order."""
     with trio.CancelScope() as stop:
         async with AmplifierSession(STUCK) as session, session.stream("take an hour") as events:
             async for event in events:
                 print(f"  {event.name}")
                 if event.name == "provider:request":
                     stop.cancel()
-    print(
-        f"  stopped: {stop.cancelled_caught}; turn {session.status.status}, session {session.statistics().state}"
-    )
+    turn, state = session.status.status, session.statistics().state
+    print(f"  stopped: {stop.cancelled_caught}; turn {turn}, session {state}")
 
 
 async def main() -> None:

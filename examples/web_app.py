@@ -1,11 +1,12 @@
-"""An agent behind HTTP: a turn is streamed as server-sent events, and a client that leaves stops it.
+"""An agent behind HTTP: turns are streamed as server-sent events, and stop when clients leave.
 
     pip install starlette uvicorn
     python examples/web_app.py            # on port 8000; another port as argument
     curl -N --data "list the files" http://127.0.0.1:8000/conversations/anna
 
-Each request opens the conversation's session, runs one turn and closes it again. Between requests there is nothing in memory:
-context-persistent has every message on disk, so the server may crash, and several processes may serve the same conversations.
+Each request opens the conversation's session, runs one turn and closes it again. Between requests
+nothing is in memory, because context-persistent has every message on disk. So the server may crash,
+and several processes may serve the same conversations.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PLAN: dict[str, Any] = {
         "context": {"module": "context-persistent", "config": {"path": "conversations"}},
         "deadlines": {"turn": 600},
     },
-    # No language model: fixed rules, which write as slowly as a model does. provider-anthropic is one.
+    # It answers by fixed rules, as slowly as a model. provider-anthropic is a language model.
     "providers": [{"module": "provider-offline", "config": {"stream_delay_ms": 250}}],
     "tools": [
         {"module": "tool-filesystem", "config": {"read_only": True}},
@@ -44,13 +45,13 @@ PLAN: dict[str, Any] = {
 
 
 def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Starlette:
-    """The web application; ``modules`` are mount functions for ids of the plan that are not installed."""
+    """Create the application. ``modules`` maps ids that aren't installed to mount functions."""
     running: set[anyio.Event] = set()
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        # The server has cancelled the turns that still run; it ends the process as soon as this returns.
+        # The server has cancelled the running turns and ends the process when this returns.
         with anyio.move_on_after(30):
             for over in list(running):
                 await over.wait()
@@ -79,7 +80,7 @@ def make_app(plan: dict[str, Any], modules: dict[str, Any] | None = None) -> Sta
 
 
 class Turn(Response):
-    """One turn as a response: the session lives exactly as long as the response does."""
+    """A response that streams one turn. The session lives exactly as long as the response."""
 
     def __init__(self, session: AmplifierSession, prompt: str, running: set[anyio.Event]) -> None:
         super().__init__(media_type="text/event-stream")
@@ -91,16 +92,14 @@ class Turn(Response):
         self.running.add(over)
         try:
             async with self.session:
-                await send(
-                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
-                )
+                headers = self.raw_headers
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
                 async with anyio.create_task_group() as group:
                     group.start_soon(cancel_when_client_leaves, receive, group.cancel_scope)
                     await self.stream(send)
                     group.cancel_scope.cancel()
-            await send(
-                {"type": "http.response.body", "body": b""}
-            )  # now the conversation is free for the next request
+            # The session is closed, so the conversation is free for the next request.
+            await send({"type": "http.response.body", "body": b""})
         finally:
             print(f"{self.session.session_id}: {self.session.status.status}", flush=True)
             self.running.discard(over)
@@ -113,9 +112,8 @@ class Turn(Response):
                     if (shown := show(event)) is not None:
                         await send(sse(*shown))
             await send(sse("done", events.result))
-        except (
-            AmplifierError
-        ) as error:  # the status line has been sent: so the error is sent as an event
+        except AmplifierError as error:
+            # The status line has been sent, so send the error as an event.
             await send(sse("error", f"{type(error).__name__}: {error}"))
 
 
@@ -126,7 +124,7 @@ async def cancel_when_client_leaves(receive: Receive, turn: anyio.CancelScope) -
 
 
 def show(event: TurnEvent) -> tuple[str, Any] | None:
-    """What a browser gets of an event: its kind and its data."""
+    """Return the kind and the data of an event that the browser gets, or None."""
     match event:
         case TextDelta():
             return "text", event.text
@@ -138,7 +136,7 @@ def show(event: TurnEvent) -> tuple[str, Any] | None:
 
 
 def sse(kind: str, data: Any) -> dict[str, Any]:
-    """One server-sent event as an ASGI message."""
+    """Return a server-sent event as an ASGI message."""
     text = f"event: {kind}\ndata: {json.dumps(data)}\n\n"
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
@@ -157,7 +155,7 @@ async def not_available(request: Request, error: Exception) -> Response:
 
 if __name__ == "__main__":
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
-    # Ctrl-C and SIGTERM: turns that run three seconds later are cancelled like those of clients that leave.
+    # Turns that still run three seconds after Ctrl-C or SIGTERM are cancelled.
     uvicorn.run(
         make_app(PLAN), host="127.0.0.1", port=port, access_log=False, timeout_graceful_shutdown=3
     )

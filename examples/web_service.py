@@ -54,7 +54,8 @@ class Turn(Response):
                     if isinstance(event, TextDelta):
                         await self.show("text", event.text)
             await self.show("done", events.result)
-        except AmplifierError as error:  # a missing key, a failing model, another process at work
+        # A missing key, a failing model, or a conversation that another process uses.
+        except AmplifierError as error:
             await self.show("error", str(error))
         await self.send({"type": "http.response.body"})
         request.cancel()

@@ -28,12 +28,10 @@ def test_model_changes_within_conversation(backend, home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--backend", backend) as terminal:
         terminal.say("history", "1 prompts so far")
         terminal.say("/model", "chosen by provider-scripted")
-        terminal.say(
-            "/model large", "Going on with session", "answered by provider-scripted (large)"
-        )
+        terminal.say("/model large", "Continuing session", "answered by provider-scripted (large)")
         terminal.say("history", "2 prompts so far")
         terminal.say(
-            "/model nowhere:large", "no provider 'nowhere' is installed", "Going on with session"
+            "/model nowhere:large", "no provider 'nowhere' is installed", "Continuing session"
         )
         terminal.say("/model", "large")
         terminal.say("history", "3 prompts so far")
@@ -75,7 +73,7 @@ def test_resume_lists_and_continues_sessions(home, workdir, plan):
     with chat(home, workdir, "--plan", plan, "--session-id", "second") as terminal:
         terminal.say("/resume", "first", "history")
         terminal.say("/resume nowhere", "no session 'nowhere'")
-        terminal.say("/resume first", "You asked last: history", "Going on with session first")
+        terminal.say("/resume first", "You asked last: history", "Continuing session first")
         terminal.say("history", "2 prompts so far")
 
 

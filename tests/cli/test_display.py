@@ -280,7 +280,7 @@ def test_restarted_answer_drops_unfinished_block():
         "kept",
         "",
         "next",
-        "the answer was cut off; it begins again",
+        "the answer was interrupted; it begins again",
         "",
         "again",
     ]

@@ -73,10 +73,8 @@ def test_interrupted_call_needs_permission_to_repeat(backend, home, workdir, dur
     with open_terminal(
         "session", "resume", "--backend", backend, home=home, cwd=workdir
     ) as terminal:
-        terminal.expect(
-            "Going on with the turn that was cut off.", "Run the tool 'wait_for' again?"
-        )
-        terminal.answer("n", "Tool calls that were cut off: 1 call left interrupted (wait_for).")
+        terminal.expect("Continuing the interrupted turn.", "Run the tool 'wait_for' again?")
+        terminal.answer("n", "Interrupted tool calls: 1 call left interrupted (wait_for).")
         terminal.expect("done: [interrupted: the process ended while this call was running")
         terminal.leave()
     assert roles(home) == ["user", "assistant", "tool", "assistant"]
@@ -155,10 +153,8 @@ def test_waiting_question_is_asked_again(backend, home, workdir, durable_plan):
     with open_terminal(
         "session", "resume", "--backend", backend, home=home, cwd=workdir
     ) as terminal:
-        terminal.expect("Going on with the turn that was cut off.", "May risky touch trace?")
-        terminal.answer(
-            "a", "Tool calls that were cut off: 1 call started (risky).", "done: it was done"
-        )
+        terminal.expect("Continuing the interrupted turn.", "May risky touch trace?")
+        terminal.answer("a", "Interrupted tool calls: 1 call started (risky).", "done: it was done")
         terminal.leave()
     assert trace.exists()
 
@@ -186,9 +182,9 @@ def test_changed_plan_is_shown_before_resuming(home, workdir, durable_plan):
     durable_plan.write_text(json.dumps(content))
     refused = run_cli("session", "resume", "last", home=home, cwd=workdir)
     assert refused.returncode == 2
-    assert "The plan has changed since the turn was cut off:" in refused.stderr
+    assert "The plan has changed since the turn was interrupted:" in refused.stderr
     assert "hooks-ask is not in the plan any more" in refused.stderr
-    assert "Nothing was run. Go on all the same with --accept-plan-changes" in refused.stderr
+    assert "Nothing was run. Continue with --accept-plan-changes" in refused.stderr
     assert roles(home) == ["user", "assistant"]
     accepted = run_cli(
         "session", "resume", "last", "--accept-plan-changes", "--yes", home=home, cwd=workdir

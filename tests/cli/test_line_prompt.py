@@ -274,7 +274,7 @@ def test_damaged_history_lines_are_left_out(tmp_path):
 
 
 def test_history_file_keeps_latest_entries(tmp_path, monkeypatch):
-    monkeypatch.setattr(line_prompt, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(line_prompt, "MAX_ENTRIES", 3)
     history = PromptHistory(tmp_path / "history")
     for number in range(6):
         history.append_string(str(number))

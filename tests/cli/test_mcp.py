@@ -88,7 +88,7 @@ def test_call_accepts_plan_name_and_prints_json(file, cli):
         (
             ["call", "small", "echo", "text"],
             2,
-            "'text' is no argument; expected NAME=VALUE, or one JSON object",
+            "'text' is not an argument; expected NAME=VALUE, or one JSON object",
         ),
         (["call", "small", "echo", "{bad"], 2, "the arguments are not valid JSON"),
         (["call", "small", "upper"], 1, "KeyError: 'text'"),

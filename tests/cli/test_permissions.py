@@ -105,7 +105,8 @@ def test_project_permission_is_remembered_and_revocable(backend, home, workdir):
         == "allow"
     )
     assert "amplifier permissions" in run_cli("config", home=home, cwd=workdir).stdout
-    assert "Nothing is allowed" in run_cli("permissions", home=home, cwd=workdir.parent).stderr
+    elsewhere = run_cli("permissions", home=home, cwd=workdir.parent)
+    assert "Nothing is permanently allowed" in elsewhere.stderr
     assert run_cli("permissions", "--revoke", "2", home=home, cwd=workdir).returncode == 2
     assert (
         "revoked: the command"

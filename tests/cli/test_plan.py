@@ -264,7 +264,7 @@ HUGE = {
     "keys": ("".join(f"k{n}: v\n" for n in range(50_000)), "more than 50,000 tokens"),
     "brackets": ("a: " + "[" * 50_000, "nested more than 100 levels deep"),
     "levels": ("- " * 500, "nested more than 100 levels deep"),
-    "a number of base 60": ("a: " + "1:" * 100_000 + "1", "that is no text"),
+    "a number of base 60": ("a: " + "1:" * 100_000 + "1", "that is not text"),
     "characters": ("# " + "x" * 2_000_000, "more than the 1,000,000 that a plan may have"),
 }
 

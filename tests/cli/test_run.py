@@ -414,7 +414,7 @@ def test_deleted_working_directory_is_reported(home, workdir, plan):
         *command("run", "say x", "--plan", plan),
     ]
     finished = run_program(words, cwd=workdir, env=environment(home))
-    assert_one_message(finished, 2, "the working directory is not there any more", "-C DIRECTORY")
+    assert_one_message(finished, 2, "the working directory does not exist any more", "-C DIRECTORY")
 
 
 def test_missing_trio_is_named(home, workdir, plan):
@@ -543,7 +543,7 @@ def test_ctrl_c_once_and_twice_without_terminal(backend, home, workdir, plan):
     assert p.returncode == shown["exit_code"] == 130
     assert shown["response"] == "hanging "  # what had been streamed of the answer
     assert (
-        "Stopped. What was asked and every finished step are kept; the answer that was cut off is not."
+        "Stopped. The prompt and every finished step are kept; the unfinished answer is not."
         in errors
     )
 

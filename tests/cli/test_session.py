@@ -373,7 +373,7 @@ def test_fork_copies_first_turns_independently(turns, kept, store, cli):
     printed = cli("session", "fork", "origin", *([] if turns is None else ["--turns", turns]))
     new, more = (
         printed.out.strip(),
-        "session 'origin' has only 2 turns; all of them are taken over\n",
+        "session 'origin' has only 2 turns; all of them are copied\n",
     )
     assert printed.err == (more if turns == "9" else "")
     assert new != "origin"

@@ -55,7 +55,7 @@ def test_chat_commands_bypass_model(home, workdir, plan):
         terminal.say("/status", "provider-scripted")
         terminal.say("/statsu", "there is no command /statsu; did you mean /status?")
         terminal.leave()
-        assert "To go on later" not in terminal.text  # there was no turn
+        assert "To continue later" not in terminal.text  # there was no turn
 
 
 def test_clear_forgets_and_double_slash_sends(home, workdir, plan):
@@ -203,7 +203,7 @@ def test_ctrl_c_twice_interrupts_hanging_model(backend, home, workdir, plan):
     ) as terminal:
         terminal.expect("hanging")
         terminal.press_ctrl_c("Press Ctrl-C again")
-        terminal.press_ctrl_c("every finished step are kept; the answer that was cut off is not.")
+        terminal.press_ctrl_c("every finished step are kept; the unfinished answer is not.")
         assert terminal.end() == 130
 
 
@@ -392,7 +392,7 @@ def test_session_continues_after_killed_process(backend, home, workdir, plan, tm
         "run", "--resume", "last", "--backend", backend, home=home, cwd=elsewhere
     ) as terminal:
         terminal.expect(
-            f"Working in {workdir}, where this session was begun.", "Going on with session"
+            f"Working in {workdir}, where this session was begun.", "Continuing session"
         )
         terminal.say("history", "3 prompts so far")
         terminal.leave()

@@ -87,7 +87,7 @@ async def test_terminal(monkeypatch):
         display.end_turn((await run_turn(session, "hi", record, show)).result)
     retry, *rest = on_screen(streams.record.getvalue())
     assert "trying again" in retry
-    assert rest == ["the answer was cut off; it begins again", "", "Hello world!"]
+    assert rest == ["the answer was interrupted; it begins again", "", "Hello world!"]
 
 
 async def test_openai_api():

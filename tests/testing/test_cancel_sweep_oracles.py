@@ -342,7 +342,7 @@ class ThreadWorld:
 @pytest.mark.parametrize("mode", ALL[:3])
 def test_leftover_thread_is_reported(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cancel_everywhere(lambda: ThreadWorld(ends_it=True), modes=(mode,)).ok
-    monkeypatch.setattr("amplifier.testing.cancel_sweep.report._THREAD_PATIENCE", 0.02)
+    monkeypatch.setattr("amplifier.testing.cancel_sweep.report._THREAD_GRACE", 0.02)
     report = cancel_everywhere(lambda: ThreadWorld(ends_it=False), modes=(mode,))
     assert {(violation.kind, violation.detail) for violation in report.violations} == {
         ("THREAD", "thread stray is still running")

@@ -1,4 +1,4 @@
-"""How a command ends: the exit codes, and the error that carries one to the shell."""
+"""Exit codes of commands, and the errors that carry them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes. Those above 128 are what a shell shows for a process that a signal ended."""
+    """Exit codes. Those above 128 are a shell's codes for processes that a signal ended."""
 
     OK = 0
     FAILED = 1
@@ -17,10 +17,10 @@ class Exit(IntEnum):
 
 
 class CommandError(Exception):
-    """The command cannot go on; the message gives the user the reason and what to do.
+    """The command can't continue. The message has the reason and the remedy.
 
     Attributes:
-        exit_code: What the shell gets.
+        exit_code: The exit code of the command.
     """
 
     def __init__(self, message: str, *, exit_code: int = Exit.USAGE) -> None:
@@ -29,7 +29,7 @@ class CommandError(Exception):
 
 
 class OutputLostError(CommandError):
-    """The answer exists and could not be written: a failure, whatever the turn did."""
+    """The answer could not be written. This is a failure even if the turn succeeded."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(

@@ -58,9 +58,8 @@ _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", defau
 def guard_tools(tools: Any) -> None:
     """End the processes of third-party tools with their calls; ours do so themselves. Without process groups nothing is done."""
     for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
-        if not is_built_in(
-            type(getattr(tool, "__wrapped__", tool)).__module__
-        ):  # a budget wraps tools
+        # A budget wraps tools.
+        if not is_built_in(type(getattr(tool, "__wrapped__", tool)).__module__):
             put_around(tool, functools.partial(_guarded, name))
 
 

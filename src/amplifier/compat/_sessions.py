@@ -261,9 +261,8 @@ class ModuleCoordinator:
         if name == "loader" and value is not None and not isinstance(value, NativeLoader):
             value = _ProgramsLoader(value)
         setattr(self._native, name, value)
-        if callable(
-            getattr(type(self), name, None)
-        ):  # a method that a suite replaces, and looks at afterwards
+        # A suite may replace a method, and read it afterwards.
+        if callable(getattr(type(self), name, None)):
             object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -295,9 +294,8 @@ class ModuleCoordinator:
         session = None if published is None else published()
         if session is None:
             return self._native.session
-        border = getattr(
-            self._native, "_island_border", None
-        )  # the session is on trio, and this code on an asyncio island
+        # With a border, the session is on trio, and this code on an asyncio island.
+        border = getattr(self._native, "_island_border", None)
         return session if border is None else border.for_island(session)
 
     @property
@@ -485,12 +483,12 @@ class AmplifierSession:
             return await self._native.execute(prompt)
         except (ExecutionCancelled, ExecutionDenied) as exc:
             answer = native.published_answer
-            if isinstance(
-                answer, str
-            ):  # the loop has answered the request, or the denial, by itself
+            # The loop has answered the request, or the denial.
+            if isinstance(answer, str):
                 return answer
+            # A published loop answers a stop this way, so that its program stores the conversation.
             if isinstance(exc, ExecutionCancelled) and native.cancellation.is_immediate:
-                return ""  # as a published loop answers a stop: its program goes on, and stores the conversation
+                return ""
             _raise_published("Execution failed", exc)
         except Exception as exc:  # noqa: BLE001 — everything that goes wrong is one error there
             _raise_published("Execution failed", exc)

@@ -1,17 +1,19 @@
-"""Test tools of product quality, for this project and for authors of modules.
+"""Tools for testing agents, modules and concurrent code, for any test framework.
 
-    cancel_everywhere    cancel a scenario at every one of its suspension points, on trio and asyncio
-    cancel_at            cancel one call at one suspension, inside a running loop
-    TestCoordinator      a real coordinator without a session; create_test_coordinator() mounts doubles on one
-    script               a model that plays texts and tool calls, for tests of your own programs
-    MockTool · MockProvider · MockContextManager · ScriptedOrchestrator · MockApprovalSystem · MockDisplaySystem
-                         fakes that keep the contracts; those with a script fail on steps too many and on steps unused
-    EventRecorder        remembers events
-    Cassette             a file with recorded answers of a model; the pytest fixture amplifier_cassette makes one for a test
-    replay_session       plays a session that `amplifier session to-test` has recorded
-    wait_for             looks until something is true
+    cancel_everywhere        cancel a scenario at every suspension point, on trio and asyncio
+    cancel_at                cancel one call at one suspension, inside a running loop
+    script                   a model that plays texts and tool calls
+    MockTool, MockProvider, MockContextManager,
+    ScriptedOrchestrator, MockApprovalSystem, MockDisplaySystem
+                             fakes that keep the contracts
+    TestCoordinator, create_test_coordinator
+                             a real coordinator without a session, bare or with doubles
+    EventRecorder            record events
+    Cassette                 a file with recorded answers of a model
+    replay_session           replay a session that `amplifier session to-test` has recorded
+    wait_for                 poll until a condition is true
 
-Virtual time is in `amplifier.testing.virtual_time`. Importing this package imports neither pytest nor
+Virtual time is in `amplifier.testing.virtual_time`. This package imports neither pytest nor
 Hypothesis nor trio.
 """
 

@@ -1,7 +1,4 @@
-"""Recorded answers of models in tests: the plan of a session that records or replays.
-
-The pytest fixture ``amplifier_cassette`` makes a `Cassette` for each test; `amplifier.modules.providers.replay` does the work.
-"""
+"""Recorded answers of models in tests: plans for sessions that record or replay."""
 
 from __future__ import annotations
 
@@ -13,25 +10,28 @@ from uuid import uuid4
 from amplifier.plan import merge_plans
 
 CassetteMode: TypeAlias = Literal["none", "once", "new"]
-"""``none`` only replays; ``once`` records if the file is missing, else replays; ``new`` replays what is recorded and records the rest."""
+"""``none`` only replays. ``once`` records if the file is missing, and replays otherwise. ``new``
+replays recorded answers and records the others."""
 
 _MODULE = "provider-replay"
 
 
 class Cassette:
-    """A file with recorded answers of one session and its children, or of several: the order of opening distinguishes them.
+    """A file with recorded answers of one or more sessions and their children.
 
-    All sessions whose plans it made belong together, side by side or one after the other; in a replay they have to be opened in the same
-    order. Whether they are recorded is decided with the first plan.
+    The sessions of one cassette belong together, whether they run side by side or one after
+    another. The order of opening distinguishes them, so a replay has to open them in the same
+    order. The first plan decides whether they are recorded.
 
     Args:
         path: The file.
-        mode: What may be recorded.
-        placeholders: Names, each with the text that it stands for in the file: ``{"<directory>": str(tmp_path)}``.
-        ignore: Regular expressions; what they match in a request is not compared.
+        mode: Which answers may be recorded.
+        placeholders: Names, each with the text that it replaces in the file:
+            ``{"<directory>": str(tmp_path)}``.
+        ignore: Regular expressions. Matching parts of a request aren't compared.
 
     Raises:
-        ValueError: There is no such mode.
+        ValueError: The mode is unknown.
     """
 
     def __init__(
@@ -43,9 +43,8 @@ class Cassette:
         ignore: Sequence[str] = (),
     ) -> None:
         if mode not in get_args(CassetteMode):
-            raise ValueError(
-                f"expected one of {', '.join(map(repr, get_args(CassetteMode)))} as mode, got {mode!r}"
-            )
+            modes = ", ".join(map(repr, get_args(CassetteMode)))
+            raise ValueError(f"expected one of {modes} as mode, got {mode!r}")
         self.path: Path = Path(path).absolute()
         self.mode = mode
         self.placeholders: dict[str, str] = dict(placeholders or {})
@@ -59,7 +58,7 @@ class Cassette:
 
     @property
     def asks_providers(self) -> bool:
-        """Whether the providers of the plan may be asked; if not, the plan needs neither them nor their keys."""
+        """True if sessions may call the plan's providers. Otherwise they need no keys either."""
         return (
             self._is_recording
             or self.mode == "new"
@@ -67,26 +66,24 @@ class Cassette:
         )
 
     def plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """The plan of a session that records or replays.
+        """Return the plan of a session that records or replays.
 
-        Without `asks_providers` the providers of the plan are left out, and those of its agents as well.
+        Without `asks_providers` it leaves out the providers of the plan and of its agents.
 
         Args:
-            plan: A mount plan; it is not changed.
+            plan: A mount plan, which is not changed.
         """
         self._is_recording = self.asks_providers
-        made = merge_plans(plan, {})
-        agents = made.get("agents")
-        own = (
-            [agent for agent in agents.values() if isinstance(agent, dict)]
-            if isinstance(agents, dict)
-            else []
-        )
-        for part in (made, *(agent for agent in own if "providers" in agent)):
-            given = part.get("providers")
-            kept = list(given) if self.asks_providers and isinstance(given, list) else []
+        result = merge_plans(plan, {})
+        parts = [result]
+        if isinstance(agents := result.get("agents"), dict):
+            overlays = [agent for agent in agents.values() if isinstance(agent, dict)]
+            parts += [overlay for overlay in overlays if "providers" in overlay]
+        for part in parts:
+            providers = part.get("providers")
+            kept = providers if self.asks_providers and isinstance(providers, list) else []
             part["providers"] = [*kept, self._entry()]
-        return made
+        return result
 
     def _entry(self) -> dict[str, Any]:
         config: dict[str, Any] = {"cassette": str(self.path), "mode": self.mode, "run": self._run}

@@ -1,7 +1,4 @@
-"""A stored session as a test: what the model answered and what tools returned is played again, without either, up to the point of a stop.
-
-`write_test` makes two files of a transcript, a recording and a pytest that calls `replay_session`. Secrets are left out.
-"""
+"""A stored session as a test: a recording without secrets, and a pytest that replays it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from amplifier.testing.doubles.scripted import MockProvider
 
 Message = dict[str, Any]
 
-_TEST = '''"""The session {session_id}, played again: its recording is beside this file. Written by `amplifier session to-test`."""
+_TEST = '''"""Replay of session {session_id}, written by `amplifier session to-test`."""
 
 from pathlib import Path
 
@@ -34,42 +31,43 @@ from amplifier.testing import replay_session
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_the_session_goes_as_it_went(backend):
+def test_session_replays_as_recorded(backend):
     replay_session(Path(__file__).with_suffix(".json"), backend=backend)
 '''
-_CUT = re.compile(r"interrupt|cancelled|stopped", re.IGNORECASE)
+_INTERRUPTED = re.compile(r"interrupt|cancelled|stopped", re.IGNORECASE)
 _PLAN = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
 
 
 def write_test(
     session_id: str, messages: Sequence[Message], folder: Path, log: Path | None = None
 ) -> Path:
-    """Write the recording of a session and a test that plays it; return the test.
+    """Write the recording of a session and a test that replays it, and return the test.
 
     Args:
         session_id: Names both files.
-        messages: Its transcript; if its latest turn has no answer, it is stopped again, at the same call.
-        folder: Where to write; made if it is missing.
-        log: Its events, which show which calls failed; a transcript does not.
+        messages: The session's transcript. If its latest turn has no answer, the replay stops the
+            turn at the same call.
+        folder: Receives the files, and is created if it is missing.
+        log: The session's event log, which shows the failed calls. A transcript doesn't.
 
     Raises:
-        FileExistsError: There is such a test.
-        ValueError: Nothing was asked in the session.
+        FileExistsError: The test exists already.
+        ValueError: The session has no prompt.
     """
     failed = _failed_calls(log)
-    kept = [redact_secrets(_plain(each)) for each in messages if _is_spoken(each)]
-    for message in kept:
+    recorded = [redact_secrets(_essentials(message)) for message in messages if _is_spoken(message)]
+    for message in recorded:
         if message.get("call") in failed:
             message["failed"] = True
-    if not any(message["role"] == "user" for message in kept):
-        raise ValueError(f"session {session_id!r} has no prompt that could be played again")
+    if not any(message["role"] == "user" for message in recorded):
+        raise ValueError(f"session {session_id!r} has no prompt to replay")
     folder.mkdir(parents=True, exist_ok=True)
     test = folder / f"test_session_{re.sub(r'[^A-Za-z0-9]', '_', session_id)}.py"
     recording = {
         "format": 1,
         "session": session_id,
-        "is_stopped": not _is_answer(kept[-1]),
-        "messages": kept,
+        "is_stopped": not _is_answer(recorded[-1]),
+        "messages": recorded,
     }
     with test.open("x", encoding="utf-8") as file:
         file.write(_TEST.format(session_id=session_id))
@@ -81,20 +79,20 @@ def write_test(
 def replay_session(
     path: Path | str, *, backend: str = "asyncio", plan: Mapping[str, Any] | None = None
 ) -> None:
-    """Play a recording and compare the conversation with it.
+    """Replay a recording and compare the conversation with it.
 
     Args:
-        path: What `write_test` has written.
+        path: The recording, a JSON file that `amplifier session to-test` has written.
         backend: ``asyncio`` or ``trio``.
-        plan: The loop, the context and the hooks to try; provider and tools are those of the recording.
+        plan: The loop, the context and the hooks to test. Provider and tools come from the
+            recording.
 
     Raises:
-        AssertionError: The conversation is another one, or a stopped turn left a call without exactly one result.
+        AssertionError: The conversation differs, or a call of a stopped turn doesn't have exactly
+            one result.
     """
-    anyio.run(
-        partial(_replay, json.loads(Path(path).read_text(encoding="utf-8")), plan or _PLAN),
-        backend=backend,
-    )
+    recording = json.loads(Path(path).read_text(encoding="utf-8"))
+    anyio.run(partial(_replay, recording, plan or _PLAN), backend=backend)
 
 
 async def _replay(recording: dict[str, Any], plan: Mapping[str, Any]) -> None:
@@ -110,21 +108,23 @@ async def _replay(recording: dict[str, Any], plan: Mapping[str, Any]) -> None:
                 await _stop(session, prompt, stage)
             else:
                 await session.execute(prompt)
-        found = [_plain(message) for message in await session.messages() if _is_spoken(message)]
-    _require_results(found)
-    expected = messages[: stage.whole] if stage.is_stopped else messages
-    for number, (wanted, got) in enumerate(zip(expected, found, strict=False), start=1):
-        wanted.pop("failed", None)
-        assert got == wanted, (
-            f"message {number} is {json.dumps(got)[:300]}; recorded is {json.dumps(wanted)[:300]}"
+        spoken = [message for message in await session.messages() if _is_spoken(message)]
+    actual = [_essentials(message) for message in spoken]
+    _require_results(actual)
+    expected = messages[: stage.complete] if stage.is_stopped else messages
+    for number, (recorded, message) in enumerate(zip(expected, actual, strict=False), start=1):
+        recorded.pop("failed", None)
+        assert message == recorded, (
+            f"message {number} is {json.dumps(message)[:300]}, "
+            f"but the recording has {json.dumps(recorded)[:300]}"
         )
-    assert len(found) >= len(expected), (
-        f"there are {len(found)} messages; recorded are {len(expected)}"
+    assert len(actual) >= len(expected), (
+        f"there are {len(actual)} messages, but the recording has {len(expected)}"
     )
 
 
 async def _stop(session: AmplifierSession, prompt: str, stage: _Stage) -> None:
-    """Run the turn that was stopped, and stop it where it was."""
+    """Run the turn that was stopped, and stop it at the same point."""
 
     async def press_stop() -> None:
         await stage.reached.wait()
@@ -136,14 +136,15 @@ async def _stop(session: AmplifierSession, prompt: str, stage: _Stage) -> None:
             await session.execute(prompt)
         except ExecutionCancelled:
             return
-        raise AssertionError("the turn came to its end; in the recording it was stopped")
+        raise AssertionError("the turn completed, but in the recording it was stopped")
 
 
 class _Stage:
     """The model and the tools of a recording.
 
     Attributes:
-        whole: So many messages came before what the stop cut off.
+        is_stopped: True if the latest turn was stopped.
+        complete: Number of messages before the part that the stop interrupted.
         reached: Set when the call begins in which the turn was stopped.
     """
 
@@ -152,76 +153,76 @@ class _Stage:
         self._results: dict[str, list[Message]] = {}
         self.is_stopped = is_stopped
         self.reached = anyio.Event()
-        self.whole = len(messages)
-        answered = {message["call"]: message for message in messages if message["role"] == "tool"}
-        latest = max(place for place, message in enumerate(messages) if message["role"] == "user")
-        for place, message in enumerate(messages):
+        self.complete = len(messages)
+        results = {message["call"]: message for message in messages if message["role"] == "tool"}
+        latest = max(index for index, message in enumerate(messages) if message["role"] == "user")
+        for index, message in enumerate(messages):
+            may_be_interrupted = is_stopped and index > latest
             for call in message.get("calls", ()):
-                result = answered.get(call["id"])
-                may_be_cut = is_stopped and place > latest
-                is_cut = result is None or (
-                    may_be_cut and bool(_CUT.search(str(result["text"])[:80]))
+                result = results.get(call["id"])
+                is_interrupted = result is None or (
+                    may_be_interrupted and bool(_INTERRUPTED.search(str(result["text"])[:80]))
                 )
-                if is_cut:
-                    self.whole = min(self.whole, place + 1)
-                self._results.setdefault(_key(call["name"], call["arguments"]), []).append(
-                    {"cut": is_cut, "result": result}
-                )
+                if is_interrupted:
+                    self.complete = min(self.complete, index + 1)
+                key = _key(call["name"], call["arguments"])
+                entry = {"interrupted": is_interrupted, "result": result}
+                self._results.setdefault(key, []).append(entry)
 
     def answers(self) -> list[Any]:
-        """What the model answers, one answer after the other; in a turn that was stopped while it answered, nothing more."""
-        found: list[Any] = []
+        """Return the model's answers in order. A stopped turn ends with one that never comes."""
+        answers: list[Any] = []
         for message in self._messages:
             if message["role"] == "assistant":
                 calls = [
-                    ToolCall(id=each["id"], name=each["name"], arguments=each["arguments"])
-                    for each in message["calls"]
+                    ToolCall(id=call["id"], name=call["name"], arguments=call["arguments"])
+                    for call in message["calls"]
                 ]
-                found.append([*([message["text"]] if message["text"] else []), *calls] or "")
-        return [*found, self._wait] if self.is_stopped else found
+                answers.append([*([message["text"]] if message["text"] else []), *calls] or "")
+        return [*answers, self._wait] if self.is_stopped else answers
 
     def tools(self) -> list[MockTool]:
-        """A tool for each name that was called."""
+        """Return a tool for each name that was called."""
         names = {call["name"] for message in self._messages for call in message.get("calls", ())}
         return [MockTool(name, respond=partial(self._respond, name)) for name in sorted(names)]
 
-    async def _respond(self, name: str, given: dict[str, Any]) -> Any:
-        left = self._results.get(_key(name, given))
-        assert left, (
-            f"{name} was called with {json.dumps(given)[:300]}, which is not in the recording"
+    async def _respond(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        remaining = self._results.get(_key(name, arguments))
+        assert remaining, (
+            f"{name} was called with {json.dumps(arguments)[:300]}, which is not in the recording"
         )
-        recorded = left.pop(0)
-        if recorded["cut"]:
+        recorded = remaining.pop(0)
+        if recorded["interrupted"]:
             await self._wait(None)
         text, failed = recorded["result"]["text"], recorded["result"].get("failed", False)
-        return ToolResult(
-            success=not failed, output=text, error={"message": text} if failed else None
-        )
+        error = {"message": text} if failed else None
+        return ToolResult(success=not failed, output=text, error=error)
 
-    async def _wait(self, _request: Any) -> Any:
+    async def _wait(self, _request: object) -> Any:
         self.reached.set()
         await anyio.sleep_forever()
 
 
 def _failed_calls(log: Path | None) -> set[str]:
-    """The ids of the calls that failed or raised, by the events of a session."""
-    found = set()
-    for line in (
-        () if log is None or not log.exists() else log.read_text(encoding="utf-8").splitlines()
-    ):
+    """Return the ids of the calls that failed or raised, from a session's event log."""
+    if log is None or not log.exists():
+        return set()
+    failed = set()
+    for line in log.read_text(encoding="utf-8").splitlines():
         try:
-            told = json.loads(line)
-            data = told["data"]
-            if told["event"] == "tool:error" or (
-                told["event"] == "tool:post" and not data["tool_result"]["success"]
+            record = json.loads(line)
+            event, data = record["event"], record["data"]
+            if event == "tool:error" or (
+                event == "tool:post" and not data["tool_result"]["success"]
             ):
-                found.add(data["tool_call_id"])
+                failed.add(data["tool_call_id"])
+        # An incomplete line, or one of another event.
         except (ValueError, KeyError, TypeError):
-            continue  # cut off, or of another event
-    return found
+            continue
+    return failed
 
 
-def _key(name: str, arguments: Any) -> str:
+def _key(name: str, arguments: object) -> str:
     return json.dumps([name, arguments], sort_keys=True)
 
 
@@ -230,13 +231,13 @@ def _is_answer(message: Message) -> bool:
 
 
 def _is_spoken(message: Message) -> bool:
-    """Whether a message is of the user, the model or a tool, and not put there by the application or a hook."""
+    """Return whether the user, the model or a tool wrote a message, not a hook."""
     is_injected = bool((message.get("metadata") or {}).get("source"))
     return message.get("role") in ("user", "assistant", "tool") and not is_injected
 
 
-def _plain(message: Message) -> Message:
-    """What is played and compared of a message."""
+def _essentials(message: Message) -> Message:
+    """Return the parts of a message that are replayed and compared."""
     content = message.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
     text = "".join(
@@ -244,21 +245,20 @@ def _plain(message: Message) -> Message:
         for block in blocks
         if isinstance(block, dict) and block.get("type") == "text"
     )
-    found: Message = {"role": message["role"], "text": text}
+    essentials: Message = {"role": message["role"], "text": text}
     if message["role"] == "tool":
-        found |= {"call": message.get("tool_call_id"), "name": message.get("name")}
+        essentials |= {"call": message.get("tool_call_id"), "name": message.get("name")}
     elif message["role"] == "assistant":
-        calls = message.get("tool_calls") or ()
-        found["calls"] = [
-            {"id": each["id"], "name": each["name"], "arguments": each["arguments"]}
-            for each in calls
+        essentials["calls"] = [
+            {"id": call["id"], "name": call["name"], "arguments": call["arguments"]}
+            for call in message.get("tool_calls") or ()
         ]
-    return found
+    return essentials
 
 
 def _require_results(messages: Sequence[Message]) -> None:
-    made = [call["id"] for message in messages for call in message.get("calls", ())]
+    calls = [call["id"] for message in messages for call in message.get("calls", ())]
     results = [message["call"] for message in messages if message["role"] == "tool"]
-    assert sorted(made) == sorted(results), (
-        f"calls {made} have the results {results}; expected one each"
+    assert sorted(calls) == sorted(results), (
+        f"expected one result for each of the calls {calls}, got results for {results}"
     )

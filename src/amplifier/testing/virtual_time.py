@@ -1,8 +1,7 @@
-"""Time that passes only when nothing else can: an hour of timers in a test costs no hour.
+"""Virtual time: the clock jumps to the next deadline when every task waits.
 
-`VirtualTimeLoop` is the asyncio side, `virtual_clock` the trio side, and `virtual_backend` gives
-either in the form that `anyio.run` and the ``anyio_backend`` fixture take. Importing this file imports neither trio nor
-pytest; trio is imported when its clock is asked for.
+`VirtualTimeLoop` is for asyncio, `virtual_clock` for trio, and `virtual_backend` returns either in
+the form that `anyio.run` and the ``anyio_backend`` fixture take. trio is imported on first use.
 
     @pytest.fixture(params=["asyncio", "trio"])
     def anyio_backend(request):
@@ -42,46 +41,47 @@ __all__ = [
 Backend = tuple[str, dict[str, Any]]
 """A backend's name and its options, as `anyio.run` and the ``anyio_backend`` fixture take them."""
 
-_SLICE = 0.01
-"""Real seconds between two looks at whether work outside the loop is still going on."""
+_POLL_SECONDS = 0.01
+"""Real seconds between two checks for work outside the loop."""
 _EXACT_SECONDS = 1e6
-"""Up to here a sum of times is as exact as asyncio's timers need it."""
+"""Largest sum of times that is as exact as asyncio's timers need it."""
 
 
 class TimeWatch:
-    """What happens in virtual time, for a subclass that wants to know it, or to hold the clock; on both backends."""
+    """Observer of virtual time on both backends. A subclass can also hold the clock."""
 
     def is_busy(self) -> bool:
-        """Whether something outside the loop is at work that it does not know of, so that time is real."""
+        """Return whether unknown work outside the loop is running, so that time is real."""
         return False
 
     def expired(self) -> list[anyio.CancelScope]:
-        """Scopes to cancel while time is real."""
+        """Return scopes to cancel while time is real."""
         return []
 
     def on_turn(self) -> None:
-        """Called when the loop turns; on trio only with the instruments of `virtual_backend`."""
+        """React to a turn of the loop. trio needs the instruments of `virtual_backend`."""
 
     def on_jump(self, seconds: float) -> None:
-        """Called when the clock has jumped."""
+        """React to a jump of the clock."""
 
     def on_stuck(self) -> bool:
-        """Called when nothing can happen any more: no task, no timer, nothing outside. Returns whether that changed something."""
+        """React when no task, timer or outside work can run. Return whether that changed."""
         return False
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose clock starts at 0 and jumps to the next timer when nothing is runnable.
 
-    The clock jumps only when the loop is alone. While a worker thread (`anyio.to_thread`, `asyncio.to_thread`,
-    ``run_in_executor``, a function as a tool) or a child process is running, or a socket or pipe is open, time passes as it does on the wall,
-    because what those will do next cannot be known. Without any timer the loop sleeps until a thread or a file
-    descriptor wakes it.
+    The clock jumps only when the loop is alone. Time is real while a worker thread
+    (`anyio.to_thread`, `asyncio.to_thread`, ``run_in_executor``, a function as a tool) or a child
+    process is running, or a socket or pipe is open, because their next action can't be predicted.
+    Without any timer the loop sleeps until a thread or a file descriptor wakes it.
 
-    A thread you started yourself is invisible to the loop: wrap the part that depends on it in `real_time`.
+    The loop doesn't know threads that you start yourself. Wrap the part that depends on them in
+    `real_time`.
 
     Attributes:
-        watch: What is notified of turns and jumps; a subclass sets its own.
+        watch: The observer of turns and jumps. A subclass sets its own.
     """
 
     watch: TimeWatch = TimeWatch()
@@ -92,11 +92,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._executor_calls: set[asyncio.Future[Any]] = set()
         self._jumping_selector = _JumpingSelector(self)
         super().__init__(self._jumping_selector)
-        # From here on the loop's own wake-up pipe is registered; whatever is added later is I/O of the code under test.
+        # The loop's own wake-up pipe is registered by now. Later descriptors are I/O of the code
+        # under test.
         self._own_descriptors = len(self._jumping_selector.get_map())
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was created."""
         return self._virtual_now
 
     def call_at(  # type: ignore[override]  # as run_in_executor below
@@ -106,7 +107,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """As the base class, except that a timer that is never due, as `anyio.sleep_forever` sets one, is no timer at all.
+        """Set a timer, unless it is never due, as that of `anyio.sleep_forever`.
 
         The base class would wake up for it once a day, and a virtual day takes no time.
         """
@@ -116,51 +117,51 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     @contextmanager
     def real_time(self) -> Iterator[None]:
-        """Let time pass as on the wall inside the block, for threads the loop cannot see."""
+        """Use real time inside the block, for threads that the loop can't see."""
         self._real_time_holds += 1
         try:
             yield
         finally:
             self._real_time_holds -= 1
 
-    def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments with a TypeVarTuple
+    # typeshed spells the arguments with a TypeVarTuple.
+    def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """As the base class, and remember that a thread is at work."""
+        """Run a function in an executor, and remember that a thread is busy."""
         call = super().run_in_executor(executor, func, *args)
         self._executor_calls.add(call)
         call.add_done_callback(self._executor_calls.discard)
         return call
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
-        """As the base class, in real time: it joins threads under a timeout that a jump would make fire at once."""
+        """Join the threads in real time, because a jump would make the timeout expire at once."""
         with self.real_time():
             await super().shutdown_default_executor(*args, **kwargs)
 
     def _advance(self, seconds: float, waited: float) -> None:
-        """Move the clock; ``waited`` is how much of that was real."""
+        """Move the clock. ``waited`` is the real part of the seconds."""
         self._virtual_now += seconds
-        if self._virtual_now > _EXACT_SECONDS:  # rounded down, the timer would never be due
+        # If the sum was rounded down, the timer would never be due.
+        if self._virtual_now > _EXACT_SECONDS:
             self._virtual_now = math.nextafter(self._virtual_now, math.inf)
         self.watch.on_jump(max(seconds - waited, 0.0))
 
     def _wait_without_timer(self) -> None:
-        """Called before the loop sleeps until something outside wakes it."""
-        # Work that has just ended may have left a message; looking does not take it.
+        """Notify the watch before the loop sleeps until something outside wakes it."""
+        # Work that has just ended may have left a message. Polling doesn't consume it.
         is_alone = (
             not self._work_outside() and not self._open_io() and not self._jumping_selector.poll()
         )
         if is_alone and self.watch.on_stuck():
-            self.call_soon_threadsafe(
-                self.watch.on_turn
-            )  # or the loop would sleep, whatever the watch has done
+            # Otherwise the loop would sleep in spite of the change.
+            self.call_soon_threadsafe(self.watch.on_turn)
 
     def _work_outside(self) -> bool:
-        """Whether a thread or a child process that can wake this loop is known to be busy."""
+        """Return whether a thread or a child process that can wake this loop is busy."""
         for scope in self.watch.expired():
-            self.call_soon_threadsafe(
-                scope.cancel
-            )  # which also ends the wait that this is called from
+            # This also ends the wait from which this method is called.
+            self.call_soon_threadsafe(scope.cancel)
         return (
             self._real_time_holds > 0
             or bool(self._executor_calls)
@@ -169,12 +170,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         )
 
     def _is_busy_worker(self, thread: threading.Thread) -> bool:
-        """Whether this is one of AnyIO's worker threads with a call in hand, or a thread that a task of this loop waits for.
+        """Return whether a thread is a busy worker of AnyIO, or a task of this loop waits for it.
 
-        AnyIO hands work over through a queue it marks done only after reporting the result, so a count of zero means
-        the loop has been notified already. asyncio waits for a child process in a thread, which has to report its end, also of a child
-        whose start was cancelled, or by a descriptor of the loop's, which counts as open I/O. The names are AnyIO's and the standard library's own and read with care: should they vanish, the clock
-        merely jumps too early, and `tests/testing/test_virtual_time.py` notices.
+        AnyIO marks an item of a worker's queue done only after reporting the result, so at a count
+        of zero the loop has been notified. asyncio waits for a child process in a thread, even for
+        a child whose start was cancelled, or by a descriptor of the loop, which counts as open I/O.
+        These names are internals of AnyIO and the standard library. If they vanish, the clock jumps
+        too early, and `tests/testing/test_virtual_time.py` fails.
         """
         if thread.name.startswith("asyncio-waitpid-"):
             return self in getattr(thread, "_args", ())
@@ -188,13 +190,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 @final
 class _JumpingSelector(selectors.DefaultSelector):
-    """The system's selector, except that waiting for a timer moves the virtual clock instead of sleeping."""
+    """The system's selector, but a wait for a timer moves the virtual clock instead of sleeping."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__()
-        self._loop_ref = weakref.ref(
-            loop
-        )  # the loop owns this object; a strong reference would be a cycle
+        # The loop owns this object, so a strong reference would be a cycle.
+        self._loop_ref = weakref.ref(loop)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         events = self.poll()
@@ -211,36 +212,37 @@ class _JumpingSelector(selectors.DefaultSelector):
         return self._wait_for_timer(loop, timeout)
 
     def poll(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready now."""
+        """Return the ready events."""
         return super().select(0)
 
     def _wait_for_timer(
         self, loop: VirtualTimeLoop, timeout: float
     ) -> list[tuple[selectors.SelectorKey, int]]:
-        """Let real work go first, in real time; jump over whatever is left once the loop is alone."""
+        """Wait in real time while real work is running. Jump over the rest."""
         started = time.monotonic()
         elapsed = 0.0
         events: list[tuple[selectors.SelectorKey, int]] = []
         while elapsed < timeout and (loop._work_outside() or loop._open_io()):
-            events = super().select(min(_SLICE, timeout - elapsed))
+            events = super().select(min(_POLL_SECONDS, timeout - elapsed))
             elapsed = time.monotonic() - started
             if events:
                 break
         else:
-            # Work that ended since the last look has already written to the wake-up pipe: its news come first.
+            # Work that ended since the last check has written to the wake-up pipe, and goes first.
             events = self.poll()
         loop._advance(min(elapsed, timeout) if events else timeout, waited=elapsed)
         return events
 
 
 def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
-    """A trio clock that starts at 0 and jumps to the next deadline when every task is blocked.
+    """Return a trio clock that starts at 0 and jumps when every task is blocked.
 
-    While a worker thread is at work, or a task waits for a module on an asyncio island, time passes as on the wall. Unlike
-    `VirtualTimeLoop`, trio's clock does not wait for child processes or sockets, unless a watch holds it.
+    Time is real while a worker thread is busy, or a task waits for a module on an asyncio island.
+    Unlike `VirtualTimeLoop`, trio's clock doesn't wait for child processes or sockets, unless a
+    watch holds it.
 
     Args:
-        watch: What is notified of jumps, and may hold the clock.
+        watch: Observes jumps, and may hold the clock.
 
     Raises:
         MissingExtraError: trio is not installed.
@@ -250,19 +252,20 @@ def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
     except ImportError as error:
         raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
     clock = MockClock(autojump_threshold=0)
-    # Private: the public threshold jumps while threads and processes are at work.
+    # Private: the public threshold jumps while threads and processes are busy.
     jump = clock._autojump
-    told = watch or TimeWatch()
+    observer = watch or TimeWatch()
     was_quiet = False
 
     def jump_when_alone() -> None:
         nonlocal was_quiet
-        if _waits_for_thread() or told.is_busy():
+        if _waits_for_thread() or observer.is_busy():
             was_quiet = False
-            for scope in told.expired():
+            for scope in observer.expired():
                 scope.cancel()
             _pass_real_time(clock)
-        elif not was_quiet:  # what has just ended may have left a message, which comes first
+        # Work that has just ended may have left a message, which goes first.
+        elif not was_quiet:
             was_quiet = True
         else:
             was_quiet = False
@@ -270,22 +273,24 @@ def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
             jump()
             seconds = clock.current_time() - before
             if seconds > 0:
-                told.on_jump(seconds)
-            elif not told.on_stuck():
-                time.sleep(_SLICE / 10)
+                observer.on_jump(seconds)
+            elif not observer.on_stuck():
+                time.sleep(_POLL_SECONDS / 10)
 
-    # The class is final and has no public place for this; `tests/testing/test_virtual_time.py` notices if it vanishes.
+    # The class is final and has no public hook. If the name vanishes,
+    # `tests/testing/test_virtual_time.py` fails.
     vars(clock)["_autojump"] = jump_when_alone
     return clock
 
 
 def _waits_for_thread() -> bool:
-    """Whether a worker thread of this trio run is at work, or a task waits for an asyncio island."""
+    """Return whether a worker thread of this run is busy, or a task waits for an island."""
     from trio.lowlevel import current_trio_token  # noqa: PLC0415 — trio is an optional part
     from trio.testing import active_thread_count  # noqa: PLC0415
     from trio.to_thread import current_default_thread_limiter  # noqa: PLC0415
 
-    # The count is of threads that a task waits for, whatever their limiter; the limiter knows of abandoned ones, too.
+    # This counts threads that a task waits for, with any limiter. The limiter also counts
+    # abandoned ones.
     if active_thread_count() or current_default_thread_limiter().borrowed_tokens:
         return True
     token = current_trio_token()
@@ -299,39 +304,33 @@ def _pass_real_time(clock: MockClock) -> None:
     from trio.lowlevel import current_statistics  # noqa: PLC0415 — trio is an optional part
 
     started = time.monotonic()
-    time.sleep(_SLICE / 10)
+    time.sleep(_POLL_SECONDS / 10)
     until_deadline = current_statistics().seconds_to_next_deadline
     clock.jump(max(0.0, min(time.monotonic() - started, until_deadline)))
 
 
 def virtual_backend(name: str, watch: TimeWatch | None = None) -> Backend:
-    """One backend on virtual time, with a fresh clock.
+    """Return a backend on virtual time, with a fresh clock.
 
-    The ``anyio_backend`` fixture passes the options on with any AnyIO; `anyio.run` drops those of trio before 4.14.
+    The ``anyio_backend`` fixture passes the options to any version of AnyIO. `anyio.run` before
+    4.14 ignores those of trio.
 
     Args:
         name: ``"asyncio"`` or ``"trio"``.
-        watch: What is notified of turns and jumps, and may hold the clock.
+        watch: Observes turns and jumps, and may hold the clock.
 
     Raises:
-        ValueError: The name is neither.
-        MissingExtraError: trio was asked for and is not installed.
+        ValueError: The name is unknown.
+        MissingExtraError: trio was requested and is not installed.
     """
     if name == "asyncio":
-        watched = (
-            VirtualTimeLoop
-            if watch is None
-            else type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
-        )
-        return ("asyncio", {"loop_factory": watched})
+        loop_class: type = VirtualTimeLoop
+        if watch is not None:
+            loop_class = type("WatchedLoop", (VirtualTimeLoop,), {"watch": watch})
+        return ("asyncio", {"loop_factory": loop_class})
     if name == "trio":
-        return (
-            "trio",
-            {
-                "clock": virtual_clock(watch),
-                "instruments": [] if watch is None else [_turns(watch)],
-            },
-        )
+        instruments = [] if watch is None else [_turns(watch)]
+        return ("trio", {"clock": virtual_clock(watch), "instruments": instruments})
     raise ValueError(f"unknown backend {name!r}: expected 'asyncio' or 'trio'")
 
 

@@ -1,4 +1,4 @@
-"""One run of an agent from the command line: builds its plan, runs its turns, reports the result, chooses the exit code."""
+"""One run of an agent from the command line: its plan, its turns, its result and exit code."""
 
 from __future__ import annotations
 
@@ -44,40 +44,52 @@ if TYPE_CHECKING:
     from .chat import Chat
 
 _TYPING_INTERVAL = 0.05
-"""Seconds between two looks at what is typed while a turn runs; at every fifth the live lines are updated."""
+"""Seconds between two checks for typed text during a turn. Every fifth updates the live lines."""
 
-_RECAP = 200
-"""Characters of a message that a recap shows."""
+_MAX_RECAP = 200
+"""Characters of a message in a recap."""
 
-_MOST_NAMED = 10
-"""Skills, at the beginning of a run."""
+_MAX_SKILLS = 10
+"""Number of skills that are named at the beginning of a run."""
 
-_SECONDS_TO_DECIDE = 300.0
-"""For the question whether a turn goes on with another plan."""
+_DECISION_SECONDS = 300.0
+"""Time to answer whether a turn continues with a changed plan."""
 
 _AGENT_TOOL = "task"
-"""The tool that starts child sessions; their tool calls are not counted here."""
+"""The tool that starts child sessions. Their tool calls aren't counted here."""
 
 _EXIT_CODES = {"success": Exit.OK, "error": Exit.FAILED, "cancelled": Exit.INTERRUPTED}
 
 
 @attrs.frozen(kw_only=True)
 class RunRequest:
-    """What the user asked for.
+    """The user's request.
 
     Attributes:
-        prompt: None for a chat.
-        goes_on: Go on with the turn that was cut off, before the chat if there is a terminal.
-        accept_plan_changes: Do so also with another plan than the turn began with.
-        provider: As the user wrote it; None for the default one.
-        resumed: The session to go on with; None for a new one.
+        store: The stored sessions.
         session_id: The id of the resumed or the new session.
-        record: The file to record the answers of providers in.
-        replay: The file to take their answers from.
-        otel: The collector to send traces and metrics to.
-        max_cost: The limit of session.budget, instead of the plan's.
-        max_total_tokens: As ``max_cost``.
-        configuration: What the user and the project have configured; for the default plan and the theme.
+        prompt: The prompt, or None for a chat.
+        goes_on: True continues an interrupted turn, before the chat if there is a terminal.
+        accept_plan_changes: True continues it even if the plan has changed.
+        provider: The provider as the user wrote it, or None for the default one.
+        model: The model as the user wrote it, or None for the default one.
+        plan: The user's own plan file, or None for the default plan.
+        backend: The event loop.
+        output_format: The format of standard output.
+        resumed: The session to continue, or None for a new one.
+        record: The file in which to record the answers of providers.
+        replay: The file from which to replay their answers.
+        otel: The collector for traces and metrics.
+        max_cost: The cost limit, in place of the plan's.
+        max_total_tokens: The token limit, in place of the plan's.
+        mode: The mode of permissions.
+        yes: True allows everything.
+        quiet: True shows only the answer, warnings and errors.
+        plain: True renders nothing.
+        project_instructions: True gives the project's instructions to the model.
+        debug: True shows tracebacks and the library's log.
+        configuration: The user's and the project's configuration, for the default plan and the
+            theme.
     """
 
     store: SessionStore
@@ -128,14 +140,15 @@ def run_agent(request: RunRequest) -> int:
 
 
 def print_error_json(error: Exception, output_format: OutputFormat) -> None:
-    """Print the JSON object of a run that could not be prepared; the caller prints the message for people."""
-    ended, code, trace = (
+    """Print the JSON object of a run that could not be prepared. The caller prints the message."""
+    text = _as_json(
         Ended(status="error", error=error),
-        exit_code_of(error),
-        output_format == "json-trace",
+        TurnRecord(),
+        exit_code=exit_code_of(error),
+        error=error_message(error),
+        trace=output_format == "json-trace",
     )
-    shown = _as_json(ended, TurnRecord(), exit_code=code, error=error_message(error), trace=trace)
-    StandardStreams().out.write(f"{shown}\n")
+    StandardStreams().out.write(f"{text}\n")
 
 
 class _AgentRun:
@@ -153,12 +166,13 @@ class _AgentRun:
         self._agent: TerminalAgent | None = None
         self._chat: Chat | None = None
         self._is_reopened = False
-        self._earlier: RunRequest | None = None  # to go back to if the next session does not open
+        # The request to return to if the next session doesn't open.
+        self._earlier: RunRequest | None = None
         self._outcome: Ended | None = None
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
-        """Run to the end; raises only errors of standard output."""
+        """Run to the end, and raise only errors of standard output."""
         self._signal_handler = SignalHandler(self._display)
         problem: Exception | None = None
         with anyio.open_signal_receiver(*handled_signals()) as signals:
@@ -168,7 +182,8 @@ class _AgentRun:
                 with self._signal_handler.scope:
                     try:
                         await self._run()
-                    except Exception as error:  # noqa: BLE001  # reported below, outside of the group that would wrap it
+                    # Reported below, outside of the group that would wrap it.
+                    except Exception as error:  # noqa: BLE001
                         problem = error
                 group.cancel_scope.cancel()
         self._finish(problem)
@@ -199,7 +214,11 @@ class _AgentRun:
                     self._request, self._is_reopened = attrs.evolve(self._earlier, **changes), True
 
     async def _run_session(self, available: set[str]) -> dict[str, Any] | None:
-        """Open the session and run what was requested; returns what changes of the request for the session to open next."""
+        """Run the request in one session.
+
+        Returns:
+            The changes of the request for the next session to open, or None.
+        """
         request = self._request
         agent_plan = build_plan(
             available,
@@ -207,9 +226,8 @@ class _AgentRun:
             provider=request.provider,
             model=request.model,
             project_instructions=request.project_instructions,
-            configuration=request.configuration.without(
-                REMEMBERED
-            ),  # these are read again at each call
+            # Permissions of the project are read again at each call.
+            configuration=request.configuration.without(REMEMBERED),
         )
         approval_system = self._approval_system()
         if request.goes_on:
@@ -262,7 +280,8 @@ class _AgentRun:
                 and self._streams.err.is_terminal
                 and request.output_format == "text"
             ):
-                from .chat import Chat  # noqa: PLC0415  # one question needs no chat
+                # A single prompt needs no chat.
+                from .chat import Chat  # noqa: PLC0415
 
                 chat = self._chat = Chat(agent, self._keyboard, self._streams.err)
             if request.goes_on:
@@ -283,37 +302,36 @@ class _AgentRun:
     async def _check_plan_changes(
         self, plan: dict[str, Any], approval_system: ApprovalSystem
     ) -> None:
-        """Let the user decide about going on with a turn whose plan has changed since.
+        """Let the user decide whether to continue a turn whose plan has changed.
 
         Raises:
-            CommandError: The user does not want to, or cannot be asked.
+            CommandError: The user declines, or there is no one to ask.
         """
         request = self._request
         changes = plan_changes(request.store.turn_plan(request.session_id), plan)
         if not changes:
             return
-        listed = visible_text(
-            "\n".join(["The plan has changed since the turn was cut off:", *changes])
-        )
+        title = "The plan has changed since the turn was interrupted:"
+        listed = visible_text("\n".join([title, *changes]))
         if request.accept_plan_changes:
             self._display.notice(listed, "warning")
             return
         if not isinstance(approval_system, NoOneToAsk):
-            with anyio.move_on_after(_SECONDS_TO_DECIDE):
-                question, options = f"{listed}\nGo on with the turn?", ["Allow", "Deny"]
+            with anyio.move_on_after(_DECISION_SECONDS):
+                question, options = f"{listed}\nContinue the turn?", ["Allow", "Deny"]
                 answer = await approval_system.request_approval(
-                    question, options, _SECONDS_TO_DECIDE, "deny"
+                    question, options, _DECISION_SECONDS, "deny"
                 )
                 if answer == "Allow":
                     return
         raise CommandError(
-            f"{listed}\nNothing was run. Go on all the same with --accept-plan-changes, or begin a new turn: "
+            f"{listed}\nNothing was run. Continue with --accept-plan-changes, or begin a new turn: "
             f"amplifier session resume {request.session_id} PROMPT"
         )
 
     async def _go_on(self, agent: TerminalAgent) -> Ended:
-        """Go on with the turn that was cut off; one that had ended by then only lacks its report."""
-        self._display.notice("Going on with the turn that was cut off.")
+        """Continue the interrupted turn, or report it if it had ended by then."""
+        self._display.notice("Continuing the interrupted turn.")
         try:
             return await agent.run_turn(None)
         except NoUnfinishedTurnError:
@@ -325,17 +343,15 @@ class _AgentRun:
             ]
             if not answers or messages[-1].get("role") != "assistant":
                 raise CommandError(
-                    "the process was killed before it had stored the prompt; give the prompt again: "
+                    "the process was killed before it had stored the prompt; repeat the prompt: "
                     f"amplifier session resume {self._request.session_id} PROMPT"
                 ) from None
-            self._display.notice(
-                "The turn had ended before its process was killed; this is its answer."
-            )
+            self._display.notice("The turn had ended before its process was killed. Its answer:")
             self._display.end_turn(answers[-1])
             return Ended(status="success", result=answers[-1])
 
     def _session_plan(self, plan: dict[str, Any]) -> dict[str, Any]:
-        """The plan with what belongs to this run alone: where files are kept, recordings, traces."""
+        """Return the plan with the storage paths, recordings, traces and budget of this run."""
         request = self._request
         if request.record is not None or request.replay is not None:
             plan = with_recordings(plan, record=request.record, replay=request.replay)
@@ -345,21 +361,22 @@ class _AgentRun:
         return with_storage_paths(plan, sessions=request.store.root)
 
     def _show_recap(self, messages: list[dict[str, Any]]) -> None:
-        """Show where a resumed conversation was."""
-        for role, words in (("user", "You asked last"), ("assistant", "The last answer")):
+        """Show the latest prompt and answer of a resumed conversation."""
+        for role, label in (("user", "You asked last"), ("assistant", "The last answer")):
             texts = [
                 text_of_message(message) for message in messages if message.get("role") == role
             ]
             if texts and (text := " ".join(texts[-1].split())):
-                self._display.notice(f"{words}: {text[:_RECAP]}{'…' * (len(text) > _RECAP)}")
+                end = "…" * (len(text) > _MAX_RECAP)
+                self._display.notice(f"{label}: {text[:_MAX_RECAP]}{end}")
 
     def _show_found(self, found: ProjectInstructions) -> None:
         if found.files:
             self._display.notice(f"instructions of the project: {', '.join(found.files)}")
         if found.skills:
-            more = len(found.skills) - _MOST_NAMED
-            named = [*found.skills[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
-            self._display.notice(f"skills: {', '.join(named)}")
+            more = len(found.skills) - _MAX_SKILLS
+            names = [*found.skills[:_MAX_SKILLS], *([f"{more} more"] if more > 0 else [])]
+            self._display.notice(f"skills: {', '.join(names)}")
 
     def _show_sandbox(self, session: AmplifierSession) -> None:
         """Show how commands are confined, before anything else."""
@@ -369,9 +386,10 @@ class _AgentRun:
         if sandbox.get("kind") == "off":
             self._display.notice("sandbox off: commands can do what you can do")
         else:
+            kind = sandbox.get("kind")
             network = "with network" if sandbox.get("network") else "no network"
             self._display.notice(
-                f"sandbox {sandbox.get('kind')}: commands change files in this folder only, {network}"
+                f"sandbox {kind}: commands change files in this folder only, {network}"
             )
 
     def _approval_system(self) -> ApprovalSystem:
@@ -379,7 +397,7 @@ class _AgentRun:
             return AllowEverything(self._display)
         if self._keyboard is None or not self._streams.err.is_terminal:
             return NoOneToAsk(self._display, f"amplifier session resume {self._request.session_id}")
-        # What is remembered belongs to the default plan; a plan of one's own is used as it is.
+        # Permissions of the project apply to the default plan. The user's own plan is not changed.
         permissions = self._permissions if self._request.plan is None else None
         return AskAtTerminal(
             self._display, self._streams.err, self._keyboard, self._signal_handler, permissions
@@ -437,7 +455,7 @@ class _AgentRun:
             and outcome.status == "cancelled"
             and self._signal_handler.ended_by in (None, signal.SIGINT)
         ):
-            # A context that keeps nothing on disk ends with this process, and the conversation with it.
+            # Without a context on disk, the conversation ends with this process.
             self._display.notice(
                 agent.stopped_message() if "transcript" in files else "Stopped.", "warning"
             )
@@ -474,7 +492,7 @@ def _as_json(
     trace: bool = False,
     budget: dict[str, Any] | None = None,
 ) -> str:
-    """The one object that ``--output-format json`` and ``json-trace`` print; docs/reference/cli.md describes it."""
+    """Return the object of ``--output-format json``, which docs/reference/cli.md describes."""
     shown: dict[str, Any] = {
         "status": ended.status,
         "response": ended.result,
@@ -513,5 +531,5 @@ def _as_json(
             }
             for number, use in enumerate(record.tools.values(), start=1)
         ]
-    # Escaped to ASCII: valid in every encoding, and harmless if a terminal shows it.
+    # ASCII is valid in every encoding, and harmless at a terminal.
     return json.dumps(shown, default=str)

@@ -1,7 +1,4 @@
-"""The approval systems of the command line: ask the person at the terminal, allow everything, or leave the turn because no one can be asked.
-
-The kernel keeps the time limit of a question and cancels the question when the time is over.
-"""
+"""The approval systems of the command line."""
 
 from __future__ import annotations
 
@@ -28,31 +25,32 @@ from .signals import SignalHandler
 _MEANING = {"Allow always": " (this very call, in this session)"}
 _NOTICE_LENGTH = 500
 _LEFT_OUT: Final = object()
-"""An empty line for a value that is not required."""
+"""Stands for an optional value without an answer."""
 
 
 @attrs.frozen
 class AllowEverything:
-    """``--yes``: allows what is asked, with the narrowest option, and shows it."""
+    """``--yes``: allows every question with the narrowest option, and shows it."""
 
     _display: Display
 
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: str
     ) -> str:
-        """Allow."""
+        """Allow the call."""
         self._display.notice(f"allowed (--yes): {_in_one_line(prompt)}")
         return next(iter(allowing(options)), "Allow")
 
 
 @attrs.frozen
 class NoOneToAsk:
-    """No one can be asked. A server, whose client takes no questions, goes on with the turn without the call.
+    """There is no one to ask.
 
-    A command without a terminal ends the turn where it is; it can be resumed where someone can be asked.
+    A server whose client takes no questions continues the turn without the call. A command without
+    a terminal interrupts the turn, which can be resumed at a terminal.
 
     Attributes:
-        resume: The command that resumes the turn; None to go on with it.
+        resume: The command that resumes the turn, or None to continue without the call.
     """
 
     _display: Display
@@ -61,7 +59,7 @@ class NoOneToAsk:
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: str
     ) -> str:
-        """Show what was asked.
+        """Report the question.
 
         Raises:
             NoOneToAskError: Always.
@@ -72,15 +70,16 @@ class NoOneToAsk:
             )
             raise NoOneToAskError("the client takes no questions")
         raise NoOneToAskError(
-            f"no one could be asked: {_in_one_line(prompt)}\nThere is no terminal to ask at. The turn stays as it was. Go on "
-            f"with it in a terminal, or allow everything with --yes: {self.resume}",
+            f"no one could be asked: {_in_one_line(prompt)}\n"
+            "There is no terminal to ask at. The turn stays as it was. "
+            f"Continue it in a terminal, or allow everything with --yes: {self.resume}",
             keeps_turn=True,
         )
 
 
 @attrs.frozen
 class AskAtTerminal:
-    """Asks the person, one question at a time."""
+    """Asks the person at the terminal, one question at a time."""
 
     _display: Display
     _terminal: Output
@@ -117,7 +116,8 @@ class AskAtTerminal:
                     return chosen
                 self._permissions.remember(rule)
                 return "Allow always"
-            except BaseException:  # the time is over, or everything is being cancelled
+            # The time is over, or everything is being cancelled.
+            except BaseException:
                 self._terminal.write("\n")
                 raise
 
@@ -132,16 +132,16 @@ class AskAtTerminal:
                     self._display.resume()
 
     async def _show(self, prompt: str) -> bool:
-        """Show a question, a screen at a time if it is longer; False if the person denies before the end."""
+        """Show a question, one screen at a time. Return False if it is denied before the end."""
         terminal = self._terminal
         terminal.line(terminal.styled("Permission needed", "yellow"))
         width, height = terminal.size()
-        # Each with what marks its further rows, so that none passes for a line of its own.
+        # Each with a mark for its further rows, so that none looks like a separate line.
         lines: list[tuple[str, str, str | None]] = [
             ("", line, None) for line in visible_text(prompt, strict=True).splitlines()
         ]
         if (edit := self._display.edits.current()) is not None:
-            # In place of the arguments that it shows; what it does not show stays.
+            # It replaces the arguments that it shows.
             lines = [line for line in lines if line[1] not in edit.covers]
             more = terminal.glyph("↪", ">")
             lines[-1:-1] = [(f"{line[:1]}{more} ", line, diff_style(line)) for line in edit.lines]
@@ -163,7 +163,7 @@ class AskAtTerminal:
                     self._display.notice("denied")
                     return False
             for row in rows[first : first + page]:
-                # Indented, so that no line of it can pass for one of ours.
+                # Indented, so that no line of it looks like one of the command's own.
                 terminal.line(f"  {terminal.glyph('│', '|')} {row}")
         return True
 
@@ -204,7 +204,7 @@ class AskAtTerminal:
             return values
 
     async def _ask_for_value(self, name: str, about: dict[str, Any], *, is_required: bool) -> Any:
-        """A value that fits; `_LEFT_OUT` for an empty line where none is needed, None if the user declines."""
+        """Return a valid value, `_LEFT_OUT` for an optional one, or None if the user declines."""
         kinds: dict[Any, tuple[Any, str]] = {
             "boolean": (click.BOOL, "yes or no"),
             "integer": (click.INT, "a whole number"),
@@ -216,13 +216,13 @@ class AskAtTerminal:
                 click.Choice([*map(str, about["enum"])]),
                 f"one of {', '.join(map(str, about['enum']))}",
             )
-        words = _one_line(str(about.get("title") or name))
+        label = _one_line(str(about.get("title") or name))
         if about.get("description"):
-            words += f" ({_one_line(str(about['description']))})"
+            label += f" ({_one_line(str(about['description']))})"
         if expected not in ("a text", "a number"):
-            words += f" [{_one_line(expected)}]"
+            label += f" [{_one_line(expected)}]"
         while True:
-            text = await self._read(f"  {words}: ", lower=False)
+            text = await self._read(f"  {label}: ", lower=False)
             if text is None:
                 self._terminal.write("\n")
                 return None
@@ -236,7 +236,7 @@ class AskAtTerminal:
             self._terminal.line(f"  Please give {_one_line(expected)}.")
 
     async def _read(self, question: str, *, lower: bool = True) -> str | None:
-        """What was typed, in lower case if wanted so; None at the end of input or after Ctrl-C, which also stops the turn."""
+        """Return the typed line, or None at the end of input or after Ctrl-C."""
         answer: str | None = None
         with anyio.CancelScope() as scope:
 
@@ -255,13 +255,11 @@ class AskAtTerminal:
 
 
 def _in_one_line(prompt: str) -> str:
-    """A question for a notice, not for a decision."""
-    words = " ".join(prompt.split())
-    return _one_line(
-        words
-        if len(words) <= _NOTICE_LENGTH
-        else f"{words[:_NOTICE_LENGTH]}… ({len(words)} characters)"
-    )
+    """Return a question for a notice, not for a decision."""
+    text = " ".join(prompt.split())
+    if len(text) > _NOTICE_LENGTH:
+        text = f"{text[:_NOTICE_LENGTH]}… ({len(text)} characters)"
+    return _one_line(text)
 
 
 def _one_line(text: str) -> str:
@@ -269,7 +267,7 @@ def _one_line(text: str) -> str:
 
 
 def _keys(options: list[str]) -> dict[str, str]:
-    """Each option by its key: y, a and n for the usual ones, else its number."""
+    """Return each option by its key: y, a and n for the usual ones, a number for others."""
     usual = {"allow": "y", "allow once": "y", "allow always": "a", "deny": "n"}
     keys: dict[str, str] = {}
     for number, option in enumerate(options, start=1):

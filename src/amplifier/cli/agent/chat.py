@@ -1,4 +1,4 @@
-"""The interactive chat: reads messages and runs a turn for each, or a command that begins with a slash; attaches the files that a message mentions."""
+"""The interactive chat: messages, commands that begin with a slash, and mentioned files."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ class Chat:
     """A chat with an agent.
 
     Args:
-        agent: Answers.
-        keyboard: Where lines come from.
-        terminal: Where the prompt is shown.
+        agent: Answers the messages.
+        keyboard: Reads lines.
+        terminal: Shows the prompt.
+
+    Attributes:
+        commands: The commands of the chat.
     """
 
     def __init__(self, agent: TerminalAgent, keyboard: Keyboard, terminal: Output) -> None:
@@ -52,14 +55,14 @@ class Chat:
         self._display = agent.display
         self._keyboard = keyboard
         self._terminal = terminal
-        self._line_prompt: LinePrompt | None = (
-            None  # None for a terminal that cannot move its cursor
-        )
+        # None for a terminal that can't move its cursor.
+        self._line_prompt: LinePrompt | None = None
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
-        self._typed: list[str | None] = []  # while a turn ran, and not for it
-        self._unread: list[str] = []  # given to the turn
+        # Lines typed during a turn: those for later, and those that the turn hasn't read.
+        self._typed: list[str | None] = []
+        self._unread: list[str] = []
         self.commands: ChatCommands = ChatCommands(agent, terminal)
         agent.signal_handler.before_exit = keyboard.restore
         agent.session.coordinator.hooks.register(
@@ -67,7 +70,7 @@ class Chat:
         )
 
     async def run(self) -> None:
-        """Chat until the person leaves, or goes on with another session: `ChatCommands.reopen`."""
+        """Chat until the person leaves or opens another session, see `ChatCommands.reopen`."""
         self._greet()
         if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
@@ -84,14 +87,18 @@ class Chat:
 
     async def _open_line_prompt(self) -> LinePrompt:
         try:
-            from amplifier.cli.terminal.line_prompt import LinePrompt, PromptHistory  # noqa: PLC0415  # other commands save the time its import takes
+            # Importing prompt_toolkit takes time.
+            from amplifier.cli.terminal.line_prompt import (  # noqa: PLC0415
+                LinePrompt,
+                PromptHistory,
+            )
         except ModuleNotFoundError as error:
             raise MissingExtraError(
                 "a chat at a terminal", extra="cli", missing=error.name
             ) from error
         messages = await self.commands.messages()
-        asked = [message["content"] for message in messages if message.get("role") == "user"]
-        recent = [text for text in asked if isinstance(text, str)]
+        prompts = [message["content"] for message in messages if message.get("role") == "user"]
+        recent = [text for text in prompts if isinstance(text, str)]
         return LinePrompt(
             self._keyboard,
             self._terminal,
@@ -105,18 +112,16 @@ class Chat:
 
     def _greet(self) -> None:
         agent = self._agent
-        start = (
-            f"Going on with session {agent.session.session_id}"
-            if agent.session.is_resumed
-            else "A new session"
-        )
+        start = "A new session"
+        if agent.session.is_resumed:
+            start = f"Continuing session {agent.session.session_id}"
         model = agent.record.model
-        with suppress(Exception):  # a provider of others
+        # A third-party provider may raise anything.
+        with suppress(Exception):
             first = next(iter(agent.session.coordinator.get("providers").values()))
             model = model or first.get_info().defaults.get("model")
-        self._display.notice(
-            f"{start}, answered by {agent.record.provider or 'the plan’s provider'}{f' ({model})' if model else ''}."
-        )
+        provider = agent.record.provider or "the plan’s provider"
+        self._display.notice(f"{start}, answered by {provider}{f' ({model})' if model else ''}.")
         self._display.notice("/help lists commands, Ctrl-C stops a turn, Ctrl-D leaves.")
 
     # ── reading ──
@@ -126,7 +131,8 @@ class Chat:
         return f"{'' if mode == 'ask' else f'{mode} '}{self._terminal.glyph('› ', '> ')}"
 
     def _next_mode(self) -> str:
-        with suppress(CommandError):  # the plan has no modes
+        # The plan may have no modes.
+        with suppress(CommandError):
             self._agent.permissions.switch()
         return self._prompt()
 
@@ -137,10 +143,13 @@ class Chat:
         return line
 
     async def _read_line(self) -> str | None:
-        """One message; empty after a first Ctrl-C, None after a second one and at the end of input."""
+        """Return one message.
+
+        It is empty after a first Ctrl-C, and None after a second one and at the end of input.
+        """
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
-        # The line prompt raises KeyboardInterrupt for Ctrl-C as a key, which comes in place of the signal.
+        # The line prompt reads Ctrl-C as a key in place of a signal, and raises KeyboardInterrupt.
         with suppress(KeyboardInterrupt), anyio.CancelScope() as scope:
             with self._agent.signal_handler.redirect_interrupts(scope.cancel):
                 line = await self._enter(self._prompt())
@@ -150,16 +159,15 @@ class Chat:
         dropped = "" if self._line_prompt is None else self._line_prompt.dropped
         if not dropped and self._agent.signal_handler.still_stops():
             return ""
-        if (
-            self._was_interrupted and not dropped
-        ):  # with text entered meanwhile, Ctrl-C drops that text
+        # If text was entered meanwhile, Ctrl-C only drops that text.
+        if self._was_interrupted and not dropped:
             return None
         self._was_interrupted = True
         self._display.notice("Press Ctrl-C again to leave.")
         return ""
 
     async def _enter(self, prompt: str) -> str | None:
-        """One line from the person; notices are held back meanwhile, or they would appear in the middle of it."""
+        """Return one line, and hold notices back, which would appear in the middle of it."""
         line_prompt = self._line_prompt
         self._display.pause(None if line_prompt is None else line_prompt.redraw)
         line: str | None = None
@@ -167,7 +175,8 @@ class Chat:
             if line_prompt is not None:
                 return await line_prompt.read(prompt)
             self._terminal.write(prompt)
-            lines: list[str] = []  # there is no key for a newline
+            # There is no key for a newline, so a backslash continues the message.
+            lines: list[str] = []
             while (line := await self._keyboard.read_line()) is not None and line.endswith("\\"):
                 lines.append(line.removesuffix("\\"))
                 self._terminal.write(self._terminal.glyph("… ", "> "))
@@ -183,7 +192,8 @@ class Chat:
         attached = await anyio.to_thread.run_sync(mentioned_files, prompt, self._display.notice)
         with self.listening():
             outcome = await self._agent.run_turn(prompt, attached)
-        if outcome.status == "cancelled":  # what was to come after it may not be wanted any more
+        # After a stop, the typed lines may not be wanted any more.
+        if outcome.status == "cancelled":
             waiting = [line for line in self._typed if line is not None]
             self._typed = [line for line in self._typed if line is None]
             self._keyboard.draft = "\n".join([*waiting, *filter(None, [self._keyboard.draft])])
@@ -191,7 +201,7 @@ class Chat:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """A turn runs; what is typed meanwhile is for it."""
+        """Send lines to the running turn that are typed inside the block."""
         self._turn_runs = True
         try:
             with self._keyboard.by_key() if self._terminal.can_move_cursor else nullcontext():
@@ -205,10 +215,11 @@ class Chat:
             self._unread.clear()
 
     def take_typed(self) -> None:
-        """Give the running turn what was typed meanwhile; commands, and what no turn would read, come after it."""
+        """Send typed lines to the running turn. Commands and unread lines come after it."""
+        # In a pause, typed text is the answer to a question.
         if not self._turn_runs or self._display.is_paused:
-            return  # in a pause it is the answer to a question
-        # After the end of input there is no more; what no one sees must not get to the shell either.
+            return
+        # Discard text after the end of input, so that it doesn't get to the shell.
         if None in self._typed:
             self._keyboard.typed_lines()
             self._keyboard.draft = ""
@@ -228,7 +239,8 @@ class Chat:
     def _steer(self, message: str) -> bool:
         try:
             self._agent.session.steer(message)
-        except Exception:  # noqa: BLE001  # the turn is over, or its loop takes no messages
+        # The turn is over, or its loop takes no messages.
+        except Exception:  # noqa: BLE001
             return False
         self._unread.append(message)
         return True
@@ -237,7 +249,7 @@ class Chat:
         del self._unread[:1]
 
     def show_outcome(self, outcome: Ended) -> None:
-        """Report how a turn ended, and let the next one begin."""
+        """Report the outcome of a turn, and prepare the next one."""
         self._agent.session.coordinator.cancellation.reset()
         if outcome.error is not None and outcome.status == "error":
             self._display.notice(error_message(outcome.error), "error")
@@ -257,29 +269,28 @@ class Chat:
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
         if self._agent.turns:
-            self._display.notice(
-                f"To go on later: amplifier run --resume {self._agent.session.session_id}"
-            )
+            session_id = self._agent.session.session_id
+            self._display.notice(f"To continue later: amplifier run --resume {session_id}")
 
 
 # ── commands ──
 
 LEAVING = ("exit", "quit", "q")
 _MENTION = re.compile(r'(?<!\S)@(?:"([^"]+)"|(\S+))')
-_SECONDS_TO_LIST = 20.0
-_LONGEST_TEXT = 200_000
-_MOST_BYTES = 5_000_000
+_LIST_SECONDS = 20.0
+_MAX_TEXT = 200_000
+_MAX_BYTES = 5_000_000
 
 
 class ChatCommands:
-    """What can be typed after a slash.
+    """The commands of a chat.
 
     Args:
         agent: The session of the chat.
-        terminal: Where the chat is.
+        terminal: The terminal of the chat.
 
     Attributes:
-        reopen: Set by a command after which the chat goes on with another session: what changes of the request.
+        reopen: Changes of the request for another session, set by a command that opens one.
     """
 
     def __init__(self, agent: TerminalAgent, terminal: Output) -> None:
@@ -290,28 +301,28 @@ class ChatCommands:
         self._commands: dict[str, tuple[str, Callable[[str], Awaitable[None]]]] = {
             "help": ("this list", self._help),
             "model": (
-                "[PROVIDER:]MODEL: go on with another model; alone: what there is",
+                "[PROVIDER:]MODEL: continue with another model; alone: list the models",
                 self._model,
             ),
             "mode": (
-                "[ask|edits|plan|full]: what is done without a question (also Shift-Tab)",
+                "[ask|edits|plan|full]: what runs without a question (also Shift-Tab)",
                 self._mode,
             ),
             "compact": (
-                "replace older messages, in what the model is shown, by a summary",
+                "replace older messages by a summary, in the model's view",
                 self._compact,
             ),
-            "uncompact": ("undo the latest compaction of what the model is shown", self._uncompact),
+            "uncompact": ("undo the latest compaction of the model's view", self._uncompact),
             "clear": ("forget the conversation, on disk too", self._clear),
-            "undo": ("take back what the latest turn changed, files and conversation", self._undo),
-            "redo": ("do again what was taken back", lambda _: self._undo("redo")),
-            "diff": ("what was edited in this chat", self._diff),
-            "cost": ("what the session has cost", self._cost),
+            "undo": ("take back the latest turn, files and conversation", self._undo),
+            "redo": ("repeat a turn that was taken back", lambda _: self._undo("redo")),
+            "diff": ("the edits in this chat", self._diff),
+            "cost": ("the cost of the session", self._cost),
             "status": ("the session, its model and its files", self._status),
-            "tools": ("the tools the agent has", self._tools),
+            "tools": ("the agent's tools", self._tools),
             "tasks": ("the sessions of delegated tasks", self._tasks),
             "mcp": ("the MCP servers", self._mcp),
-            "resume": ("[ID]: go on with another session; alone: which there are", self._resume),
+            "resume": ("[ID]: continue another session; alone: list them", self._resume),
             "export": ("[FILE]: write the conversation as Markdown, or HTML", self._export),
         }
         self._own = own_commands(
@@ -320,17 +331,17 @@ class ChatCommands:
 
     @property
     def summaries(self) -> dict[str, str]:
-        """Each command in a few words."""
+        """The commands, each with a short description."""
         own = {name: summary(text) for name, text in self._own.items()}
         return {**own, **{name: summary for name, (summary, _) in self._commands.items()}}
 
     async def run(self, line: str) -> str | None:
-        """Execute a command; returns the message that a command of one's own stands for."""
+        """Execute a command. Return the message of one of the user's own commands."""
         name, _, argument = line.partition(" ")
-        found = self._commands.get({"?": "help"}.get(name, name))
-        if found is None and name in self._own:
+        command = self._commands.get({"?": "help"}.get(name, name))
+        if command is None and name in self._own:
             return expanded(self._own[name], argument)
-        if found is None:
+        if command is None:
             near = nearest(name, [*self.summaries, "exit"])
             advice = f"did you mean /{near}?" if near else "/help lists them"
             shown = visible_text(name, multiline=False)
@@ -339,13 +350,13 @@ class ChatCommands:
             )
             return None
         try:
-            await found[1](argument.strip())
+            await command[1](argument.strip())
         except (AmplifierError, CommandError, OSError) as error:
             self._agent.display.notice(error_message(error), "error")
         return None
 
     def _list(self, rows: Sequence[tuple[str, object]], nothing: str) -> None:
-        """Rows of two columns, each in one line of the terminal."""
+        """Show rows of two columns, each in one line of the terminal."""
         first = max((len(name) for name, _ in rows), default=0)
         for name, text in rows or [(nothing, "")]:
             shown = visible_text(f"  {name:{first}} {' '.join(str(text).split())}", multiline=False)
@@ -367,36 +378,25 @@ class ChatCommands:
         key = "Alt-Enter" if self._terminal.can_move_cursor else "A backslash at the end of a line"
         self._show(f"  {key} begins another line of the same message.")
         self._show('  @FILE attaches a file, also @"A FILE"; // sends a slash.')
-        self._show(
-            "  A line that you type while a turn runs is read by the agent at its next step."
-        )
+        self._show("  The agent reads a line that you type during a turn at its next step.")
         if self._terminal.can_move_cursor:
             self._show("  Tab completes, Ctrl-R searches, Ctrl-X Ctrl-E opens your editor.")
 
     async def _model(self, argument: str) -> None:
         agent = self._agent
         if not argument:
-            self._list(
-                [
-                    (
-                        "now",
-                        agent.latest.model
-                        or agent.record.model
-                        or f"chosen by {agent.record.provider}",
-                    )
-                ],
-                "",
-            )
-            with anyio.move_on_after(_SECONDS_TO_LIST):
-                for each in agent.session.coordinator.get("providers").values():
-                    models = await each.list_models()
-                    self._list(
-                        [(model.id, f"{model.context_window:,} tokens") for model in models], ""
-                    )
+            model = agent.latest.model or agent.record.model
+            self._list([("now", model or f"chosen by {agent.record.provider}")], "")
+            with anyio.move_on_after(_LIST_SECONDS):
+                for provider in agent.session.coordinator.get("providers").values():
+                    models = await provider.list_models()
+                    rows = [(model.id, f"{model.context_window:,} tokens") for model in models]
+                    self._list(rows, "")
             return
         if agent.turns and not agent.store.has_messages(agent.session.session_id):
             raise CommandError(
-                "the plan of this chat keeps no conversation, so it cannot go on with another model"
+                "the plan of this chat keeps no conversation, "
+                "so it cannot continue with another model"
             )
         is_named = names_provider(argument, installed_ids().__contains__)
         self.reopen = {"model": argument, **({"provider": None} if is_named else {})}
@@ -407,19 +407,17 @@ class ChatCommands:
 
     async def _compact(self, _: str) -> None:
         compact = getattr(self._agent.session.coordinator.get("context"), "compact", None)
-        told = None if compact is None else await compact()
-        self._agent.display.notice(
-            compaction_message(told)
-            if told
-            else "There is too little to compact; the conversation stays as it is."
-        )
+        compaction = None if compact is None else await compact()
+        text = "There is too little to compact; the conversation stays as it is."
+        self._agent.display.notice(compaction_message(compaction) if compaction else text)
 
     async def _uncompact(self, _: str) -> None:
         undo = getattr(self._agent.session.coordinator.get("context"), "uncompact", None)
         is_undone = undo is not None and await undo()
-        self._show(
-            f"  {'The latest compaction is undone.' if is_undone else 'There is no compaction to undo.'}"
-        )
+        text = "There is no compaction to undo."
+        if is_undone:
+            text = "The latest compaction is undone."
+        self._show(f"  {text}")
 
     async def _clear(self, _: str) -> None:
         context = self._agent.session.coordinator.get("context")
@@ -448,7 +446,8 @@ class ChatCommands:
         error = getattr(statistics() if callable(statistics) else None, "error", None)
         if isinstance(error, float):
             self._show(
-                f"  the tokens of the latest request were estimated {error:+.1%} off the provider's count"
+                "  the tokens of the latest request were estimated "
+                f"{error:+.1%} off the provider's count"
             )
 
     async def _tools(self, _: str) -> None:
@@ -467,30 +466,35 @@ class ChatCommands:
             store.record(name) for name in store.descendants(self._agent.session.session_id)
         ]
         rows = [
-            (each.session_id, f"{each.status or 'ended'}  {each.title or ''}") for each in children
+            (child.session_id, f"{child.status or 'ended'}  {child.title or ''}")
+            for child in children
         ]
         self._list(rows, "no task was delegated")
 
     async def _mcp(self, _: str) -> None:
         status = self._agent.session.coordinator.get_capability("mcp.status")
-        found = status() if status else ()
-        rows = [(each["server"], each["error"] or f"{len(each['tools'])} tools") for each in found]
+        servers = status() if status else ()
+        rows = [
+            (server["server"], server["error"] or f"{len(server['tools'])} tools")
+            for server in servers
+        ]
         self._list(rows, "no MCP servers; add one with: amplifier mcp add")
 
     async def _resume(self, argument: str) -> None:
         store, here = self._agent.store, str(Path.cwd())
         if not argument:
-            found = [
-                (each.session_id, each.title or "")
-                for each in store.records()
-                if each.directory == here
-            ][:10]
-            self._list(found, "there is no other session of this folder")
+            rows = [
+                (record.session_id, record.title or "")
+                for record in store.records()
+                if record.directory == here
+            ]
+            self._list(rows[:10], "there is no other session of this folder")
             return
         record = store.find(argument)
         if record.directory not in (None, here) or store.is_open(record.session_id):
             raise CommandError(
-                f"it is open or of another folder ({record.directory}): amplifier run --resume {record.session_id}"
+                f"it is open or of another folder ({record.directory}): "
+                f"amplifier run --resume {record.session_id}"
             )
         plan = None if record.plan is None else Path(record.plan)
         changes = {
@@ -506,19 +510,16 @@ class ChatCommands:
         }
 
     async def _export(self, argument: str) -> None:
-        title, path = (
-            self._agent.record.title or self._agent.session.session_id,
-            Path(argument or "conversation.md"),
-        )
-        written = write_conversation(title, await self.messages(), page=path.suffix == ".html")
-        async with await anyio.open_file(
-            path, "x", encoding="utf-8", errors="backslashreplace"
-        ) as new:
-            await new.write(written)
+        title = self._agent.record.title or self._agent.session.session_id
+        path = Path(argument or "conversation.md")
+        text = write_conversation(title, await self.messages(), page=path.suffix == ".html")
+        opening = anyio.open_file(path, "x", encoding="utf-8", errors="backslashreplace")
+        async with await opening as new:
+            await new.write(text)
         self._show(f"  {visible_text(str(path), multiline=False)}")
 
     async def messages(self) -> list[dict[str, Any]]:
-        """The conversation."""
+        """Return the conversation."""
         context = self._agent.session.coordinator.get("context")
         return [] if context is None else await context.get_messages()
 
@@ -539,7 +540,10 @@ class ChatCommands:
 
 
 def mentioned_files(message: str, notice: Callable[[str], None]) -> list[Any]:
-    """The files of this folder that a message mentions as ``@PATH`` or ``@"PATH"``, as parts of a prompt; each is announced."""
+    """Return the files of this folder that a message mentions as ``@PATH`` or ``@"PATH"``.
+
+    They are parts of a prompt. ``notice`` gets a message about each.
+    """
     blocks: list[Any] = []
     for word in dict.fromkeys(quoted or plain for quoted, plain in _MENTION.findall(message)):
         path = Path(word if Path(word).is_file() else word.rstrip(".,;:!?)"))
@@ -548,8 +552,8 @@ def mentioned_files(message: str, notice: Callable[[str], None]) -> list[Any]:
                 raise ValueError("it is a folder" if path.is_dir() else "there is no such file")
             if not path.resolve().is_relative_to(Path.cwd().resolve()):
                 raise ValueError("it is outside of this folder")
-            block = file(path, name=os.fspath(path), max_bytes=_MOST_BYTES)
-            if len(getattr(block, "text", "")) > _LONGEST_TEXT:
+            block = file(path, name=os.fspath(path), max_bytes=_MAX_BYTES)
+            if len(getattr(block, "text", "")) > _MAX_TEXT:
                 raise ValueError("it is too long; the agent can read parts of it")
         except (OSError, ValueError) as error:
             notice(f"not attached: {path}: {error}")

@@ -1,8 +1,4 @@
-"""What the user and a project have configured: ``config.toml`` of the user, ``.amplifier/config.toml`` of the project, keys in the system's keyring.
-
-The project's file may come with a repository of someone else. Until the user has trusted it, and again when it has changed since, only
-its rules that ask or deny are used: it can tighten what guards, and choose nothing else.
-"""
+"""Configuration files of the user and the project, permissions, and keys in the keyring."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ from .plan_files import change_module, read_plan_file, with_variables_of_plans
 from .project_instructions import project_root, resolve_inside
 
 REMEMBERED: Final = "amplifier permissions"
-"""The origin of what the user has allowed for good in a project."""
+"""The origin of the permanent permissions of a project."""
 
 _TIGHTENING: Final = ("ask", "deny", "auto_deny")
 _MODULES = Kind(
@@ -57,7 +53,7 @@ _MODULES = Kind(
 
 @attrs.frozen(kw_only=True)
 class _File:
-    """What a file may have."""
+    """The content of a file."""
 
     provider: str | None = option(text, None)
     model: str | None = option(text, None)
@@ -82,43 +78,43 @@ class Value:
 
 @attrs.frozen
 class Configuration:
-    """The merged result.
+    """The merged configuration.
 
     Attributes:
-        values: By path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and ``rules.0``.
-        notes: What was left out, and what to type to have it.
+        values: Values by path, such as ``provider``, ``mcpServers.NAME``, ``modules.ID`` and
+            ``rules.0``.
+        notes: Warnings about ignored parts, with the command that trusts them.
     """
 
     values: dict[str, Value] = attrs.field(factory=dict)
     notes: tuple[str, ...] = ()
 
     def get(self, key: str) -> Any:
-        """A value; None if no file has it."""
+        """Return a value, or None if no file has it."""
         return None if key not in self.values else self.values[key].value
 
     def without(self, origin: str) -> Configuration:
-        """The same without what comes from somewhere."""
-        return attrs.evolve(
-            self, values={path: each for path, each in self.values.items() if each.origin != origin}
-        )
+        """Return the configuration without the values of one origin."""
+        values = {path: value for path, value in self.values.items() if value.origin != origin}
+        return attrs.evolve(self, values=values)
 
     def below(self, table: str) -> dict[str, Any]:
-        """The values of a table, by the rest of their paths."""
+        """Return the values of a table, by the rest of their paths."""
         paths = [path for path in self.values if path.startswith(f"{table}.")]
         return {path.removeprefix(f"{table}."): self.values[path].value for path in paths}
 
     def apply(self, plan: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
-        """The default plan with the configured rules, servers and modules.
+        """Return the default plan with the configured rules, servers and modules.
 
         Raises:
             PlanError: A variable in them is not set.
         """
         modules, changed = self.below("modules"), merge_plans(plan, {})
         if rules := [*self.below("rules").values()]:
-            given = modules.get("hooks-approval", {})
-            rules += given.get("config", {}).get("rules", [])
+            approval = modules.get("hooks-approval", {})
+            rules += approval.get("config", {}).get("rules", [])
             modules["hooks-approval"] = merge_plans(
-                given, {"config": {"rules": rules, "use_default_rules": True}}
+                approval, {"config": {"rules": rules, "use_default_rules": True}}
             )
         if servers := self.below("mcpServers"):
             config = {"config": {"servers": with_variables_of_plans(servers)}}
@@ -135,46 +131,45 @@ class Configuration:
 
 
 def user_file() -> Path:
-    """The user's file, which need not exist."""
+    """Return the path of the user's file, which need not exist."""
     return config_folder() / "config.toml"
 
 
+# The project's file may come with someone else's repository. Until the user has trusted it, and
+# again after a change, only its rules that ask or deny are used. So it can tighten the guards, and
+# choose nothing else.
 def read_configuration(directory: Path) -> Configuration:
-    """What is configured for an agent that works in a folder.
+    """Read the configuration for an agent that works in a folder.
 
     Raises:
-        CommandError: A file cannot be read, or something in it is wrong; nothing is guessed.
+        CommandError: A file can't be read or is invalid.
     """
     project, notes = Project(directory), list[str]()
     if (problem := project.problem()) is not None:
         notes.append(visible_text(f"{project.file} is not read: {problem}", multiline=False))
-    given = {} if problem is not None else _read(project.file)
+    content = {} if problem is not None else _read(project.file)
     if problem is None and not project.is_trusted():
-        kept = [rule for rule in given.get("rules", ()) if rule.get("action") in _TIGHTENING]
-        if left_out := [path for path, value in _paths(given) if value not in kept]:
-            notes.append(
-                visible_text(
-                    f"{project.file} is not trusted: {', '.join(left_out)} not used; ",
-                    multiline=False,
-                )
-                + "look at the file, then trust it as it is: amplifier config trust"
-            )
-        given = {"rules": kept}
+        rules = [rule for rule in content.get("rules", ()) if rule.get("action") in _TIGHTENING]
+        if ignored := [path for path, value in _paths(content) if value not in rules]:
+            warning = f"{project.file} is not trusted: {', '.join(ignored)} not used; "
+            advice = "look at the file, then trust it as it is: amplifier config trust"
+            notes.append(visible_text(warning, multiline=False) + advice)
+        content = {"rules": rules}
     remembered = {"rules": project.state().get("rules", [])}
     values: dict[str, Value] = {}
     for layer, origin in (
         (_read(user_file()), user_file()),
-        (given, project.file),
+        (content, project.file),
         (remembered, REMEMBERED),
     ):
-        rules = sum(path.startswith("rules.") for path in values)
-        values |= {path: Value(value, str(origin)) for path, value in _paths(layer, rules)}
+        count = sum(path.startswith("rules.") for path in values)
+        values |= {path: Value(value, str(origin)) for path, value in _paths(layer, count)}
     return Configuration(values, tuple(notes))
 
 
-def _paths(given: Mapping[str, Any], rules: int = 0) -> Iterator[tuple[str, Any]]:
-    """Each value with its path; rules are numbered after the given number of them."""
-    for key, value in given.items():
+def _paths(content: Mapping[str, Any], rules: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of each setting. The first rule gets the number ``rules``."""
+    for key, value in content.items():
         if key == "rules":
             yield from ((f"rules.{number}", rule) for number, rule in enumerate(value, start=rules))
         elif isinstance(value, Mapping):
@@ -184,7 +179,7 @@ def _paths(given: Mapping[str, Any], rules: int = 0) -> Iterator[tuple[str, Any]
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The content of a file, checked; empty if there is none."""
+    """Return the checked content of a file, or an empty dict if there is none."""
     if not file.exists():
         return {}
     content: dict[str, Any] = read_plan_file(file)
@@ -197,12 +192,16 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def change_user_file(table: str, name: str, value: Any) -> Path:
-    """Set a value in a table of the user's file, or remove it with None; comments stay. Returns the file.
+    """Set a value in a table of the user's file, or remove it with None. Comments stay.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        CommandError: There is no such value to remove, or the file is wrong.
+        CommandError: There is no such value to remove, or the file is invalid.
     """
-    import tomlkit  # noqa: PLC0415  # only needed to write
+    # It is only needed to write.
+    import tomlkit  # noqa: PLC0415
 
     file = user_file()
     _read(file)
@@ -218,12 +217,14 @@ def change_user_file(table: str, name: str, value: Any) -> Path:
 
 
 class Project:
-    """What the user has decided about a project: kept in the state folder, out of the project's reach.
+    """The user's decisions about a project, stored in the state folder.
 
     Args:
-        directory: A folder of it. The project is its repository or, outside of one, the folder alone.
+        directory: A folder of the project. The project is its repository or, outside of one, the
+            folder alone.
 
     Attributes:
+        root: The folder of the project.
         file: The project's configuration, which need not exist.
     """
 
@@ -232,7 +233,7 @@ class Project:
         self.file: Path = self.root / ".amplifier" / "config.toml"
 
     def problem(self) -> str | None:
-        """Return why the file is not read although it exists; None if it can be, or if there is none."""
+        """Return why an existing file isn't read, or None."""
         try:
             resolve_inside(self.file, self.root)
         except FileNotFoundError:
@@ -242,37 +243,35 @@ class Project:
         return None
 
     def is_trusted(self) -> bool:
-        """Whether the file is the one that the user has trusted."""
+        """Return whether the user has trusted the file in its present form."""
         return not self.file.exists() or self.state().get("trusted") == self.digest()
 
     def digest(self) -> str:
-        """Identifies the content of the file."""
+        """Return a digest of the file's content."""
         return hashlib.sha256(read_file(self.file)).hexdigest()
 
     def state(self) -> dict[str, Any]:
-        """What is kept: ``trusted``, a digest, and ``rules``."""
+        """Return the stored decisions: ``trusted``, a digest, and ``rules``."""
         known: dict[str, Any] = _projects().get(str(self.root), {})
         return known
 
     def change(self, **changes: Any) -> None:
-        """Keep something; None forgets it."""
-        kept = {key: value for key, value in {**self.state(), **changes}.items() if value}
+        """Store decisions. None removes one."""
+        state = {key: value for key, value in {**self.state(), **changes}.items() if value}
+        content = json.dumps({**_projects(), str(self.root): state}, indent=2)
         make_folders(find_home())
-        replace_file(
-            find_home() / "projects.json",
-            json.dumps({**_projects(), str(self.root): kept}, indent=2).encode(),
-        )
+        replace_file(find_home() / "projects.json", content.encode())
 
 
 def _projects() -> dict[str, dict[str, Any]]:
     file = find_home() / "projects.json"
     try:
-        found: dict[str, dict[str, Any]] = json.loads(file.read_bytes()) if file.exists() else {}
+        projects: dict[str, dict[str, Any]] = json.loads(file.read_bytes()) if file.exists() else {}
     except ValueError as error:
         raise CommandError(
-            f"{file} is damaged ({error}); remove it, then trust again what you trust"
+            f"{file} is damaged ({error}); remove it, and trust your projects again"
         ) from error
-    return found
+    return projects
 
 
 # ── permissions ──
@@ -282,11 +281,11 @@ class Permissions:
     """The permissions of one run.
 
     Args:
-        directory: Where the agent works.
-        mode: One of `MODES`.
+        directory: The folder of the agent.
+        mode: The first mode, one of `MODES`.
 
     Attributes:
-        mode: The current one.
+        mode: The current mode.
     """
 
     def __init__(self, directory: Path, mode: str = "ask") -> None:
@@ -297,10 +296,10 @@ class Permissions:
         self.mode: str = mode
 
     def open(self, coordinator: Coordinator, *, remembers: bool = True) -> None:
-        """Decide for this session, also by what is remembered if wanted so.
+        """Use the mode in a session, and the permanent permissions if ``remembers`` is True.
 
         Raises:
-            CommandError: A mode was chosen, and the plan has no module that keeps it.
+            CommandError: A mode was chosen, and the plan has no module for modes.
         """
         self._set_rules = coordinator.get_capability("approval.set_rules")
         self._rule_for_call = coordinator.get_capability("approval.rule_for_call")
@@ -310,7 +309,7 @@ class Permissions:
             coordinator.hooks.register(TOOL_PRE, self._read_again, name="cli-permissions")
 
     async def _read_again(self, event: str, data: dict[str, Any]) -> HookResult:
-        """What was revoked meanwhile, perhaps in another window, is not allowed any more."""
+        """Apply changes of the permissions, which another process may have revoked."""
         allowed = (await anyio.to_thread.run_sync(self._project.state)).get("rules", [])
         if allowed != self._allowed:
             self._allowed = allowed
@@ -318,10 +317,10 @@ class Permissions:
         return HookResult()
 
     def switch(self, mode: str | None = None) -> str:
-        """Go on in another mode, in the next one if none is given; returns it in words.
+        """Switch to a mode, by default to the next one, and return its description.
 
         Raises:
-            CommandError: There is no such mode, or the plan cannot have it.
+            CommandError: The mode is unknown, or the plan has no module for modes.
         """
         names = list(MODES)
         mode = mode or names[(names.index(self.mode) + 1) % len(names)]
@@ -337,21 +336,21 @@ class Permissions:
         return f"mode {mode}: {MODES[mode][0]}"
 
     def offer(self, call: tuple[str, Mapping[str, Any]] | None) -> dict[str, Any] | None:
-        """Return the rule that would allow such a call for good in this project; None if there is none."""
+        """Return the rule that would allow such a call permanently, or None if there is none."""
         if call is None or self._rule_for_call is None:
             return None
         rule: dict[str, Any] | None = self._rule_for_call(*call)
         return rule
 
     def remember(self, rule: dict[str, Any]) -> None:
-        """Keep a rule for this project."""
+        """Store a rule for this project."""
         self._allowed = [*self._project.state().get("rules", []), rule]
         self._project.change(rules=self._allowed)
         self.switch(self.mode)
 
 
 def rule_in_words(rule: Mapping[str, Any]) -> str:
-    """Describe what a remembered rule allows."""
+    """Return a description of the calls that a stored rule allows."""
     if "command" in rule:
         where = " outside of a sandbox" if rule.get("sandboxed") is False else ""
         return f"the command {' '.join(rule['command'])!r}{where}"
@@ -359,15 +358,15 @@ def rule_in_words(rule: Mapping[str, Any]) -> str:
 
 
 # ── keys ──
-# A file of the state folder has their names, so that nothing else asks the keyring.
+# A file of the state folder has their names, so that the keyring is used only for existing keys.
 
 _SERVICE = "amplifier"
 _problems: dict[str, str] = {}
-"""Of the keys that could not be read."""
+"""Problems by name, of keys that could not be read."""
 
 
 def key_names() -> list[str]:
-    """The names of the variables whose values are in the keyring."""
+    """Return the names of the variables in the keyring."""
     try:
         return read_file(find_home() / "keys", most=1 << 20).decode().split()
     except FileNotFoundError:
@@ -375,11 +374,11 @@ def key_names() -> list[str]:
 
 
 def keep_key(name: str, value: str) -> None:
-    """Put a key into the keyring.
+    """Store a key in the keyring.
 
     Raises:
-        CommandError: The keyring refuses.
-        MissingExtraError: The library is not installed.
+        CommandError: The keyring failed.
+        MissingExtraError: The library isn't installed.
     """
     with _keyring() as keyring:
         keyring.set_password(_SERVICE, name, value)
@@ -387,10 +386,10 @@ def keep_key(name: str, value: str) -> None:
 
 
 def remove_key(name: str) -> None:
-    """Remove a key from the keyring; the name is forgotten even if the keyring has lost it.
+    """Remove a key from the keyring, and its name even if the keyring has lost the key.
 
     Raises:
-        CommandError: There is no key of that name, or the keyring refuses.
+        CommandError: There is no key of that name, or the keyring failed.
     """
     names = key_names()
     if name not in names:
@@ -398,13 +397,14 @@ def remove_key(name: str) -> None:
     with _keyring() as keyring:
         if keyring.get_password(_SERVICE, name) is not None:
             keyring.delete_password(_SERVICE, name)
-    _keep_names([each for each in names if each != name])
+    _keep_names([other for other in names if other != name])
 
 
 def load_keys() -> list[str]:
-    """Put the keys that the environment lacks into it, where providers look for them; returns what went wrong, in words.
+    """Add missing keys to the environment, where providers read them. Return the problems.
 
-    Called before an event loop runs, because a keyring may ask the user to unlock it; each key is asked for once.
+    Call it before an event loop runs, because a keyring may ask the user to unlock it. Each key is
+    requested once.
     """
     for name in key_names():
         if os.environ.get(name) or name in _problems:
@@ -425,23 +425,24 @@ def load_keys() -> list[str]:
 
 
 def _keep_names(names: list[str]) -> None:
+    content = "".join(f"{name}\n" for name in dict.fromkeys(names))
     make_folders(find_home())
-    replace_file(
-        find_home() / "keys", "".join(f"{name}\n" for name in dict.fromkeys(names)).encode()
-    )
+    replace_file(find_home() / "keys", content.encode())
 
 
 @contextmanager
 def _keyring() -> Iterator[ModuleType]:
     try:
-        import keyring  # noqa: PLC0415  # belongs to an extra
+        # It belongs to an extra.
+        import keyring  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             "keeping keys in the system's keyring", extra="cli", missing="keyring"
         ) from error
     try:
         yield keyring
-    except Exception as error:  # backends are plug-ins
+    # Backends are plug-ins, which may raise anything.
+    except Exception as error:
         raise CommandError(
             f"the keyring of this system refuses: {str(error) or type(error).__name__}"
         ) from error

@@ -1,7 +1,4 @@
-"""Which modules an agent at the terminal consists of: the default plan, and how options change a plan.
-
-All policy of the command line is here. No module of the plan is imported.
-"""
+"""The default plan, and the options that change a plan. No module of the plan is imported."""
 
 from __future__ import annotations
 
@@ -58,7 +55,8 @@ AGENTS: Final[dict[str, Any]] = {
     "explorer": {
         "description": "Looks through many files, changes nothing, and reports what it found.",
         "instruction": (
-            "You look through files to answer one question of the agent that asks you. You change nothing. "
+            "You look through files to answer one question of the agent that asks you. "
+            "You change nothing. "
             "Report what you found, where (path and line), and what you did not find."
         ),
         "tools": [
@@ -70,8 +68,10 @@ AGENTS: Final[dict[str, Any]] = {
 """The agents to which tool-task can delegate."""
 
 SYSTEM_PROMPT: Final = (
-    "You are Amplifier, an assistant in a terminal. You work in the directory {directory} with the tools you are given. "
-    "Look before you answer: read the files a question is about. Change nothing the user did not ask you to change. "
+    "You are Amplifier, an assistant in a terminal. "
+    "You work in the directory {directory} with the tools you are given. "
+    "Look before you answer: read the files a question is about. "
+    "Change nothing the user did not ask you to change. "
     "Answer briefly; Markdown is rendered."
 )
 
@@ -81,10 +81,11 @@ class AgentPlan:
     """A mount plan to run.
 
     Attributes:
-        provider: The module id of the provider that will answer, where it is known.
-        model: The model that the user named, as a later run of the same session names it.
-        notes: Decisions made on the user's behalf that the user should know, and what is strange about the user's own plan.
-        found: The instructions whose text is part of the system prompt.
+        plan: The mount plan.
+        provider: The module id of the provider that will answer, or None if it isn't known.
+        model: The model that the user named, for later runs of the session.
+        notes: Warnings about decisions made for the user, and about the user's own plan.
+        found: The instructions in the system prompt.
     """
 
     plan: dict[str, Any]
@@ -94,7 +95,7 @@ class AgentPlan:
     found: ProjectInstructions = attrs.field(factory=ProjectInstructions)
 
     def describe(self, known: SessionRecord, *, file: Path | None, backend: str) -> SessionRecord:
-        """The record of a session that goes on with this plan."""
+        """Return the record of a session that continues with this plan."""
         plan = None if file is None else str(file.absolute())
         return attrs.evolve(
             known, provider=self.provider, model=self.model, plan=plan, backend=backend
@@ -116,18 +117,21 @@ def build_plan(
 
     Args:
         available: Module ids that can be loaded.
-        file: The user's own plan; the default plan if absent.
-        provider: The provider the user wants, by module id or without its ``provider-``.
-        model: The model the user wants, as `amplifier.plan.read_model_name` reads it; without a provider in front, a model
-            of the provider that is named elsewhere, or that its name belongs to.
-        environment: Variables; if absent those of the process, with the keys of the keyring.
-        directory: Where the agent works; the working directory of the process if absent.
-        project_instructions: Give the model the instructions of the project, and the skills, with the default plan.
-        configuration: What the user and the project have configured, for the default plan.
+        file: The user's own plan, or None for the default plan.
+        provider: The user's provider, as a module id with or without ``provider-``.
+        model: The user's model, in a form that `amplifier.plan.read_model_name` reads. A model
+            without a provider belongs to the provider that is named elsewhere, or to that of its
+            name.
+        environment: Variables. By default those of the process, with the keys of the keyring.
+        directory: The folder of the agent. By default the process's working directory.
+        project_instructions: True gives the model the project's instructions and skills, with the
+            default plan.
+        configuration: The user's and the project's configuration, for the default plan.
 
     Raises:
-        CommandError: The file cannot be read, there is no such provider, or it cannot answer with that model.
-        PlanError: The file's variables cannot be expanded, or the model cannot be read.
+        CommandError: The file can't be read, the provider is unknown, or it can't answer with that
+            model.
+        PlanError: The file's variables can't be expanded, or the model can't be read.
     """
     problems = load_keys() if environment is None else []
     variables = os.environ if environment is None else environment
@@ -138,8 +142,8 @@ def build_plan(
     provider = provider if named is None else named.provider or None
     if file is None:
         folder = directory or Path.cwd()
-        found = find_instructions(folder) if project_instructions else ProjectInstructions()
-        built = _default_plan(available, provider, variables, folder, found)
+        instructions = find_instructions(folder) if project_instructions else ProjectInstructions()
+        built = _default_plan(available, provider, variables, folder, instructions)
         changed = configured.apply(built.plan, variables)
         built = attrs.evolve(built, plan=changed, notes=[*built.notes, *configured.notes])
     else:
@@ -147,34 +151,28 @@ def build_plan(
     built.notes.extend(problems)
     if model is None or named is None:
         return built
-    return attrs.evolve(
-        built,
-        plan=_with_named_model(built, named, available, is_chosen=provider is not None),
-        model=model,
-    )
+    plan = _with_named_model(built, named, available, is_chosen=provider is not None)
+    return attrs.evolve(built, plan=plan, model=model)
 
 
 def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
-    """The plan with the paths filled in that it leaves open: where the conversation and the events are kept."""
-    # A template, so that child sessions, which inherit the plan, keep their events in their own folders.
+    """Return the plan with paths for the conversation and the events, where it has none."""
+    # A template, so that child sessions, which inherit the plan, use their own folders.
     escaped = str(sessions).replace("{", "{{").replace("}", "}}")
     events = f"{escaped}/{{session_id}}/{EVENTS_FILE}"
 
     def with_log(entry: dict[str, Any]) -> dict[str, Any]:
-        return (
-            entry
-            if "session_log_template" in entry["config"]
-            else merge_plans({"config": {"path": events}}, entry)
-        )
+        if "session_log_template" in entry["config"]:
+            return entry
+        return merge_plans({"config": {"path": events}}, entry)
 
-    filled = change_module(
-        plan, "context-persistent", partial(merge_plans, {"config": {"path": str(sessions)}})
-    )
-    return change_module(filled, "hooks-logging", with_log)
+    with_path = partial(merge_plans, {"config": {"path": str(sessions)}})
+    plan = change_module(plan, "context-persistent", with_path)
+    return change_module(plan, "hooks-logging", with_log)
 
 
 def in_memory(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the plan of a session that keeps nothing on disk: its context is in memory, and its events are not logged."""
+    """Return the plan without storage: its context is in memory, and its events aren't logged."""
     plan = change_module(plan, "hooks-logging", lambda entry: None)
     return change_module(plan, "context-persistent", lambda entry: {"module": "context-simple"})
 
@@ -182,11 +180,13 @@ def in_memory(plan: dict[str, Any]) -> dict[str, Any]:
 def with_recordings(
     plan: dict[str, Any], *, record: Path | None, replay: Path | None
 ) -> dict[str, Any]:
-    """The plan of a run that records the answers of its providers, or takes them from a file.
+    """Return the plan of a run that records or replays the answers of its providers.
 
-    The working directory, which is part of the system prompt, is a placeholder in the file: a recording replays in another one.
+    The working directory is part of the system prompt. In the file it is a placeholder, so that a
+    recording replays in another folder.
     """
-    from amplifier.testing import Cassette  # noqa: PLC0415  # few runs record or replay
+    # Few runs record or replay.
+    from amplifier.testing import Cassette  # noqa: PLC0415
 
     mode: CassetteMode = "none" if record is None else "once"
     return Cassette(
@@ -204,10 +204,10 @@ def _names_provider(model: str | None, available: Collection[str]) -> bool:
 def _read_model(
     model: str | None, provider: str | None, available: Collection[str], *, is_default: bool
 ) -> ModelName | None:
-    """Read what ``-m`` names; its provider is empty if nothing says which one it is.
+    """Read the model of ``-m``. Its provider is empty if it isn't known.
 
     Raises:
-        CommandError: It cannot be read, or names another provider than ``-p``.
+        CommandError: It can't be read, or names another provider than ``-p``.
     """
     if model is None:
         return None
@@ -218,10 +218,8 @@ def _read_model(
         return ModelName(provider=provider or family or "", model=model)
     named = _read_full_name(model, available)
     _provider_id(named.provider, available)
-    if provider is not None and provider not in (
-        named.provider,
-        named.provider.removeprefix("provider-"),
-    ):
+    names = (named.provider, named.provider.removeprefix("provider-"))
+    if provider is not None and provider not in names:
         raise CommandError(f"-p {provider} and -m {model} name two providers; leave out -p")
     return named
 
@@ -243,7 +241,7 @@ def _with_named_model(
     """Return the plan with the model that the user named.
 
     Raises:
-        CommandError: The provider that would answer cannot be asked for it.
+        CommandError: The provider that would answer doesn't have it.
     """
     plan = built.plan
     if named.model is not None:
@@ -261,8 +259,10 @@ def _with_named_model(
 
 def _no_provider(model: str) -> str:
     return (
-        f"no provider is there for the model {model!r}: name it with the model, as in -m openai:{model}, or set the key of "
-        "one: export ANTHROPIC_API_KEY=... or OPENAI_API_KEY=...; `amplifier models` lists what can be used"
+        f"no provider is there for the model {model!r}: "
+        f"name it with the model, as in -m openai:{model}, or set the key of one: "
+        "export ANTHROPIC_API_KEY=... or OPENAI_API_KEY=...; "
+        "`amplifier models` lists the available ones"
     )
 
 
@@ -285,8 +285,8 @@ def _default_plan(
         for module_id in DEFAULT_TOOLS
         if module_id in available and missing_package(module_id) is None
     ]
-    # Modules that this command relies on are pinned: for the system prompt, the files of a session, the gates and the agents.
-    # Tools and providers are whatever is installed.
+    # Modules that this command relies on are pinned: for the system prompt, the files of a session,
+    # the gates and the agents. Tools and providers are the installed ones.
     hooks: list[dict[str, Any]] = [
         {"module": "hooks-redaction", "source": BUILT_IN_SOURCE, "on_failure": "deny"},
         {"module": "hooks-approval", "source": BUILT_IN_SOURCE, "on_failure": "deny"},
@@ -351,21 +351,18 @@ def _choose_provider(
 
 
 def available_providers(available: Collection[str], configuration: Configuration) -> list[str]:
-    """Return the configured ones, and those with a key."""
+    """Return the usable providers that are configured or have a key."""
     load_keys()
-    keyed = [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
-    keyed += [
+    name = configuration.get("provider")
+    providers = [] if name is None else [_provider_id(name, available)]
+    providers += [module_id for variable, module_id in API_KEYS.items() if os.environ.get(variable)]
+    modules = configuration.below("modules")
+    providers += [module_id for module_id in modules if module_id.startswith("provider-")]
+    return [
         module_id
-        for module_id in configuration.below("modules")
-        if module_id.startswith("provider-")
+        for module_id in dict.fromkeys(providers)
+        if module_id in available and missing_package(module_id) is None
     ]
-    configured = [
-        _provider_id(name, available)
-        for name in (configuration.get("provider"),)
-        if name is not None
-    ]
-    found = [each for each in (*configured, *keyed) if each in available]
-    return [each for each in dict.fromkeys(found) if missing_package(each) is None]
 
 
 def _provider_id(wanted: str, available: Collection[str]) -> str:
@@ -377,9 +374,9 @@ def _provider_id(wanted: str, available: Collection[str]) -> str:
     known = sorted(
         name.removeprefix("provider-") for name in available if name.startswith("provider-")
     )
-    meant = suggestion(wanted.removeprefix("provider-"), known)
+    advice = suggestion(wanted.removeprefix("provider-"), known)
     raise CommandError(
-        f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}{meant}"
+        f"no provider {wanted!r} is installed; there are: {', '.join(known) or 'none'}{advice}"
     )
 
 
@@ -393,26 +390,24 @@ def _plan_from_file(
     notes = [
         visible_text(f"{file.name}: {warning}", multiline=False) for warning in check_plan(plan)[1]
     ]
-    given = plan.get("providers")
-    entries = given if isinstance(given, list) else []
+    providers = plan.get("providers")
+    entries = providers if isinstance(providers, list) else []
     if wanted is None:
-        return AgentPlan(
-            plan=plan, provider=_names_of(entries[0])[0] or None if entries else None, notes=notes
-        )
+        first = _names_of(entries[0])[0] or None if entries else None
+        return AgentPlan(plan=plan, provider=first, notes=notes)
     for entry in entries:
         names = _names_of(entry)
         if wanted in names or f"provider-{wanted}" in names:
-            # The wanted one goes first: a loop asks the first provider there is.
+            # It goes first, because a loop calls the first provider.
             ordered = [entry, *(other for other in entries if other is not entry)]
             return AgentPlan(plan={**plan, "providers": ordered}, provider=names[0], notes=notes)
     added = _provider_id(wanted, available)
-    return AgentPlan(
-        plan={**plan, "providers": [{"module": added}, *entries]}, provider=added, notes=notes
-    )
+    plan = {**plan, "providers": [{"module": added}, *entries]}
+    return AgentPlan(plan=plan, provider=added, notes=notes)
 
 
-def _names_of(entry: Any) -> list[str]:
-    """The names of a provider's entry: its module id, then the id of its instance."""
+def _names_of(entry: object) -> list[str]:
+    """Return the names of a provider's entry: its module id, then the id of its instance."""
     instance = entry.get("instance_id") if isinstance(entry, Mapping) else None
     return [str(name or "") for name in (module_of(entry), instance)]
 
@@ -421,22 +416,22 @@ def _names_of(entry: Any) -> list[str]:
 
 
 def with_traces(plan: dict[str, Any]) -> dict[str, Any]:
-    """The plan with the hook that traces, unless it has it."""
+    """Return the plan with the hook for traces."""
     tracing = {"module": "hooks-otel", "source": BUILT_IN_SOURCE}
     return change_module(plan, tracing["module"], lambda entry: entry, add=("hooks", tracing))
 
 
 def with_budget(plan: dict[str, Any], *, cost: float | None, tokens: int | None) -> dict[str, Any]:
-    """The plan with the limits that the user gave instead of its own."""
-    given = {
-        name: value for name, value in (("cost", cost), ("tokens", tokens)) if value is not None
-    }
-    is_plan = given and isinstance(plan.get("session"), dict)
-    return merge_plans(plan, {"session": {"budget": given}}) if is_plan else plan
+    """Return the plan with the user's limits in place of its own."""
+    options = {"cost": cost, "tokens": tokens}
+    limits = {name: value for name, value in options.items() if value is not None}
+    if not limits or not isinstance(plan.get("session"), dict):
+        return plan
+    return merge_plans(plan, {"session": {"budget": limits}})
 
 
 def _with_model(plan: dict[str, Any], model: str) -> dict[str, Any]:
-    """The plan whose loop requests that model."""
+    """Return the plan with a loop that requests that model."""
     session = plan.get("session")
     loop = module_of(session.get("orchestrator") if isinstance(session, dict) else None)
     return change_module(plan, loop, partial(merge_plans, overlay={"config": {"model": model}}))

@@ -1,4 +1,4 @@
-"""Servers of the command line: ``amplifier serve`` and ``ui``, an agent behind HTTP; ``session trace --live``, what a session does while it runs; ``turns page``."""
+"""HTTP servers of the command line: ``serve``, ``ui``, ``session trace --live``, ``turns page``."""
 
 from __future__ import annotations
 
@@ -55,13 +55,15 @@ def serve_http(
     debug: bool,
     **options: Any,
 ) -> int:
-    """Serve until a signal comes; returns the exit code.
+    """Serve until a signal comes, and return the exit code.
 
     Args:
-        store: Where conversations are kept.
-        plan: The user's own plan; the default plan if None.
-        token: None to generate one; empty for none.
-        options: Those of the command.
+        store: The stored sessions.
+        plan: The user's own plan file, or None for the default plan.
+        token: The token. None generates one, and an empty text requires none.
+        backend: The event loop.
+        debug: True shows tracebacks and the library's log.
+        options: The other options of the command.
     """
     hosts = server_names(options["host"], options["hosts"], has_token=token != "")
     listening = listen_on(options["host"], options["port"])
@@ -70,9 +72,9 @@ def serve_http(
         install_log_handler(display, debug=debug)
 
         async def serve() -> int:
-            chosen = {name: options[name] for name in ("provider", "model", "otel")}
+            choice = {name: options[name] for name in ("provider", "model", "otel")}
             sessions = await ServedSessions.prepare(
-                store, display, backend=backend, plan=plan, **chosen
+                store, display, backend=backend, plan=plan, **choice
             )
             return await _serve(sessions, listening, hosts, token, options)
 
@@ -89,9 +91,8 @@ async def _serve(
     options: dict[str, Any],
 ) -> int:
     async with sessions.make(SessionRequest()) as first:
-        sessions.check(
-            first
-        )  # what is wrong with the provider is reported now, not to the first client
+        # Report problems with the provider now, not to the first client.
+        sessions.check(first)
     generated = token is None
     token = secrets.token_urlsafe(32) if token is None else token or None
 
@@ -110,7 +111,7 @@ async def _serve(
         check=sessions.check,
         reports=sessions.store.reports,
     )
-    # The address goes to standard output; the token only if no one else knows it.
+    # Standard output gets the address, and a generated token, which no one else knows.
     address = address_of(listening, options["host"])
     page = f"{address}/#token={token}" if generated else address
     lines = [f"Serving on {address}", f"Chat page: {page}", f"OpenAI API: {address}/v1"]
@@ -126,13 +127,13 @@ async def _serve(
 
 
 def follow_session(store: SessionStore, session_id: str, **options: Any) -> int:
-    """Serve the page of a session until a signal comes; returns the exit code."""
+    """Serve the page of a session until a signal comes, and return the exit code."""
     about, page = f"Following session {session_id}", f"{TRACE_PAGE}#token={{}}&traced={session_id}"
     return _serve_page(nullcontext(store), trace_application, about, page, **options)
 
 
 def serve_turns(engine: AbstractAsyncContextManager[DurableEngine], **options: Any) -> int:
-    """Serve the page of an engine's turns until a signal comes; returns the exit code."""
+    """Serve the page of an engine's turns until a signal comes, and return the exit code."""
     return _serve_page(engine, turns_application, "Turns", f"{TURNS_PAGE}#token={{}}", **options)
 
 
@@ -145,7 +146,7 @@ def _serve_page(
     backend: str,
     open_browser: bool,
 ) -> int:
-    """Serve one page, on this machine; its application is made of its source and a token, which is put into the page's address."""
+    """Serve one page on this machine, with a generated token in its address."""
     require_backend(backend)
 
     async def serve() -> int:
@@ -169,7 +170,7 @@ async def _run(
     host: str = "127.0.0.1",
     shut_down: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
 ) -> int:
-    """Print the lines, open a page in the browser if there is one, and serve until a signal comes."""
+    """Print the lines, open the page in the browser if there is one, and serve until a signal."""
     with ExitStack() as stack:
         shown = None if page is None else stack.enter_context(_without_token(page))
         return await _serve_until_signal(app, listening, lines, shown, host, shut_down)
@@ -190,7 +191,8 @@ async def _serve_until_signal(
         if (warning := reachability_warning(host)) is not None:
             print(warning, file=sys.stderr)
         if page is not None:
-            # A browser in the terminal returns when the user leaves it; the end of this process does not wait for that.
+            # A browser in the terminal returns when the user leaves it. This process doesn't wait
+            # for that at its end.
             threading.Thread(
                 target=_open_browser, args=(page,), name="open the browser", daemon=True
             ).start()
@@ -200,7 +202,7 @@ async def _serve_until_signal(
     return Exit.OK if ended_by is None or ended_by is signal.SIGTERM else 128 + ended_by
 
 
-_LEADING_ON: Final = """<!doctype html>
+_REDIRECT: Final = """<!doctype html>
 <meta charset="utf-8">
 <meta name="referrer" content="no-referrer">
 <meta http-equiv="refresh" content="0; url={address}">
@@ -211,21 +213,21 @@ _LEADING_ON: Final = """<!doctype html>
 
 @contextmanager
 def _without_token(page: str) -> Iterator[str]:
-    """Have an address for a browser's command line, which every user of the machine can read.
+    """Yield an address for a browser's command line, which every user of the machine can read.
 
-    A page with a token is reached by way of a file that only this user can read, until the block is left.
+    For a page with a token, it is a file that redirects to the page and that only this user can
+    read. It exists until the block is left.
     """
     if "#" not in page:
         yield page
         return
     with tempfile.TemporaryDirectory(prefix="amplifier-") as folder:
         file = Path(folder, "open.html")
-        replace_file(file, _LEADING_ON.format(address=html.escape(page)).encode())
+        replace_file(file, _REDIRECT.format(address=html.escape(page)).encode())
         yield file.as_uri()
 
 
 def _open_browser(address: str) -> None:
     if not open_in_browser(address):
-        print(
-            "No browser could be started; open the address yourself.", file=sys.stderr, flush=True
-        )
+        message = "No browser could be started; open the address yourself."
+        print(message, file=sys.stderr, flush=True)

@@ -1,10 +1,4 @@
-"""What a project and the user have written for agents: ``AGENTS.md`` and ``CLAUDE.md`` of the working folder and the folders above it, skills, commands.
-
-A skill is a folder with a ``SKILL.md``. The model is told its name, description and path, and reads it when a request is about it.
-
-They are text for the model and nothing else: no part of them is executed, imported or followed to another file. The search ends at
-the root of the repository or, outside of one, at the home folder, so that no one else's file from ``/tmp`` gets in.
-"""
+"""Instructions, skills and commands that a project and the user have written for agents."""
 
 from __future__ import annotations
 
@@ -23,26 +17,27 @@ from amplifier.cli._sessions import config_folder
 from .plan_files import parse_yaml
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
-MOST_BYTES: Final = 32 * 1024
-"""Of one file, and of all of them."""
+MAX_BYTES: Final = 32 * 1024
+"""Size of all files together."""
 SKILL_FOLDERS: Final = (".agents/skills", ".claude/skills", ".amplifier/skills")
-"""Of a project; the first two are those of other programs. The user's are in ``skills`` of the configuration folder."""
-MOST_SKILLS: Final = 100
-MOST_SKILL_BYTES: Final = 256 * 1024
-"""Of one ``SKILL.md``: as much as tool-filesystem reads at once."""
-_LONGEST_DESCRIPTION: Final = 1024
-_LONGEST_COMMAND: Final = 200_000
+"""Folders of a project. The first two are those of other programs."""
+MAX_SKILLS: Final = 100
+MAX_SKILL_BYTES: Final = 256 * 1024
+"""Size of one ``SKILL.md``, which tool-filesystem can read at once."""
+_MAX_DESCRIPTION: Final = 1024
+_MAX_COMMAND: Final = 200_000
 
 
 @attrs.frozen
 class ProjectInstructions:
-    """What was found.
+    """The instructions for an agent.
 
     Attributes:
-        files: The files that were read, the outermost first, as seen from the working folder.
-        problems: The files that were not read, with the reason.
+        text: The text for the system prompt.
+        files: The paths of its files, relative to the working folder, the outermost first.
+        problems: Messages about files that were not read.
         skills: The names of the skills.
-        outside: The folders of those that are not below the working folder.
+        outside: The folders of skills outside of the working folder.
     """
 
     text: str = ""
@@ -52,33 +47,33 @@ class ProjectInstructions:
     outside: tuple[str, ...] = ()
 
 
+# The files are text for the model and nothing else: no part of them is executed, imported or
+# followed to another file. The search ends at the root of the repository or, outside of one, at
+# the home folder, so that it ignores other users' files in /tmp.
 def find_instructions(directory: Path) -> ProjectInstructions:
-    """Read the instructions for an agent that works in a folder; the nearest come last, and count most."""
+    """Read the instructions for an agent that works in a folder. The nearest come last."""
     folders = _folders(directory)
-    texts: dict[
-        str, str
-    ] = {}  # by their text: CLAUDE.md is often a link to AGENTS.md, or a copy of it
+    # By their text, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
+    texts: dict[str, str] = {}
     problems: list[str] = []
-    left = MOST_BYTES
-    for number, folder in enumerate(
-        folders
-    ):  # the nearest first, so that it is not the one for which there is no room
+    remaining = MAX_BYTES
+    # The nearest first, so that there is room for it.
+    for number, folder in enumerate(folders):
         for name in NAMES:
             shown = visible_text("../" * number + name, multiline=False)
             try:
-                data = read_file(resolve_inside(folder / name, folders[-1]), most=left)
+                data = read_file(resolve_inside(folder / name, folders[-1]), most=remaining)
                 text = sanitize_text(data.decode("utf-8")).strip()
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
-                reason = (
-                    error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                )
-                problems.append(visible_text(f"{shown} is not read: {reason}", multiline=False))
+            # A loop of links raises RuntimeError.
+            except (OSError, ValueError, RuntimeError) as error:
+                message = f"{shown} is not read: {_reason(error)}"
+                problems.append(visible_text(message, multiline=False))
                 continue
             if text and text not in texts:
                 texts[text] = shown
-                left -= len(data)
+                remaining -= len(data)
     parts = [
         f"Instructions of this project, from {shown}:\n\n{text}"
         for text, shown in reversed(texts.items())
@@ -101,51 +96,55 @@ def find_instructions(directory: Path) -> ProjectInstructions:
     )
 
 
+def _reason(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+# A skill is a folder with a SKILL.md. The model gets its name, description and path, and reads the
+# file when a request is about it.
 def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[str, Path]]:
-    """Description and file of each skill by its name; of two with the same name the user's own counts, then the nearest."""
-    found: dict[str, tuple[str, Path]] = {}
+    """Return description and file of each skill by its name.
+
+    Of two with the same name, the user's own one counts, then the nearest.
+    """
+    skills: dict[str, tuple[str, Path]] = {}
     own = config_folder() / "skills"
     for home in [own, *(folder / name for folder in folders for name in SKILL_FOLDERS)]:
         for file in sorted(home.glob("*/SKILL.md")):
             try:
-                real = (
-                    file.resolve(strict=True) if home == own else resolve_inside(file, folders[-1])
-                )
-                if not str(real).isprintable():  # the path is part of the system prompt
+                is_own = home == own
+                real = file.resolve(strict=True) if is_own else resolve_inside(file, folders[-1])
+                # The path is part of the system prompt.
+                if not str(real).isprintable():
                     raise ValueError("its path has characters that cannot be seen")
                 name, about = _read_skill(real)
-                if name in found:
-                    raise ValueError(f"{found[name][1]} has the same name")
+                if name in skills:
+                    raise ValueError(f"{skills[name][1]} has the same name")
             except (OSError, ValueError, RuntimeError, CommandError) as error:
-                reason = (
-                    error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-                )
-                problems.append(
-                    visible_text(f"skill {file} is not used: {reason}", multiline=False)
-                )
+                message = f"skill {file} is not used: {_reason(error)}"
+                problems.append(visible_text(message, multiline=False))
                 continue
-            if len(found) == MOST_SKILLS:
+            if len(skills) == MAX_SKILLS:
                 problems.append(
-                    f"there are more than {MOST_SKILLS} skills; those from {file} on are not used"
+                    f"there are more than {MAX_SKILLS} skills; those from {file} on are not used"
                 )
-                return found
-            found[name] = (about, real)
-    return found
+                return skills
+            skills[name] = (about, real)
+    return skills
 
 
 def _read_skill(file: Path) -> tuple[str, str]:
-    """The name and the description at the head of a ``SKILL.md``.
+    """Return the name and the description at the head of a ``SKILL.md``.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It can't be read.
         ValueError: It has no such head.
     """
-    text = sanitize_text(read_file(file, most=MOST_SKILL_BYTES).decode("utf-8"))
+    text = sanitize_text(read_file(file, most=MAX_SKILL_BYTES).decode("utf-8"))
     head, ended, _ = text.removeprefix("---\n").partition("\n---")
     about = parse_yaml(head, is_plan=False) if text.startswith("---\n") and ended else None
-    values = (
-        [about.get(key) for key in ("name", "description")] if isinstance(about, dict) else [None]
-    )
+    keys = ("name", "description")
+    values = [about.get(key) for key in keys] if isinstance(about, dict) else [None]
     if not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError(
             "expected a head between two lines '---' with the texts name and description"
@@ -153,21 +152,22 @@ def _read_skill(file: Path) -> tuple[str, str]:
     name, description = (
         visible_text(" ".join(str(value).split()), multiline=False) for value in values
     )
-    if len(description) > _LONGEST_DESCRIPTION:
+    if len(description) > _MAX_DESCRIPTION:
         raise ValueError(
-            f"its description has {len(description)} characters, expected at most {_LONGEST_DESCRIPTION}"
+            f"its description has {len(description)} characters, "
+            f"expected at most {_MAX_DESCRIPTION}"
         )
     return name, description
 
 
 def resolve_inside(path: Path, root: Path) -> Path:
-    """Return the real path of something that a project has.
+    """Return the real path of a file or folder of a project.
 
-    A link that leaves the project could hand a key of the user to the model.
+    A link that leaves the project could leak a key of the user to the model.
 
     Raises:
-        OSError: There is nothing.
-        RuntimeError: Its links go in a circle.
+        OSError: The path doesn't exist.
+        RuntimeError: Its links are a loop.
         ValueError: A link leads out of the project.
     """
     real = path.resolve(strict=True)
@@ -177,7 +177,10 @@ def resolve_inside(path: Path, root: Path) -> Path:
 
 
 def _folders(directory: Path) -> list[Path]:
-    """The folder, then those above it, to the root of its repository or the user's home folder; only itself if it is below neither."""
+    """Return the folder and those above it, up to its repository's root or the home folder.
+
+    Outside of both, return only the folder.
+    """
     here = directory.resolve()
     chain = [here, *here.parents]
     tops = [folder for folder in chain if (folder / ".git").exists()][:1] or [
@@ -187,7 +190,7 @@ def _folders(directory: Path) -> list[Path]:
 
 
 def project_root(directory: Path) -> Path:
-    """The repository of a folder; outside of one, the folder itself."""
+    """Return the repository of a folder or, outside of one, the folder itself."""
     folders = _folders(directory)
     return folders[-1] if (folders[-1] / ".git").exists() else folders[0]
 
@@ -204,14 +207,15 @@ def own_commands(
 ) -> dict[str, str]:
     """Return the texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project.
 
-    They are text for the model and nothing else. A link of a project that leads out of it is not followed.
+    They are text for the model and nothing else. A link that leads out of the project isn't
+    followed.
 
     Args:
         directory: The working folder.
-        taken: Names that they cannot have.
-        notice: Called with what is not used, and why.
+        taken: Reserved names.
+        notice: Called with a message for each file that isn't used.
     """
-    found: dict[str, str] = {}
+    commands: dict[str, str] = {}
     root = project_root(directory)
     for folder in (config_folder() / "commands", root / ".amplifier" / "commands"):
         is_own = not folder.is_relative_to(root)
@@ -225,16 +229,15 @@ def own_commands(
         for path in paths:
             try:
                 real = path if is_own else resolve_inside(path, root)
-                text = sanitize_text(read_file(real, most=_LONGEST_COMMAND).decode()).strip()
+                text = sanitize_text(read_file(real, most=_MAX_COMMAND).decode()).strip()
                 if path.stem in taken or not re.fullmatch(r"[\w-]+", path.stem):
+                    is_taken = path.stem in taken
                     raise ValueError(
-                        "the chat has a command of that name"
-                        if path.stem in taken
-                        else "not a name"
+                        "the chat has a command of that name" if is_taken else "not a name"
                     )
             except (OSError, ValueError, RuntimeError) as error:
                 notice(visible_text(f"{path} is not used: {error}", multiline=False))
                 continue
             if text:
-                found.setdefault(path.stem, text)
-    return found
+                commands.setdefault(path.stem, text)
+    return commands

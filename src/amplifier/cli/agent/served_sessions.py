@@ -1,4 +1,4 @@
-"""The sessions of commands that serve others than the person at the terminal, an editor or clients over HTTP; and the server of an editor."""
+"""Sessions for an editor or for clients over HTTP, and the server of an editor."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ class ServedSessions:
     """Makes and checks the sessions of one plan, for servers.
 
     Attributes:
-        store: Where conversations are kept.
+        store: The stored sessions.
+        display: Shows warnings and hooks' messages.
         available: Module ids that can be loaded.
-        plan: The user's own plan; the default plan if None.
+        plan: The user's own plan file, or None for the default plan.
+        provider: The provider as the user wrote it, or None for the default one.
+        model: The model as the user wrote it, or None for the default one.
         backend: The event loop, for the records.
-        otel: The collector that gets traces of the sessions.
+        otel: The collector for traces of the sessions.
     """
 
     store: SessionStore
@@ -55,8 +58,8 @@ class ServedSessions:
         """Find the installed modules, and check the plan before the first client comes.
 
         Raises:
-            CommandError: The plan cannot be read, or the provider is unknown.
-            PlanError: The plan is wrong.
+            CommandError: The plan can't be read, or the provider is unknown.
+            PlanError: The plan is invalid.
         """
         available = frozenset(info.id for info in await ModuleLoader().discover())
         sessions = cls(store=store, display=display, available=available, **options)
@@ -67,7 +70,7 @@ class ServedSessions:
 
     @property
     def has_mcp(self) -> bool:
-        """Whether sessions can use MCP servers that a client names."""
+        """True if sessions can use a client's MCP servers."""
         return MCP_MODULE in self.available
 
     def _agent_plan(self, directory: Path) -> AgentPlan:
@@ -83,10 +86,10 @@ class ServedSessions:
         return built if self.otel is None else attrs.evolve(built, plan=with_traces(built.plan))
 
     def make(self, wanted: SessionRequest) -> AmplifierSession:
-        """A session that is not opened yet.
+        """Return an unopened session.
 
         Raises:
-            CommandError: The plan cannot be read any more.
+            CommandError: The plan can't be read any more.
             SessionBusyError: The session is open in another process.
         """
         directory, session_id = wanted.directory or Path.cwd(), wanted.session_id
@@ -108,68 +111,66 @@ class ServedSessions:
             display_system=self.display,
             is_resumed=wanted.is_resumed,
         )
-        # Before it opens: modules may start programs there while they are being mounted.
+        # Before it opens, because modules may start programs there while they are mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
         if session_id is not None:
-            self.store.begun.pop(
-                session_id, None
-            )  # of an earlier opening: another process may have used it since
+            # Another process may have used the session since an earlier opening.
+            self.store.begun.pop(session_id, None)
             new = SessionRecord(session_id=session_id, created=now(), directory=str(directory))
             known = self.store.record(session_id) if wanted.is_resumed else new
-            described = agent_plan.describe(known, file=self.plan, backend=self.backend)
-            self.store.begun[session_id] = described
+            record = agent_plan.describe(known, file=self.plan, backend=self.backend)
+            self.store.begun[session_id] = record
         return session
 
     def check(self, session: AmplifierSession) -> None:
-        """Refuse a session without a provider, or with modules that could not be mounted.
+        """Check that a session has a provider and all of its modules.
 
         Raises:
-            AmplifierError: It cannot be used.
+            AmplifierError: The session can't be used.
         """
         for warning in check_failures(session):
             self.display.notice(warning, "warning")
         if not session.coordinator.get("providers"):
             record = self.store.begun.get(session.session_id)
-            named = (
-                (None if record is None else record.provider)
-                or self.provider
-                or "the plan's provider"
-            )
+            provider = None if record is None else record.provider
+            name = provider or self.provider or "the plan's provider"
             raise AmplifierError(
-                f"{named} is not available; `amplifier doctor` shows which keys and packages are missing"
+                f"{name} is not available; "
+                "`amplifier doctor` shows which keys and packages are missing"
             )
 
 
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The plan with more MCP servers; one of the plan wins over one of the client with the same name."""
+    """Return the plan with a client's MCP servers. The plan's own ones win over equal names."""
 
     def with_more(entry: dict[str, Any]) -> dict[str, Any]:
         config = dict(entry["config"])
         own = config.pop("servers", config.pop("mcpServers", {}))
-        return {
-            **entry,
-            "config": {**config, "servers": {**servers, **(own if isinstance(own, dict) else {})}},
-        }
+        merged = {**servers, **(own if isinstance(own, dict) else {})}
+        return {**entry, "config": {**config, "servers": merged}}
 
-    return (
-        change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE}))
-        if servers
-        else plan
-    )
+    if not servers:
+        return plan
+    return change_module(plan, MCP_MODULE, with_more, add=("tools", {"module": MCP_MODULE}))
 
 
 def serve_editor(
     store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any
 ) -> int:
-    """Serve an editor over standard input and output until it leaves, or a signal comes; returns the exit code.
+    """Serve an editor over standard input and output until it disconnects or a signal comes.
 
     Args:
-        store: Where conversations are kept.
-        plan: The user's own plan; the default plan if None.
-        options: Those of the command.
+        store: The stored sessions.
+        plan: The user's own plan file, or None for the default plan.
+        backend: The event loop.
+        debug: True shows tracebacks and the library's log.
+        options: The other options of the command.
+
+    Returns:
+        The exit code.
     """
     with taken_standard_streams() as protocol:
-        # Made now: what it takes for standard output is standard error from here on.
+        # From here on, standard output is redirected to standard error.
         display = Display(StandardStreams(), "text", quiet=True)
         install_log_handler(display, debug=debug)
         lost: OSError | None = None

@@ -1,15 +1,4 @@
-"""Signal handling: what Ctrl-C and the signals that end a process do, depending on what the command is doing.
-
-    while …              Ctrl-C                                                    SIGTERM, SIGHUP
-    a turn runs          1st: stop after the running step; 2nd: stop now           everything is cancelled, the
-    the prompt waits     the line is dropped; on an empty line twice: leave        session is closed, exit code
-    anything else        everything is cancelled                                   128 + signal
-
-A Ctrl-C that comes without a pause after those that stopped a turn changes nothing: fingers are faster than the end of a turn.
-
-Code that refuses to stop cannot be ended from inside. A Ctrl-C that comes seconds after "stop now" therefore ends the process
-immediately, whatever is left behind.
-"""
+"""Signal handling: the effects of Ctrl-C and of signals that end a process."""
 
 from __future__ import annotations
 
@@ -49,7 +38,7 @@ def run_observed(
     otel: str | None,
     is_server: bool = False,
 ) -> T:
-    """Run a command, with its keys, that can be asked for its tasks under a name, and sends traces to a collector if there is one.
+    """Run a command with its keys, with traces, and with its tasks visible under a name.
 
     A server on asyncio runs on uvloop, which comes with its extra.
     """
@@ -60,15 +49,14 @@ def run_observed(
         export_traces(otel, partial(display.notice, level="warning")),
     ):
         is_fast = is_server and backend == "asyncio" and find_spec("uvloop") is not None
-        return anyio.run(
-            function, backend=backend, backend_options={"use_uvloop": True} if is_fast else {}
-        )
+        options = {"use_uvloop": True} if is_fast else {}
+        return anyio.run(function, backend=backend, backend_options=options)
 
 
 def handled_signals() -> list[Signals]:
-    """The signals to handle; one that the parent process ignores (nohup, a background job) stays ignored."""
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [each for each in wanted if signal.getsignal(each) is not signal.SIG_IGN]
+    """Return the signals to handle, without those that the parent process ignores (nohup)."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 async def until_signal(
@@ -76,12 +64,13 @@ async def until_signal(
     stop: Callable[[], object] | None = None,
     handled: Sequence[Signals] | None = None,
 ) -> Signals | None:
-    """Run a server until it ends, or a signal comes; returns the signal.
+    """Run a server until it ends or a signal comes, and return the signal.
 
     Args:
-        serve: Runs it.
-        stop: Called for the first signal, so that it ends by itself; without one it is cancelled. A second signal always cancels it.
-        handled: Other signals than `handled_signals`.
+        serve: Runs the server.
+        stop: Called for the first signal to end the server. Without it, the first signal cancels
+            the server. A second signal always does.
+        handled: The signals. By default those of `handled_signals`.
     """
     ended_by: list[Signals] = []
     problem: Exception | None = None
@@ -99,7 +88,8 @@ async def until_signal(
             group.start_soon(watch)
             try:
                 await serve()
-            except Exception as error:  # noqa: BLE001  # raised below, outside of the group that would wrap it
+            # Raised below, outside of the group that would wrap it.
+            except Exception as error:  # noqa: BLE001
                 problem = error
             group.cancel_scope.cancel()
     if problem is not None:
@@ -107,15 +97,31 @@ async def until_signal(
     return ended_by[0] if ended_by else None
 
 
+#     while …            Ctrl-C                                            SIGTERM, SIGHUP
+#     a turn runs        1st: stop after the running step, 2nd: stop now   everything is cancelled,
+#     the prompt waits   drop the line, on an empty line twice: leave      the session is closed,
+#     anything else      everything is cancelled                           exit code 128 + signal
+#
+#     while …            Ctrl-C                                            SIGTERM, SIGHUP
+#     a turn runs        1st: stop after the running step, 2nd: stop now   everything is cancelled,
+#     the prompt waits   drop the line, on an empty line twice: leave      the session is closed,
+#     anything else      everything is cancelled                           exit code 128 + signal
+#
+# A Ctrl-C that comes shortly after those that stopped a turn changes nothing, because fingers are
+# faster than the end of a turn.
+#
+# Code that doesn't stop can't be ended from inside. So a Ctrl-C that comes seconds after "stop now"
+# ends the process immediately, whatever is left behind.
 class SignalHandler:
-    """Decides what a signal does.
+    """Decides the effect of a signal.
 
     Args:
-        display: Shows what the signal does.
+        display: Shows the effect.
 
     Attributes:
-        scope: Around everything the command does.
-        ended_by: The signal that ended the command, if one did.
+        scope: The scope around the whole command.
+        ended_by: The signal that ended the command, or None.
+        before_exit: Called before the process ends immediately.
     """
 
     def __init__(self, display: Display) -> None:
@@ -123,9 +129,8 @@ class SignalHandler:
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
         self._stopping_since: float | None = None
-        self._interrupted_at = (
-            -math.inf
-        )  # the latest Ctrl-C that stopped a turn, or came right after it
+        # The time of the latest Ctrl-C that stopped a turn, or came shortly after that.
+        self._interrupted_at = -math.inf
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.ended_by: Signals | None = None
         self.before_exit: Callable[[], None] = lambda: None
@@ -155,7 +160,7 @@ class SignalHandler:
 
     @contextmanager
     def during_turn(self, token: Any) -> Iterator[None]:
-        """A turn runs that ``token`` stops."""
+        """Use a token to stop the turn that runs inside the block."""
         self._token = token
         self._stopping_since = None
         self._display.hint = ", Ctrl-C stops"
@@ -166,7 +171,7 @@ class SignalHandler:
 
     @contextmanager
     def redirect_interrupts(self, receiver: Callable[[], None]) -> Iterator[None]:
-        """Call ``receiver`` for Ctrl-C while the person is being asked something."""
+        """Call ``receiver`` for Ctrl-C during a question."""
         before, self._on_interrupt = self._on_interrupt, receiver
         try:
             yield
@@ -174,13 +179,13 @@ class SignalHandler:
             self._on_interrupt = before
 
     def still_stops(self) -> bool:
-        """Whether a Ctrl-C that comes now belongs to the stop of the turn before it: it came without a pause."""
+        """Return whether a Ctrl-C came shortly after those that stopped a turn."""
         now, before = time.monotonic(), self._interrupted_at
         self._interrupted_at = now if now - before < FORCE_EXIT_AFTER else -math.inf
         return self._interrupted_at == now
 
     def interrupt_turn(self) -> None:
-        """Stop the running turn, if there is one: gracefully at first, immediately the second time."""
+        """Stop the running turn, if there is one: first gracefully, then immediately."""
         if self._token is None:
             return
         self._interrupted_at = time.monotonic()

@@ -30,13 +30,20 @@ from .signals import SignalHandler
 
 @attrs.define
 class TerminalAgent:
-    """An open session, and what the command line knows about it.
+    """An open session with its display, its permissions and its records.
 
     Attributes:
-        record: The session's metadata, as the store keeps it.
-        plan: The mount plan, as the user would write it.
-        latest: What the latest turn did.
-        tokens: Of all turns of this process.
+        session: The session.
+        store: The stored sessions.
+        record: The session's metadata, as stored.
+        plan: The mount plan, without the additions of this run.
+        display: Shows turns.
+        signal_handler: Stops turns.
+        permissions: The permissions of the run.
+        checkpoints: The file copies for undo.
+        latest: The record of the latest turn.
+        tokens: Number of tokens of all turns of this process.
+        turns: Number of turns of this process.
     """
 
     session: AmplifierSession
@@ -52,16 +59,18 @@ class TerminalAgent:
     turns: int = 0
 
     def check_modules(self, log: LogNotices, *, wanted: str | None = None) -> None:
-        """Check that the modules of the plan are mounted; a failed one may be a hook that was to ask for permission.
+        """Check that the modules of the plan are mounted.
 
-        With ``strict: false`` in the plan's section ``session``, failed modules are only reported, unless no provider is left.
+        A failed module may be a hook that asks for permission. With ``strict: false`` in the plan's
+        section ``session``, failed modules are only reported, unless no provider is left.
 
         Args:
-            log: What the modules logged; a provider that declines logs the reason.
-            wanted: The provider that the user chose; no other one may answer in its place.
+            log: The log of the modules. A provider that declines logs the reason.
+            wanted: The provider that the user chose. No other one may answer in its place.
 
         Raises:
-            CommandError: There is no provider, or not the wanted one, or a module of the plan cannot be used.
+            CommandError: There is no provider, or not the chosen one.
+            AmplifierError: A module of the plan can't be used.
         """
         failures = self.session.failures
         if not self.session.coordinator.get("providers"):
@@ -73,24 +82,24 @@ class TerminalAgent:
             self.display.notice(warning, "warning")
 
     def _declined_reason(self, wanted: str, log: LogNotices) -> str | None:
-        """The reason that a provider which is not mounted logged; None if it is mounted, or if that cannot be decided.
+        """Return the logged reason of a provider that declined, or None if it is mounted.
 
-        Mounted providers have names that their modules choose, so a missing one is detected by the number of providers.
+        Modules choose the names of their providers, so a missing provider is detected by the number
+        of providers.
         """
         mounted = self.session.coordinator.get("providers")
         failed = sum(failure.module_type == "provider" for failure in self.session.failures)
         entries = self.session.config.get("providers") or ()
-        if {wanted, wanted.removeprefix("provider-")} & set(mounted) or len(
-            mounted
-        ) + failed >= len(entries):
+        is_mounted = {wanted, wanted.removeprefix("provider-")} & set(mounted)
+        if is_mounted or len(mounted) + failed >= len(entries):
             return None
         return log.pop_about(self.record.provider or wanted)
 
     def _no_provider_message(self, log: LogNotices) -> str:
-        blamed = [failure for failure in self.session.failures if failure.module_type == "provider"]
-        if blamed:
+        failed = [failure for failure in self.session.failures if failure.module_type == "provider"]
+        if failed:
             reasons = "; ".join(
-                f"{failure.module_id}: {failure_reason(failure.error)}" for failure in blamed
+                f"{failure.module_id}: {failure_reason(failure.error)}" for failure in failed
             )
             return f"no provider could be mounted: {reasons}{self._advice()}"
         provider = self.record.provider
@@ -98,10 +107,8 @@ class TerminalAgent:
             return (
                 f"the plan names no provider; add one to it or choose one with -p{self._advice()}"
             )
-        reason = (
-            log.pop_about(provider)
-            or "it gave no reason; `amplifier doctor` shows which keys are set"
-        )
+        unknown = "it gave no reason; `amplifier doctor` shows which keys are set"
+        reason = log.pop_about(provider) or unknown
         return f"{provider} declined: {reason}{self._advice()}"
 
     def _advice(self) -> str:
@@ -110,36 +117,36 @@ class TerminalAgent:
         return ". To try things without a model: amplifier run -p offline"
 
     async def run_turn(self, prompt: str | None, attached: Sequence[Any] = ()) -> Ended:
-        """Run one turn and show it; without a prompt, go on with the turn that was cut off.
+        """Run one turn and show it. Without a prompt, continue the interrupted turn.
 
         Args:
-            prompt: The text of it.
-            attached: Further blocks of it.
+            prompt: The text of the prompt.
+            attached: Further blocks of the prompt.
 
         Raises:
             BrokenPipeError: The reader of the answer has gone.
-            OutputLostError: The answer cannot be written.
-            NoUnfinishedTurnError: There is no turn to go on with.
+            OutputLostError: The answer can't be written.
+            NoUnfinishedTurnError: There is no turn to continue.
         """
         self._start_turn(prompt)
         await self.checkpoints.begin(prompt, self.session.coordinator.get("context"))
-        # Unless it ends: the whole command may be cancelled.
-        outcome, stays_cut_off = Ended(status="cancelled"), False
+        # The outcome if the whole command is cancelled.
+        outcome, stays_interrupted = Ended(status="cancelled"), False
         try:
             with self.signal_handler.during_turn(self.session.coordinator.cancellation):
-                given = prompt if prompt is None or not attached else [prompt, *attached]
-                ended = await run_turn(self.session, given, self.latest, self._show)
+                blocks = prompt if prompt is None or not attached else [prompt, *attached]
+                ended = await run_turn(self.session, blocks, self.latest, self._show)
             if isinstance(ended.error, NoUnfinishedTurnError):
                 outcome = Ended(status="success")
                 raise ended.error
             streamed = self.latest.unfinished if ended.status == "cancelled" else ""
             outcome = ended if ended.error is None else attrs.evolve(ended, result=streamed or None)
-            stays_cut_off = isinstance(ended.error, NoOneToAskError) and ended.error.keeps_turn
+            stays_interrupted = isinstance(ended.error, NoOneToAskError) and ended.error.keeps_turn
             self.display.end_turn(ended.result)
         finally:
-            self.display.end_turn(None)  # of a turn that raised as well
+            self.display.end_turn(None)  # if the turn raised
             await self.checkpoints.end()
-            self._end_turn(outcome, stays_cut_off=stays_cut_off)
+            self._end_turn(outcome, stays_interrupted=stays_interrupted)
         return outcome
 
     async def _show(self, event: TurnEvent, text: str) -> None:
@@ -157,63 +164,58 @@ class TerminalAgent:
         self.record = self.record.used(RUNNING, prompt=prompt)
         self.store.write(self.record, turn_plan=module_hashes(self.plan))
 
-    def _end_turn(self, outcome: Ended, *, stays_cut_off: bool = False) -> None:
+    def _end_turn(self, outcome: Ended, *, stays_interrupted: bool = False) -> None:
         self.tokens += self.latest.input_tokens + self.latest.output_tokens
-        self.record = self.record.used(INTERRUPTED if stays_cut_off else outcome.status)
-        self.store.write(self.record, **({} if stays_cut_off else {"turn_plan": None}))
+        self.record = self.record.used(INTERRUPTED if stays_interrupted else outcome.status)
+        self.store.write(self.record, **({} if stays_interrupted else {"turn_plan": None}))
 
     def latest_in_words(self) -> str:
-        """What the latest turn did, took and cost."""
+        """Return the tool calls, the time and the cost of the latest turn as text."""
         calls = len(self.latest.tools)
         return f"{calls} tool call{'' if calls == 1 else 's'}, {spent(self.latest)}"
 
     def stopped_message(self) -> str:
-        """Which parts of a stopped turn the next turn will know."""
-        rest = "; the answer that was cut off is not" if self.latest.unfinished else ""
-        return f"Stopped. What was asked and every finished step are kept{rest}."
+        """Return a message about the stored parts of a stopped turn."""
+        rest = "; the unfinished answer is not" if self.latest.unfinished else ""
+        return f"Stopped. The prompt and every finished step are kept{rest}."
 
     def files(self) -> dict[str, str]:
-        """The files that have something of the session, by their purpose."""
+        """Return the session's files, by their purpose."""
         events = self.store.folder(self.session.session_id) / EVENTS_FILE
-        found = {"events": str(events)} if events.exists() else {}
+        files = {"events": str(events)} if events.exists() else {}
         if self.store.has_messages(self.session.session_id):
-            found = {"transcript": str(self.store.path), **found}
-        return found
+            files = {"transcript": str(self.store.path), **files}
+        return files
 
 
 def _warning_message(data: Mapping[str, Any]) -> str:
-    what = str(data.get("what")).replace("_", " ")
-    return visible_text(
-        f"budget: {what} {data.get('used')} of {data.get('limit')} used", multiline=False
-    )
+    limited = str(data.get("what")).replace("_", " ")
+    text = f"budget: {limited} {data.get('used')} of {data.get('limit')} used"
+    return visible_text(text, multiline=False)
 
 
 def compaction_message(data: Mapping[str, Any]) -> str:
-    """What a compaction left of the view of the conversation."""
-    how = {"results": "old tool outputs shortened", "summary": "older messages summarised"}
-    before, after = data.get("before_tokens"), data.get("after_tokens")
-    tokens = (
-        f", {before:,} → {after:,} tokens"
-        if isinstance(before, int) and isinstance(after, int)
-        else ""
-    )
+    """Return a message about a compaction of the model's view of the conversation."""
+    changes = {"results": "old tool outputs shortened", "summary": "older messages summarised"}
+    change = changes.get(str(data.get("tier")), "older messages left out")
+    before, after, tokens = data.get("before_tokens"), data.get("after_tokens"), ""
+    if isinstance(before, int) and isinstance(after, int):
+        tokens = f", {before:,} → {after:,} tokens"
     failure = f" (no summary: {data['failure']})" if data.get("failure") else ""
-    done = how.get(str(data.get("tier")), "older messages left out")
-    return visible_text(
-        f"context: {done}{tokens}{failure}; /uncompact in a chat undoes it", multiline=False
-    )
+    text = f"context: {change}{tokens}{failure}; /uncompact in a chat undoes it"
+    return visible_text(text, multiline=False)
 
 
 def _resumed_message(data: Mapping[str, Any]) -> str:
-    """What became of the tool calls that were open when the turn was cut off."""
-    words = {
+    """Return a message about the tool calls that were open when the turn was interrupted."""
+    phrases = {
         "kept": ("result kept", "results kept"),
         "started": ("call started", "calls started"),
         "repeated": ("call repeated", "calls repeated"),
         "interrupted": ("call left interrupted", "calls left interrupted"),
     }
     parts = []
-    for outcome, (one, several) in words.items():
+    for outcome, (one, several) in phrases.items():
         names = [
             str(call.get("tool_name"))
             for call in data.get("calls") or ()
@@ -221,27 +223,33 @@ def _resumed_message(data: Mapping[str, Any]) -> str:
         ]
         if names:
             parts.append(f"{len(names)} {one if len(names) == 1 else several} ({', '.join(names)})")
-    return visible_text(
-        f"Tool calls that were cut off: {', '.join(parts) or 'none'}.", multiline=False
-    )
+    text = f"Interrupted tool calls: {', '.join(parts) or 'none'}."
+    return visible_text(text, multiline=False)
 
 
 # ── failed modules ──
 
-_REMEDY = "Correct the plan or take them out of it; with `strict: false` in its section `session` it runs without them."
+_REMEDY = (
+    "Correct the plan or remove them; "
+    "with `strict: false` in its section `session` it runs without them."
+)
 
 
 def check_failures(session: AmplifierSession) -> list[str]:
-    """Refuse a session with failed modules; returns warnings if its plan has ``strict: false`` in its section ``session``.
+    """Check that no module of a session has failed.
+
+    Returns:
+        Warnings in place of the error, if the plan has ``strict: false`` in its section
+        ``session``.
 
     Raises:
-        AmplifierError: A module of the plan cannot be used.
+        AmplifierError: A module of the plan can't be used.
     """
     settings = session.config.get("session")
     if isinstance(settings, dict) and settings.get("strict") is False:
         return [
-            f"{each.module_id} is not available: {failure_reason(each.error)}"
-            for each in session.failures
+            f"{failure.module_id} is not available: {failure_reason(failure.error)}"
+            for failure in session.failures
         ]
     if session.failures:
         count = len(session.failures)
@@ -255,10 +263,10 @@ def check_failures(session: AmplifierSession) -> list[str]:
 
 
 def list_failures(failures: Sequence[ModuleFailure]) -> list[str]:
-    """One line for each."""
+    """Return one line for each failure."""
     return [f"  {failure.module_id}: {failure_reason(failure.error)}" for failure in failures]
 
 
 def failure_reason(error: BaseException) -> str:
-    """Why a module failed; an `AmplifierError` that caused the error explains it better."""
+    """Return the reason of a failed module, preferably from an `AmplifierError` that caused it."""
     return error_message(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

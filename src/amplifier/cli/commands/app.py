@@ -1,4 +1,4 @@
-"""The list of commands, and how their errors are reported."""
+"""The list of commands, and the report of their errors."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from amplifier.cli._exit_codes import CommandError, Exit
 from .shared_options import GlobalOptions, LazyGroup, debug_option
 
 SECOND_NAME: Final = "amplifier-kernel"
-"""Installed beside ``amplifier``, which the published command line installs as well."""
+"""Name of the same command, because the published command line also installs ``amplifier``."""
 
 _SUMMARIES = {
     "run": "Ask an agent; without PROMPT at a terminal, chat with it.",
-    "session": "Look at, trace, resume, fork and delete the sessions that were kept.",
+    "session": "Look at, trace, resume, fork and delete stored sessions.",
     "acp": "Serve an editor over standard input and output.",
-    "serve": "Serve an agent over HTTP: a page for people, the OpenAI chat completions, AG-UI and a session API.",
-    "ui": "Open a browser for the agent of `amplifier run`: chat, stored sessions, their traces, tools and conformance reports.",
-    "validate": "Check a module, the tools of an MCP server, or Python functions and tools, as they are.",
+    "serve": "Serve an agent over HTTP: a chat page, the OpenAI API, AG-UI and a session API.",
+    "ui": "Open the chat page of the agent of `amplifier run` in a browser.",
+    "validate": "Check a module, the tools of an MCP server, or Python functions and tools.",
     "module": "List and describe installed modules, check one, create one.",
     "plan": "Check and print mount plans.",
-    "turns": "Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker.",
-    "mcp": "Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent.",
-    "models": "List the models of every provider that can be used now, or those with SEARCH in their name.",
-    "keys": "Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.",
-    "config": "Show what is configured, and where each value comes from.",
-    "permissions": "Show, or revoke, what was allowed for good in the project of this folder.",
-    "doctor": "Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder and what is running.",
+    "turns": "List, show, stop, resume and release the turns of an engine, or run a worker.",
+    "mcp": "Add MCP servers, list and call their tools, import them, or serve an agent.",
+    "models": "List the models of all usable providers, or those with SEARCH in their name.",
+    "keys": "Keep keys in the keyring of this system; without a command, list their names.",
+    "config": "Show the configuration, and where each value comes from.",
+    "permissions": "Show, or revoke, the permanent permissions in the project of this folder.",
+    "doctor": "Check the installation, and list running commands.",
 }
 
 _FILES = {"acp": "serve", "ui": "serve", "keys": "models", "permissions": "config"}
-"""Where a command is; in a file of its own name if it is not here."""
+"""Files of commands, where they differ from the command's name."""
 
 
 class _App(LazyGroup):
@@ -45,10 +45,10 @@ class _App(LazyGroup):
         """Run the requested command."""
         try:
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would make it the exit code of a failure
-            raise CommandError(
-                "the reader of the output has gone", exit_code=Exit.BROKEN_PIPE
-            ) from error
+        # click would exit with the code of a failure.
+        except BrokenPipeError as error:
+            message = "the reader of the output has gone"
+            raise CommandError(message, exit_code=Exit.BROKEN_PIPE) from error
 
 
 @click.group(
@@ -57,9 +57,8 @@ class _App(LazyGroup):
     summaries=_SUMMARIES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(
-    __version__
-)  # click would read it from the metadata, which takes longer than all else
+# With an explicit version, because reading the metadata takes longer than everything else.
+@click.version_option(__version__)
 @debug_option
 def app() -> None:
     """Run and examine Amplifier agents.
@@ -67,28 +66,28 @@ def app() -> None:
     \b
     amplifier run "how many Python files are there?"     one question
     amplifier run                                        a chat
-    amplifier doctor                                     is everything in place?
-    """  # noqa: D301  # click's mark for "leave these lines as they are" is the character, not its spelling
+    amplifier doctor                                     a check of the installation
+    """  # noqa: D301 - click needs the backspace character
 
 
 @app.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the completion code for SHELL, for the name this command was called by.
+    """Print the completion code for SHELL, for the name with which this command was called.
 
     \b
     bash   eval "$(amplifier completion bash)"      in ~/.bashrc
     zsh    eval "$(amplifier completion zsh)"       in ~/.zshrc
     fish   amplifier completion fish | source       in ~/.config/fish/config.fish
-    """  # noqa: D301  # click's mark for "leave these lines as they are" is the character, not its spelling
+    """  # noqa: D301 - click needs the backspace character
     kind = get_completion_class(shell)
-    assert kind is not None  # click knows these three
+    assert kind is not None  # click has these three
     root = context.find_root()
     name = (root.info_name or "amplifier").rpartition(" ")[2]
-    made = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
-    # Not source(), which first looks for a bash to ask its version.
-    click.echo(made.source_template % made.source_vars())
+    shell_completion = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
+    # Not source(), which first runs bash for its version.
+    click.echo(shell_completion.source_template % shell_completion.source_vars())
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -100,7 +99,7 @@ def run(arguments: Sequence[str] | None) -> int:
         name = "python -m amplifier"
     global_options = GlobalOptions(debug=False)
     try:
-        # Shells complete commands, and `python -m amplifier` is none.
+        # Shells complete commands, and `python -m amplifier` isn't one.
         variable = f"_{name.rpartition(' ')[2].replace('-', '_').upper()}_COMPLETE"
         ended = app.main(
             args=arguments,
@@ -117,20 +116,23 @@ def run(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return Exit.INTERRUPTED
-    except SystemExit as end:  # completion ends this way
+    # Completion ends this way.
+    except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
-    except Exception as error:  # noqa: BLE001  # the last place before the shell: one message, no traceback
+    # The last place before the shell, which gets one message and no traceback.
+    except Exception as error:  # noqa: BLE001
         return _report_error(error, debug=global_options.debug)
     return ended if isinstance(ended, int) else Exit.OK
 
 
 def _report_error(error: Exception, *, debug: bool) -> int:
-    from amplifier.cli._error_messages import (  # noqa: PLC0415  # only needed after a failure
+    # Only needed after a failure.
+    from amplifier.cli._error_messages import (  # noqa: PLC0415
         error_message,
         exit_code_of,
         traceback_text,
     )
-    from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415  # the same
+    from amplifier.cli.terminal.output import StandardStreams  # noqa: PLC0415
 
     code = exit_code_of(error)
     StandardStreams.discard_unwritable()
@@ -138,8 +140,7 @@ def _report_error(error: Exception, *, debug: bool) -> int:
         return code
     if debug:
         print(traceback_text(error), file=sys.stderr)
-    message = error_message(error).replace(
-        "\n", "\n  "
-    )  # as in a notice: only our own lines begin at the margin
+    # Indented, so that no line of untrusted text looks like one of the command's own.
+    message = error_message(error).replace("\n", "\n  ")
     print(f"amplifier: {message}", file=sys.stderr)
     return code

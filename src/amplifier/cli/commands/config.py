@@ -1,4 +1,4 @@
-"""``amplifier config`` and ``permissions``: what is configured and where, what of a project is trusted and allowed."""
+"""``amplifier config`` and ``permissions``: settings, their files, trust and permissions."""
 
 from __future__ import annotations
 
@@ -28,46 +28,40 @@ from .shared_options import LazyGroup, json_option
 @json_option
 @click.pass_context
 def config(context: click.Context, as_json: bool) -> None:
-    """Show what is configured, and where each value comes from.
+    """Show the configuration, and where each value comes from.
 
-    The user's file is config.toml in the configuration folder; a project's is .amplifier/config.toml. Both may have provider, model,
-    theme (dark, light or plain), [[rules]], [mcpServers.NAME] and [modules.ID]. A project's file can only tighten rules until it is trusted.
+    The user's file is config.toml in the configuration folder; a project's is
+    .amplifier/config.toml. Both may have provider, model, theme (dark, light or plain), [[rules]],
+    [mcpServers.NAME] and [modules.ID]. A project's file can only tighten rules until it is trusted.
     """
     if context.invoked_subcommand is not None:
         return
-    found, rows = read_configuration(Path.cwd()), list[list[str]]()
-    values = dict(found.values)
+    configuration = read_configuration(Path.cwd())
+    values = dict(configuration.values)
     if "provider" not in values:
-        made = build_plan(installed_ids(), configuration=found)
-        key = next(
-            (name for name, module_id in API_KEYS.items() if module_id == made.provider), None
-        )
-        values["provider"] = Value(
-            made.provider, "default: no key is set" if key is None else f"default: {key} is set"
-        )
+        provider = build_plan(installed_ids(), configuration=configuration).provider
+        keys = (name for name, module_id in API_KEYS.items() if module_id == provider)
+        key = next(keys, None)
+        reason = "default: no key is set" if key is None else f"default: {key} is set"
+        values["provider"] = Value(provider, reason)
     shown = {
-        path: attrs.evolve(each, value=redact_secrets({path: each.value})[path])
-        for path, each in values.items()
+        path: attrs.evolve(entry, value=redact_secrets({path: entry.value})[path])
+        for path, entry in values.items()
     }
     if as_json:
-        click.echo(
-            json.dumps(
-                {path: attrs.asdict(each) for path, each in shown.items()}, indent=2, default=str
-            )
-        )
+        content = {path: attrs.asdict(entry) for path, entry in shown.items()}
+        click.echo(json.dumps(content, indent=2, default=str))
     else:
-        for path, each in sorted(shown.items()):
-            text = (
-                each.value
-                if isinstance(each.value, str)
-                else json.dumps(each.value, ensure_ascii=False, default=str)
-            )
-            rows.append([path, text, each.origin])
-        print_table(["value", "is", "from"], rows)
+        rows = [[path, _as_text(entry.value), entry.origin] for path, entry in shown.items()]
+        print_table(["value", "is", "from"], sorted(rows))
     if not user_file().exists():
         click.echo(f"your own file would be {user_file()}", err=True)
-    for note in found.notes:
+    for note in configuration.notes:
         click.echo(note, err=True)
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 @config.command()
@@ -76,9 +70,9 @@ def config(context: click.Context, as_json: bool) -> None:
 )
 @click.option("--revoke", is_flag=True, help="Do not trust it any more.")
 def trust(folder: Path, revoke: bool) -> None:
-    """Trust the configuration of the project in FOLDER as it is now: its servers, modules and rules are used.
+    """Trust the configuration of the project in FOLDER as it is now.
 
-    It has to be trusted again after it has changed.
+    Its servers, modules and rules are used. After a change it has to be trusted again.
     """
     project = Project(folder)
     if (problem := project.problem()) is not None:
@@ -86,13 +80,11 @@ def trust(folder: Path, revoke: bool) -> None:
     if not project.file.exists():
         raise CommandError(f"there is no {project.file} to trust")
     if not revoke:
-        read_configuration(folder)  # what no command would accept is not trusted
+        # An invalid file can't be trusted.
+        read_configuration(folder)
     project.change(trusted=None if revoke else project.digest())
-    click.echo(
-        visible_text(
-            f"{'not trusted any more' if revoke else 'trusted as it is now'}: {project.file}"
-        )
-    )
+    state = "not trusted any more" if revoke else "trusted as it is now"
+    click.echo(visible_text(f"{state}: {project.file}"))
 
 
 @click.command()
@@ -101,9 +93,10 @@ def trust(folder: Path, revoke: bool) -> None:
 )
 @json_option
 def permissions(revoke: int | None, as_json: bool) -> None:
-    """Show, or revoke, what was allowed for good in the project of this folder.
+    """Show, or revoke, the permanent permissions in the project of this folder.
 
-    A question for permission offers it as `p`. `amplifier config` shows all rules, with those of the configuration.
+    A question for permission offers one as `p`. `amplifier config` shows all rules, with those of
+    the configuration.
     """
     project = Project(Path.cwd())
     rules = list(project.state().get("rules", []))
@@ -120,4 +113,4 @@ def permissions(revoke: int | None, as_json: bool) -> None:
             [[str(number), rule_in_words(rule)] for number, rule in enumerate(rules, 1)],
         )
     else:
-        click.echo(f"Nothing is allowed for good in {project.root}.", err=True)
+        click.echo(f"Nothing is permanently allowed in {project.root}.", err=True)

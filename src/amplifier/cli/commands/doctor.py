@@ -1,4 +1,4 @@
-"""``amplifier doctor``: checks the installation, with advice for each problem; shows what a run that hangs waits for."""
+"""``amplifier doctor``: checks the installation, and shows the tasks of a running command."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _OPTIONAL = {
     "yaml": ("cli", "plans in YAML"),
     "jsonschema_rs": ("validation", "checking tool input against schemas"),
 }
-"""Packages of extras that belong to no single module: the extra, and its purpose."""
+"""The extra and the purpose of packages that belong to no single module."""
 
 _REQUIRED_MODULES = {"loop-streaming", "context-persistent", OFFLINE_PROVIDER}
 _DEFAULT_MODULES = {
@@ -78,16 +78,19 @@ class Finding:
     "--tasks",
     "wanted",
     metavar="PID|ID",
-    help="Show what every task of a running command waits for: by its process id, its session id, or `last`.",
+    help="Show every task of a running command, by its process id, session id, or `last`.",
 )
 @json_option
 def doctor(wanted: str | None, as_json: bool) -> int:
-    """Check Python, backends, extras, modules, keys, the command itself, the sandbox, the state folder and what is running.
+    """Check the installation, and list running commands.
 
-    The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are never shown.
+    This covers Python, backends, extras, modules, keys, the command itself, the sandbox and the
+    state folder. The exit code is 0 when `amplifier run` can work and 1 when it cannot. Keys are
+    never shown.
 
-    With --tasks nothing is checked: a running `amplifier run` is asked for its tasks, with the module each is in, its deadline and
-    the line it waits at. It keeps running. `kill -USR1 PID` makes it print the same on its own standard error.
+    With --tasks nothing is checked. A running `amplifier run` reports its tasks, each with its
+    module, its deadline and the line where it waits, and keeps running. `kill -USR1 PID` makes it
+    print the same on its own standard error.
     """
     if wanted is not None:
         running = find_running(running_folder(), wanted)
@@ -110,32 +113,37 @@ def doctor(wanted: str | None, as_json: bool) -> int:
 
 
 def find_running(folder: Path, wanted: str) -> RunningCommand:
-    """The command that a process id, a session id, or ``last`` refers to.
+    """Return the command of a process id, a session id, or ``last``.
 
     Raises:
-        CommandError: There is none, or several: servers have no session of their own.
+        CommandError: There is none, or several, because servers share a name.
     """
     running = running_commands(folder)
-    found = [each for each in running if wanted in (LAST, str(each.pid), each.session_id)]
-    if len(found) == 1 or (found and wanted == LAST):
-        return found[0]
-    if found:
-        several = " and ".join(str(each.pid) for each in found)
+    matches = [
+        command for command in running if wanted in (LAST, str(command.pid), command.session_id)
+    ]
+    if len(matches) == 1 or (matches and wanted == LAST):
+        return matches[0]
+    if matches:
+        several = " and ".join(str(command.pid) for command in matches)
         raise CommandError(
             f"{wanted!r} is more than one process: {several}; give the id of one of them"
         )
-    listed = ", ".join(f"{each.pid} (session {each.session_id})" for each in running)
+    listed = ", ".join(f"{command.pid} (session {command.session_id})" for command in running)
     here = f"running now: {listed}" if running else "nothing is running"
     raise CommandError(
-        f"no `amplifier run` of yours is process or session {wanted!r}; {here}. A program that embeds an agent answers a signal "
-        "if it says so: `with amplifier.tracing.tasks_on_signal(signal.SIGUSR1):` around it, then `kill -USR1 PID`"
+        f"no `amplifier run` of yours is process or session {wanted!r}; {here}. "
+        "For a program that embeds an agent, put "
+        "`with amplifier.tracing.tasks_on_signal(signal.SIGUSR1):` around it, "
+        "then run `kill -USR1 PID`"
     )
 
 
 def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    except Exception as error:  # noqa: BLE001  # a check that cannot be made is a finding like any other
+    # A failing check is a finding, too.
+    except Exception as error:  # noqa: BLE001
         yield Finding(check.__name__.removeprefix("_check_"), "problem", error_message(error))
 
 
@@ -161,7 +169,8 @@ def _check_extras() -> Iterator[Finding]:
         modules = f"{packages[package][1]}, {module_id}" if package in packages else module_id
         packages[package] = (extra, modules)
     for package, (extra, purpose) in packages.items():
-        if find_spec(package) is not None:  # found, not imported: some take seconds
+        # Not imported, because some take seconds.
+        if find_spec(package) is not None:
             yield Finding("extra", "ok", f"{package} is installed ({purpose})")
         else:
             text = f"{package} is not installed ({purpose}): pip install 'amplifier[{extra}]'"
@@ -169,18 +178,18 @@ def _check_extras() -> Iterator[Finding]:
 
 
 def _check_modules() -> Iterator[Finding]:
-    found = [entry.info.id for entry in installed_modules()]
+    module_ids = [entry.info.id for entry in installed_modules()]
     loader = ModuleLoader()
     broken, published, on_island = 0, list[str](), list[str]()
-    for module_id in found:
+    for module_id in module_ids:
+        # It is reported with its extra.
         if missing_package(module_id) is not None:
-            continue  # reported with its extra
+            continue
         try:
             loaded = anyio.run(loader.load, module_id)
             on_island += [module_id] if runs_on_island(loaded) else []
-            published += (
-                [module_id] if is_published(str(getattr(loaded.mount, "__module__", ""))) else []
-            )
+            if is_published(str(getattr(loaded.mount, "__module__", ""))):
+                published.append(module_id)
         except AmplifierError as error:
             broken += 1
             verdict: Verdict = "problem" if module_id in _DEFAULT_MODULES else "note"
@@ -189,64 +198,64 @@ def _check_modules() -> Iterator[Finding]:
     yield from _published_kernel(published)
     for module_id in on_island:
         yield Finding("module", "ok", f"{module_id} {ON_ISLAND}")
-    yield Finding(
-        "modules", "ok" if found else "problem", f"{len(found)} found, {broken} of them broken"
-    )
-    missing = _DEFAULT_MODULES.difference(found)
+    text = f"{len(module_ids)} found, {broken} of them broken"
+    yield Finding("modules", "ok" if module_ids else "problem", text)
+    missing = _DEFAULT_MODULES.difference(module_ids)
     if missing:
         verdict = "note" if _REQUIRED_MODULES.isdisjoint(missing) else "problem"
-        yield Finding(
-            "modules", verdict, f"the default plan goes without {', '.join(sorted(missing))}"
-        )
+        text = f"the default plan goes without {', '.join(sorted(missing))}"
+        yield Finding("modules", verdict, text)
 
 
 def _published_kernel(modules: list[str]) -> Iterator[Finding]:
-    """The published kernel's package and its alias here: who uses which."""
+    """Report the published kernel's package, and the modules that use its alias here."""
     wheel = next(iter(distributions(name="amplifier-core", path=sys.path)), None)
     if wheel is not None:
         place = wheel.locate_file("amplifier_core")
-        text = f"amplifier-core {wheel.version} is installed ({place}); commands of amplifier use the alias instead"
+        text = (
+            f"amplifier-core {wheel.version} is installed ({place}); "
+            "commands of amplifier use the alias instead"
+        )
         yield Finding("published", "note", text)
     if modules:
-        text = f"{', '.join(modules)} import amplifier_core and run on this kernel by its alias; all others are native"
+        text = (
+            f"{', '.join(modules)} import amplifier_core and run on this kernel by its alias; "
+            "all others are native"
+        )
         yield Finding("published", "ok", text)
     if wheel is not None or modules:
-        enabled = any(Path(entry, "amplifier_core_alias.pth").is_file() for entry in sys.path)
-        words = (
-            "every Python process"
-            if enabled
-            else "commands of amplifier and programs that load modules with it"
-        )
-        yield Finding(
-            "published", "ok", f"the alias is there for {words}; python -m amplifier.compat status"
-        )
+        users = "commands of amplifier and programs that load modules with it"
+        if any(Path(entry, "amplifier_core_alias.pth").is_file() for entry in sys.path):
+            users = "every Python process"
+        text = f"the alias is there for {users}; python -m amplifier.compat status"
+        yield Finding("published", "ok", text)
 
 
 def _check_keys() -> Iterator[Finding]:
-    given = dict(os.environ)
+    environment = dict(os.environ)
     for problem in load_keys():
         yield Finding("key", "problem", problem)
     for variable, module_id in API_KEYS.items():
-        is_set, kept = (
-            bool(os.environ.get(variable)),
-            " in the keyring" if not given.get(variable) else "",
-        )
-        text = f"{variable} is {f'set{kept}' if is_set else 'not set'} ({module_id})"
+        is_set = bool(os.environ.get(variable))
+        source = "" if environment.get(variable) else " in the keyring"
+        text = f"{variable} is {f'set{source}' if is_set else 'not set'} ({module_id})"
         yield Finding("key", "ok" if is_set else "note", text)
     available = {entry.info.id for entry in installed_modules()}
-    chosen = build_plan(available, configuration=read_configuration(Path.cwd())).provider
-    yield Finding("provider", "ok", f"{chosen} answers by default; choose another with -p")
+    provider = build_plan(available, configuration=read_configuration(Path.cwd())).provider
+    yield Finding("provider", "ok", f"{provider} answers by default; choose another with -p")
 
 
+# The published command line installs a command of the same name, and the distribution that was
+# installed last wins.
 def _check_command() -> Iterator[Finding]:
-    """The published command line installs a command of the same name; the distribution installed last wins."""
     others = [
         f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else entry.value
         for entry in entry_points(group="console_scripts", name="amplifier")
         if not entry.value.startswith(_OUR_COMMAND)
     ]
     path, is_ours = shutil.which("amplifier"), False
-    with suppress(OSError):  # every kind of launcher contains the module's name
+    # Every kind of launcher contains the module's name.
+    with suppress(OSError):
         is_ours = path is not None and _OUR_COMMAND.encode() in Path(path).read_bytes()
     if path is None:
         yield Finding("command", "note", f"no command `amplifier` is on the PATH; {_OTHER_NAMES}")
@@ -256,12 +265,13 @@ def _check_command() -> Iterator[Finding]:
             text = f"{', '.join(others)} installs a command `amplifier` as well; {_OTHER_NAMES}"
             yield Finding("command", "note", text)
     else:
-        whose = f"that of {', '.join(others)}" if others else "another program"
-        yield Finding("command", "note", f"{path} is not this command but {whose}; {_OTHER_NAMES}")
+        owner = f"that of {', '.join(others)}" if others else "another program"
+        yield Finding("command", "note", f"{path} is not this command but {owner}; {_OTHER_NAMES}")
 
 
 def _check_sandbox() -> Iterator[Finding]:
-    from amplifier.modules.tools.bash import sandbox_here  # noqa: PLC0415  # loads what only this check needs
+    # Only this check needs it.
+    from amplifier.modules.tools.bash import sandbox_here  # noqa: PLC0415
 
     kind, problem = sandbox_here()
     if problem is not None:
@@ -277,8 +287,11 @@ def _check_state() -> Iterator[Finding]:
 
 
 def _check_running() -> Iterator[Finding]:
-    for each in running_commands(running_folder()):
-        text = f"session {each.session_id} since {each.started}, on {each.backend}; amplifier doctor --tasks {each.pid}"
+    for command in running_commands(running_folder()):
+        text = (
+            f"session {command.session_id} since {command.started}, on {command.backend}; "
+            f"amplifier doctor --tasks {command.pid}"
+        )
         yield Finding("running", "ok", text)
 
 

@@ -1,4 +1,4 @@
-"""The entry point of the command, which works before it is known whether the packages of the extra ``cli`` are installed."""
+"""The entry point of the command, which also works without the packages of the extra ``cli``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: What to use instead of ``sys.argv[1:]``.
+        arguments: The arguments. By default those of the process.
     """
     try:
         if not _fill_closed_streams():
@@ -25,15 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 file=sys.stderr,
             )
             return Exit.USAGE
-        from .app import run  # noqa: PLC0415  # click belongs to an extra and may be missing
+        # click belongs to an extra and may be missing.
+        from .app import run  # noqa: PLC0415
 
         return run(arguments)
-    except KeyboardInterrupt:  # while the commands are being imported
+    # While the commands are imported.
+    except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
-        from amplifier.errors import MissingExtraError  # noqa: PLC0415  # only needed after this failure
+        from amplifier.errors import MissingExtraError  # noqa: PLC0415
 
         missing = MissingExtraError("the command line", extra="cli", missing="click")
         print(f"amplifier: {missing}", file=sys.stderr)
@@ -41,18 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fill_closed_streams() -> bool:
-    """Put the null device in the place of standard streams that the parent has closed; returns whether standard output was open.
+    """Replace closed standard streams by the null device. Return whether standard output was open.
 
-    Python has None in their place, and the next file that is opened gets their descriptor: a conversation could be opened as
-    descriptor 1, and child processes would write their output into it.
+    Python has None in their place, and the next opened file gets their descriptor. A conversation
+    could be opened as descriptor 1, and child processes would write their output to it.
     """
     had_output = sys.stdout is not None
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return True
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
-        os.set_inheritable(descriptor, True)  # child processes need all three as well
+        # Child processes need all three as well.
+        os.set_inheritable(descriptor, True)
     os.close(descriptor)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  # open as long as the process
+            # It stays open as long as the process.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
     return had_output

@@ -1,4 +1,4 @@
-"""``amplifier mcp``: what MCP servers offer, a call by hand, the servers of other hosts, an agent as a server."""
+"""``amplifier mcp``: MCP servers, their tools, and an agent as a server."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ from .shared_options import (
 
 @click.group(cls=LazyGroup)
 def mcp() -> None:
-    """Add MCP servers, see what they offer, call their tools, use those of other hosts, serve an agent."""
+    """Add MCP servers, list and call their tools, import them, or serve an agent."""
 
 
 def _servers(file: Path | None) -> dict[str, Any]:
-    """The servers of a file, else those that the user and the project have configured."""
+    """Return the servers of a file, by default the configured ones."""
     for problem in load_keys():
         click.echo(problem, err=True)
     if file is not None:
         return read_servers(file)
-    found = read_configuration(Path.cwd())
-    for note in found.notes:
+    configuration = read_configuration(Path.cwd())
+    for note in configuration.notes:
         click.echo(note, err=True)
-    servers = found.below("mcpServers")
+    servers = configuration.below("mcpServers")
     if not servers:
         raise CommandError(
             "no MCP server is configured; add one: amplifier mcp add NAME COMMAND… (or a URL)"
@@ -82,15 +82,16 @@ def _servers(file: Path | None) -> dict[str, Any]:
     "--env",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A variable of the command; ${NAME} is yours.",
+    help="A variable for the command; ${NAME} is one of yours.",
 )
 @click.option("-H", "--header", multiple=True, metavar="NAME=VALUE", help="A header for the URL.")
 def add_server(
     name: str, command: tuple[str, ...], env: tuple[str, ...], header: tuple[str, ...]
 ) -> None:
-    """Add the server NAME to your configuration: a COMMAND with its arguments, or the URL of a remote one.
+    """Add the server NAME to your configuration: a COMMAND with its arguments, or a URL.
 
-    Options come before NAME. `amplifier mcp test NAME` starts it. Every agent of the default plan has it from then on.
+    Options come before NAME. `amplifier mcp test NAME` starts it. Every agent of the default plan
+    has it from then on.
     """
     is_url = len(command) == 1 and command[0].startswith(("https://", "http://"))
     server: dict[str, Any] = (
@@ -101,19 +102,17 @@ def add_server(
             server[key] = {word.partition("=")[0]: word.partition("=")[2] for word in pairs}
     read_mcp_options({"servers": {name: server}})
     _note_secrets(name, server)
-    click.echo(
-        f"{name} is in {change_user_file('mcpServers', name, server)}; try it: amplifier mcp test {name}"
-    )
+    file = change_user_file("mcpServers", name, server)
+    click.echo(f"{name} is in {file}; try it: amplifier mcp test {name}")
 
 
 def _note_secrets(name: str, server: dict[str, Any]) -> None:
     for section in ("env", "headers"):
         for key, value in (server.get(section) or {}).items():
             if "${" not in value and redact_text(f"{key}: {value}") != f"{key}: {value}":
-                click.echo(
-                    f"note: {name}.{section}.{key} is a secret in plain text; use ${{NAME}} instead",
-                    err=True,
-                )
+                setting = f"{name}.{section}.{key}"
+                note = f"note: {setting} is a secret in plain text; use ${{NAME}} instead"
+                click.echo(note, err=True)
 
 
 @mcp.command("remove")
@@ -129,7 +128,7 @@ server_options: Decorator = add_options(
         "file",
         type=PLAN_FILE,
         metavar="FILE",
-        help="A mount plan with the module tool-mcp, or a file of another host with mcpServers; else what is configured.",
+        help="A mount plan with tool-mcp, or another host's file with mcpServers.",
     ),
     backend_option,
 )
@@ -143,7 +142,7 @@ options_of_all_servers: Decorator = add_options(
 """The argument and the options of a command about all servers."""
 
 Opened: TypeAlias = list[tuple[dict[str, Any], list[Any]]]
-"""What is known about each server, and its mounted tools."""
+"""The status of each server, and its mounted tools."""
 
 
 @asynccontextmanager
@@ -154,22 +153,21 @@ async def _opened(
 
     Args:
         config: The configuration of tool-mcp.
-        only: Names of the servers to open; all, if there are none.
-        login: Shows the user where to log in.
-        changes: Options that every server gets.
+        only: Names of the servers to open. An empty tuple opens all.
+        login: Shows the user the address of the login.
+        changes: Options for every server.
 
     Raises:
         CommandError: There is no server of that name.
-        PlanError: The configuration is wrong.
+        PlanError: The configuration is invalid.
     """
     key = "servers" if "servers" in config else "mcpServers"
     servers = config.get(key) or {}
     for name in only:
         if name not in servers:
             known = ", ".join(servers) or "none"
-            raise CommandError(
-                f"there is no server {name!r}{suggestion(name, servers) or '.'} The servers are: {known}"
-            )
+            advice = suggestion(name, servers) or "."
+            raise CommandError(f"there is no server {name!r}{advice} The servers are: {known}")
     if not servers:
         raise CommandError("there is no server to open: the plan names none")
     wanted = {
@@ -187,13 +185,11 @@ async def _opened(
         try:
             await stack.enter_async_context(session)
         except ExceptionGroup as group:
-            raise CommandError(
-                "\n".join(str(error) for error in group.exceptions), exit_code=Exit.USAGE
-            ) from group
+            raise CommandError("\n".join(str(error) for error in group.exceptions)) from group
         tools = session.coordinator.get("tools").values()
         yield [
-            (each, [tool for tool in tools if getattr(tool, "server", None) == each["server"]])
-            for each in session.coordinator.get_capability("mcp.status")()
+            (status, [tool for tool in tools if getattr(tool, "server", None) == status["server"]])
+            for status in session.coordinator.get_capability("mcp.status")()
         ]
 
 
@@ -207,17 +203,22 @@ def _run(
     login: Any = None,
     **changes: Any,
 ) -> int:
-    """Open servers and work with those that have not failed; prints why some have, then the other warnings. Returns the exit code."""
+    """Open servers, work with the available ones, and print failures and warnings.
+
+    Returns:
+        The exit code.
+    """
     log = install_log_handler(Display(StandardStreams()), debug=False)
     log.hold()
 
     async def run() -> int:
         async with _opened(_servers(file), servers, login, **changes) as opened:
-            errors = [each["error"] for each, _ in opened if each["error"] is not None]
+            errors = [status["error"] for status, _ in opened if status["error"] is not None]
             if shows_failed or len(errors) < len(opened):
                 await work(opened)
         for error in errors:
-            log.pop_about(error.partition("\n")[0])  # it is in the log as well
+            # It is in the log as well.
+            log.pop_about(error.partition("\n")[0])
             click.echo(f"{click.style('✗', fg='red')} {visible_text(error)}", err=True)
         return Exit.FAILED if errors else Exit.OK
 
@@ -239,22 +240,20 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
         if as_json:
             names = ("name", "description", "annotations", "input_schema")
             listed = [
-                {**each, "tools": [{name: getattr(tool, name) for name in names} for tool in tools]}
-                for each, tools in opened
+                {
+                    **status,
+                    "tools": [{name: getattr(tool, name) for name in names} for tool in tools],
+                }
+                for status, tools in opened
             ]
             click.echo(json.dumps(listed, indent=2))
         else:
             rows = [
-                [
-                    each["server"],
-                    tool.name,
-                    _hints(tool),
-                    tool.description.strip().partition("\n")[0],
-                ]
-                for each, tools in opened
+                [status["server"], tool.name, _hints(tool), _first_line(tool.description)]
+                for status, tools in opened
                 for tool in tools
             ]
-            print_table(["server", "tool", "hints", "what it does"], rows)
+            print_table(["server", "tool", "hints", "description"], rows)
 
     return _run(show, servers, file, backend, shows_failed=as_json)
 
@@ -262,21 +261,25 @@ def list_tools(servers: tuple[str, ...], file: Path | None, backend: str, as_jso
 @mcp.command("test")
 @options_of_all_servers
 def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_json: bool) -> int:
-    """Start every SERVER, or all servers, and print how that went and how long it took.
+    """Start every SERVER, or all servers, and print the result and the time of each.
 
     The exit code is 1 if a server fails.
     """
 
     async def show(opened: Opened) -> None:
         if as_json:
-            click.echo(json.dumps([each for each, _ in opened], indent=2))
+            click.echo(json.dumps([status for status, _ in opened], indent=2))
             return
-        for each, tools in opened:
-            if each["error"] is None:
-                about = f"{each['server_info'].strip()}, protocol {each['protocol']}, {len(tools)} tools"
-                click.echo(
-                    f"{click.style('✓', fg='green')} {each['server']}: {about}, ready in {each['seconds']:.2f} s"
-                )
+        for status, tools in opened:
+            if status["error"] is None:
+                facts = [
+                    status["server_info"].strip(),
+                    f"protocol {status['protocol']}",
+                    f"{len(tools)} tools",
+                    f"ready in {status['seconds']:.2f} s",
+                ]
+                mark = click.style("✓", fg="green")
+                click.echo(f"{mark} {status['server']}: {', '.join(facts)}")
 
     started = time.monotonic()
     code = _run(show, servers, file, backend, shows_failed=as_json)
@@ -288,15 +291,15 @@ def test_servers(servers: tuple[str, ...], file: Path | None, backend: str, as_j
 @click.argument("server")
 @server_options
 def login(server: str, file: Path | None, backend: str) -> int:
-    """Log in to a remote SERVER whose plan has `oauth`: prints a page to open in a browser, and waits.
+    """Log in to a remote SERVER whose plan has `oauth`.
 
-    The tokens are kept in a file that only you can read; sessions use and renew them.
+    The command prints the address of a page to open in a browser, and waits. The tokens are kept
+    in a file that only you can read, and sessions use and renew them.
     """
 
     async def ask(address: str) -> None:
-        click.echo(
-            f"Open this page in a browser on this machine:\n  {visible_text(address, multiline=False)}"
-        )
+        shown = visible_text(address, multiline=False)
+        click.echo(f"Open this page in a browser on this machine:\n  {shown}")
 
     async def show(opened: Opened) -> None:
         click.echo(f"{server}: logged in, {len(opened[0][1])} tools")
@@ -304,13 +307,18 @@ def login(server: str, file: Path | None, backend: str) -> int:
     return _run(show, (server,), file, backend, login=ask, open_timeout=_LOGIN_SECONDS)
 
 
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
 def _hints(tool: Any) -> str:
-    words = {
+    labels = {
         "readOnlyHint": "read-only",
         "destructiveHint": "destructive",
         "openWorldHint": "open world",
     }
-    return ", ".join(word for hint, word in words.items() if tool.annotations.get(hint) is True)
+    hints = (label for hint, label in labels.items() if tool.annotations.get(hint) is True)
+    return ", ".join(hints)
 
 
 @mcp.command("call")
@@ -327,23 +335,24 @@ def call_tool(
     backend: str,
     as_json: bool,
 ) -> int:
-    """Call a TOOL of a SERVER and print its result; no permission is asked for.
+    """Call a TOOL of a SERVER and print its result, without a question for permission.
 
-    TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, where a VALUE that is JSON is read as JSON unless
-    the tool wants a text, or one JSON object. The time goes to standard error. The exit code is 1 if the call fails.
+    TOOL is the server's name for the tool, or the one in the plan. Arguments are NAME=VALUE, or one
+    JSON object. A VALUE is read as JSON if it is JSON and the tool doesn't expect a text. The time
+    goes to standard error. The exit code is 1 if the call fails.
     """
 
     async def call(opened: Opened) -> None:
         offered = opened[0][1]
-        tools = {name: each for each in offered for name in (each.name, _own_name(each))}
+        tools = {name: item for item in offered for name in (item.name, _own_name(item))}
         if tool not in tools:
             known = ", ".join(sorted(map(_own_name, offered))) or "none"
-            raise CommandError(
-                f"server {server!r} has no tool {tool!r}{suggestion(tool, tools) or '.'} It has: {known}"
-            )
-        given = _read_arguments(arguments, tools[tool].input_schema.get("properties") or {})
+            advice = suggestion(tool, tools) or "."
+            raise CommandError(f"server {server!r} has no tool {tool!r}{advice} It has: {known}")
+        properties = tools[tool].input_schema.get("properties") or {}
+        tool_input = _read_arguments(arguments, properties)
         started = time.monotonic()
-        result = await tools[tool].execute(given)
+        result = await tools[tool].execute(tool_input)
         seconds = time.monotonic() - started
         if as_json:
             click.echo(json.dumps({**to_dict(result), "seconds": round(seconds, 3)}, indent=2))
@@ -358,18 +367,20 @@ def call_tool(
 
 
 def _read_arguments(words: tuple[str, ...], properties: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; values are read as JSON where the tool does not want a text."""
+    """Read the arguments of a call. Values are JSON, unless the tool expects a text."""
     if len(words) == 1 and words[0].lstrip().startswith("{"):
         try:
-            given: dict[str, Any] = json.loads(words[0])
+            content: dict[str, Any] = json.loads(words[0])
         except ValueError as error:
             raise CommandError(f"the arguments are not valid JSON: {error}") from None
-        return given
+        return content
     arguments: dict[str, Any] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise CommandError(f"{word!r} is no argument; expected NAME=VALUE, or one JSON object")
+            raise CommandError(
+                f"{word!r} is not an argument; expected NAME=VALUE, or one JSON object"
+            )
         arguments[name] = value
         schema = properties.get(name)
         if not isinstance(schema, dict) or schema.get("type") != "string":
@@ -379,7 +390,7 @@ def _read_arguments(words: tuple[str, ...], properties: dict[str, Any]) -> dict[
 
 
 def _own_name(tool: Any) -> str:
-    """The server's name for a tool."""
+    """Return the server's name for a tool."""
     offered = getattr(tool, "offered", None)
     return tool.name.removeprefix(f"{tool.server}_") if offered is None else str(offered.name)
 
@@ -387,9 +398,10 @@ def _own_name(tool: Any) -> str:
 @mcp.command("import")
 @click.argument("file", type=PLAN_FILE)
 def import_servers(file: Path) -> None:
-    """Print the servers in FILE, which another host uses (an object mcpServers), as a section of a mount plan.
+    """Print the servers in another host's FILE (an object mcpServers) as a section of a plan.
 
-    Variables like ${env:NAME} become ${NAME}. Secrets that are written out in the file stay in it; a note on standard error names them.
+    Variables like ${env:NAME} become ${NAME}. Secrets in plain text stay as they are, and a note on
+    standard error names them.
     """
     servers = servers_of(read_plan_file(file))
     if servers is None:
@@ -397,10 +409,11 @@ def import_servers(file: Path) -> None:
     read_mcp_options({"servers": servers})
     for name, server in servers.items():
         _note_secrets(name, server)
-    import yaml  # noqa: PLC0415  # belongs to an extra
+    # It belongs to an extra.
+    import yaml  # noqa: PLC0415
 
-    made = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
-    click.echo(yaml.safe_dump(made, sort_keys=False, allow_unicode=True), nl=False)
+    section = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
+    click.echo(yaml.safe_dump(section, sort_keys=False, allow_unicode=True), nl=False)
 
 
 @mcp.command()
@@ -424,37 +437,43 @@ def serve(
 ) -> int:
     """Serve an agent to MCP clients, with one session for each client.
 
-    PLAN is a mount plan (YAML, TOML, JSON); without one, it is the plan of `amplifier run`, which keeps nothing here.
-    The server has the tool `run`, and your own commands as prompts. Questions for permission are asked of the client's user. Over http every request needs a token, which
-    is generated and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one. The options about host,
-    port, token and origins are for http only.
+    PLAN is a mount plan (YAML, TOML, JSON). The default is the plan of `amplifier run`, which keeps
+    nothing here. The server has the tool `run`, and your own commands as prompts. Questions for
+    permission go to the client's user. Over http every request needs a token, which is generated
+    and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one.
+    The options about host, port, token and origins are for http only.
     """
-    from amplifier.servers.access import listen_on, reachability_warning, server_names  # noqa: PLC0415
-    from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415  # the other commands save the time
+    # The other commands save the time of these imports.
+    from amplifier.servers.access import (  # noqa: PLC0415
+        listen_on,
+        reachability_warning,
+        server_names,
+    )
+    from amplifier.servers.mcp import serve as serve_agent  # noqa: PLC0415
     from amplifier.tracing import export_traces  # noqa: PLC0415
 
     configuration = read_configuration(Path.cwd()) if plan is None else None
-    made = build_plan(
+    agent_plan = build_plan(
         installed_ids(), file=plan, provider=provider, model=model, configuration=configuration
     )
-    for note in made.notes:
+    for note in agent_plan.notes:
         click.echo(note, err=True)
-    served = in_memory(made.plan) if plan is None else made.plan
+    served = in_memory(agent_plan.plan) if plan is None else agent_plan.plan
     served = served if otel is None else with_traces(served)
     prompts = own_commands(Path.cwd(), notice=partial(click.echo, err=True))
     run = partial(
         serve_agent, lambda: AmplifierSession(served), transport=transport, prompts=prompts
     )
     if transport == "http":
-        host, given = http["host"], read_token(http["token_file"], none=http["no_token"])
-        token = secrets.token_urlsafe(32) if given is None else given
-        # It refuses, so before anything listens.
+        host, user_token = http["host"], read_token(http["token_file"], none=http["no_token"])
+        token = secrets.token_urlsafe(32) if user_token is None else user_token
+        # It may raise, so call it before anything listens.
         names = server_names(host, http["hosts"], has_token=token != "")
         listening = listen_on(host, http["port"])
 
         def announce(address: str) -> None:
             click.echo(f"listening on {address}", err=True)
-            if given is None:
+            if user_token is None:
                 click.echo(f"token: {token}", err=True)
             if (warning := reachability_warning(host)) is not None:
                 click.echo(warning, err=True)

@@ -1,4 +1,4 @@
-"""``amplifier models``: what the providers offer; ``amplifier keys``: their keys in the system's keyring."""
+"""``amplifier models`` and ``keys``: the models of providers, and keys in the keyring."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _MILLION = 1_000_000
 @backend_option
 @json_option
 def models(provider: str | None, search: str, backend: str, as_json: bool) -> int:
-    """List the models of every provider that can be used now, or those with SEARCH in their name.
+    """List the models of all usable providers, or those with SEARCH in their name.
 
-    A provider can be used if its key is set, or if it needs none. Prices are the highest that a million tokens may cost, in US dollars.
-    The exit code is 1 if a provider gives no list.
+    A provider is usable if its key is set, or if it needs none. Prices are the maximum for a
+    million tokens, in US dollars. The exit code is 1 if a provider returns no list.
     """
     installed, configuration = installed_ids(), read_configuration(Path.cwd())
     names = available_providers(installed, configuration) if provider is None else [provider]
@@ -58,15 +58,14 @@ def models(provider: str | None, search: str, backend: str, as_json: bool) -> in
         name: build_plan(installed, provider=name, configuration=configuration).plan
         for name in names
     }
-    found, problems = anyio.run(_list, plans, backend=backend)
-    rows = [row for row in found if search.casefold() in row["model"].casefold()]
+    listed, problems = anyio.run(_list, plans, backend=backend)
+    rows = [row for row in listed if search.casefold() in row["model"].casefold()]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
-        words = ["provider", "model", "context", "input", "output"]
-        print_table(
-            words, [["" if row[word] is None else str(row[word]) for word in words] for row in rows]
-        )
+        columns = ["provider", "model", "context", "input", "output"]
+        cells = [["" if row[key] is None else str(row[key]) for key in columns] for row in rows]
+        print_table(columns, cells)
         click.echo("use one: amplifier run -p PROVIDER -m MODEL", err=True)
     for problem in problems:
         click.echo(problem, err=True)
@@ -77,7 +76,7 @@ async def _list(plans: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]],
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
     for name, plan in plans.items():
-        # No turn is run, so the session needs neither a loop nor a context, which would take long to import.
+        # No turn runs, so the session needs neither a loop nor a context, whose import takes time.
         alone = {
             "session": {"orchestrator": _nothing, "context": _nothing},
             "providers": plan["providers"],
@@ -85,8 +84,8 @@ async def _list(plans: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]],
         try:
             with anyio.fail_after(_SECONDS):
                 async with AmplifierSession(alone) as session:
-                    for each in (session.coordinator.get("providers") or {}).values():
-                        rows += [_row(name, model, each) for model in await each.list_models()]
+                    for source in (session.coordinator.get("providers") or {}).values():
+                        rows += [_row(name, model, source) for model in await source.list_models()]
                     problems += [
                         f"{failure.module_id}: {error_message(failure.error)}"
                         for failure in session.failures
@@ -120,27 +119,31 @@ def _row(provider: str, model: ModelInfo, source: Any) -> dict[str, Any]:
 @click.group(cls=LazyGroup, invoke_without_command=True)
 @click.pass_context
 def keys(context: click.Context) -> None:
-    """Keep keys in the keyring of this system, where every agent finds them; without a command, list their names.
+    """Keep keys in the keyring of this system; without a command, list their names.
 
-    A variable of the environment comes before the keyring. Values are never shown.
+    Every agent uses them. A variable of the environment takes precedence over the keyring. Values
+    are never shown.
     """
     if context.invoked_subcommand is None:
         for name in key_names():
-            click.echo(
-                f"{name}\t{'hidden by the environment' if os.environ.get(name) else 'kept in the keyring'}"
-            )
+            is_hidden = bool(os.environ.get(name))
+            state = "hidden by the environment" if is_hidden else "kept in the keyring"
+            click.echo(f"{name}\t{state}")
 
 
 @keys.command("set")
 @click.argument("name")
 def set_key(name: str) -> None:
-    """Keep the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN). Asks for it, or reads the line that standard input has."""
+    """Store the key NAME: that of a provider (anthropic), or any variable (GITHUB_TOKEN).
+
+    The command prompts for it, or reads a line from standard input.
+    """
     variable = _variable(name)
     stdin = sys.stdin
-    given: str = (
+    text: str = (
         click.prompt(variable, hide_input=True, err=True) if stdin.isatty() else stdin.read()
     )
-    value = given.strip()
+    value = text.strip()
     if not value or not value.isprintable():
         lines = len(value.splitlines())
         raise CommandError(
@@ -158,12 +161,12 @@ def remove(name: str) -> None:
 
 
 def _variable(name: str) -> str:
-    """The variable that a provider or a variable is named by."""
+    """Return the variable for the name of a provider or of a variable."""
     known = {
         module_id.removeprefix("provider-"): variable for variable, module_id in API_KEYS.items()
     }
     variable = known.get(name.removeprefix("provider-"), name)
     if not _VARIABLE.fullmatch(variable):
         expected = f"a provider ({', '.join(known)}) or a variable such as GITHUB_TOKEN"
-        raise CommandError(f"{name!r} names no key{suggestion(name, known)}; expected {expected}")
+        raise CommandError(f"{name!r} is not a key{suggestion(name, known)}; expected {expected}")
     return variable

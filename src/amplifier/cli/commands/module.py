@@ -1,4 +1,4 @@
-"""``amplifier module``: lists installed modules, describes one, writes a new one that conforms, and checks that one keeps its contract."""
+"""``amplifier module``: list, describe, write and check modules."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def module() -> None:
 def list_modules(kind: str | None, as_json: bool) -> None:
     """List every module that can be named in a plan. Files are read; no module is imported.
 
-    Where several modules have one id, a plan gets the third-party one rather than the built-in one; the others are listed as not used,
-    with the source that pins them in a plan.
+    If several modules have one id, a plan gets the third-party one rather than the built-in one.
+    The others are listed as not used, with the source that pins them in a plan.
     """
     if kind is not None and kind not in CONTRACTS:
         raise CommandError(f"--type is {kind!r}; expected one of {', '.join(CONTRACTS)}")
-    found = [entry for entry in all_modules() if kind in (None, entry.info.type)]
+    modules = [entry for entry in all_modules() if kind in (None, entry.info.type)]
     if as_json:
-        click.echo(json.dumps([_description(entry) for entry in found], indent=2))
+        click.echo(json.dumps([_description(entry) for entry in modules], indent=2))
         return
     print_table(
-        ["module", "kind", "version", "what it is", "from"],
-        [[e.info.id, e.info.type, e.info.version, _remark(e), _origin(e)] for e in found],
+        ["module", "kind", "version", "description", "from"],
+        [[e.info.id, e.info.type, e.info.version, _remark(e), _origin(e)] for e in modules],
     )
 
 
@@ -88,8 +88,8 @@ def _remark(entry: FoundModule) -> str:
 def _origin(entry: FoundModule) -> str:
     if entry.is_used:
         return entry.origin
-    why = "contested" if entry.is_contested else "not used"
-    return f"{entry.origin} ({why}; source: {json.dumps(entry.source)})"
+    state = "contested" if entry.is_contested else "not used"
+    return f"{entry.origin} ({state}; source: {json.dumps(entry.source)})"
 
 
 def _how_to_get(lacking: dict[str, str]) -> str:
@@ -101,14 +101,15 @@ def _how_to_get(lacking: dict[str, str]) -> str:
 @json_option
 def show_module(module_id: str, as_json: bool) -> None:
     """Show one MODULE. It is imported for this, not mounted."""
-    found = [entry for entry in all_modules() if entry.info.id == module_id]
-    if not found:
+    matches = [entry for entry in all_modules() if entry.info.id == module_id]
+    if not matches:
         near = nearest_module(module_id, installed_ids())
         advice = f"{did_you_mean(near)} " if near else ""
         raise CommandError(
-            f"no module {module_id!r} is installed; {advice}`amplifier module list` shows all of them"
+            f"no module {module_id!r} is installed; "
+            f"{advice}`amplifier module list` shows all of them"
         )
-    facts = {**_description(found[0]), "others": [_origin(other) for other in found[1:]]}
+    facts = {**_description(matches[0]), "others": [_origin(other) for other in matches[1:]]}
     loader = ModuleLoader()
     try:
         loaded: LoadedModule = anyio.run(loader.load, module_id)
@@ -132,10 +133,10 @@ def show_module(module_id: str, as_json: bool) -> None:
 
 
 def _about(loaded: LoadedModule) -> str:
-    """The first paragraph of the docstring of the package that defines `mount`."""
+    """Return the first paragraph of the docstring of the package that defines `mount`."""
     name = getattr(loaded.mount, "__module__", "") or ""
     parts = name.split(".")
-    # `mount` may be defined in a private module; its public parent has the docstring for users.
+    # `mount` may be in a private module, whose public parent has the docstring for users.
     while len(parts) > 1 and parts[-1].startswith("_"):
         parts.pop()
     documented = inspect.getdoc(sys.modules.get(".".join(parts))) or ""
@@ -159,18 +160,19 @@ _FIRST_WORDS = {"orchestrator": "loop", "hook": "hooks", "resolver": "resolver"}
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where; here if left out.",
+    help="The parent folder; by default this one.",
 )
 def new(name: str, kind: str | None, into: Path) -> None:
     """Write a module package called NAME that keeps its contract as it is."""
     kind = kind or type_from_id(name)
     if kind is None or kind not in CONTRACTS:
-        given = "missing" if kind is None else repr(kind)
-        raise CommandError(f"--type is {given}; expected one of {', '.join(CONTRACTS)}")
+        value = "missing" if kind is None else repr(kind)
+        raise CommandError(f"--type is {value}; expected one of {', '.join(CONTRACTS)}")
     module_id = name if type_from_id(name) is not None else f"{_FIRST_WORDS.get(kind, kind)}-{name}"
     if not is_module_id(module_id):
         raise CommandError(
-            f"{name!r} cannot be the name of a module; expected lower-case letters, digits, '-' and '_', starting with a letter"
+            f"{name!r} cannot be the name of a module; "
+            "expected lower-case letters, digits, '-' and '_', starting with a letter"
         )
     folder = into / f"amplifier-module-{module_id}"
     if folder.exists():
@@ -226,11 +228,9 @@ REPORT_FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--config",
     metavar="JSON",
-    help="What to mount it with; {directory} is replaced by a fresh directory.",
+    help="The config to mount it with; {directory} is replaced by a fresh directory.",
 )
-@click.option(
-    "--plan", metavar="JSON", help="What else the plan of its session holds, such as agents."
-)
+@click.option("--plan", metavar="JSON", help="Other parts of its session's plan, such as agents.")
 @click.option("--static", is_flag=True, help="Run nothing of the module; read its files only.")
 @click.option(
     "--backend",
@@ -260,38 +260,39 @@ def validate(
 ) -> int:
     """Check a module against its contract: a folder, a file, an installed id, or a package.
 
-    Everything but --static runs the module, in a process of its own with a home of its own.
+    Everything but --static runs the module, in a separate process with its own home folder.
 
     Exit codes: 0 it conforms, 1 it breaks a required clause, 2 it could not be checked.
     """
-    from amplifier.conformance import Report, check_module  # noqa: PLC0415  # takes a second
+    # Importing it takes a second.
+    from amplifier.conformance import Report, check_module  # noqa: PLC0415
 
     files = {"html": html, "junit": junit}
-    wanted = {name: file for name, file in files.items() if file is not None}
-    reject_unwritable(wanted)
+    reports = {name: file for name, file in files.items() if file is not None}
+    reject_unwritable(reports)
     streams = StandardStreams()
     try:
         options |= {name: _read_object(f"--{name}", options[name]) for name in ("config", "plan")}
         with show_progress(streams, quiet=as_json) as progress:
             report = anyio.run(partial(check_module, target, progress=progress, **options))
     except (AmplifierError, CommandError, OSError) as error:
-        # A service that only reads these would otherwise take a check that never began for one without findings.
+        # Otherwise a service that only reads these would mistake the failure for a clean check.
         about = {
             "module": target,
             "source": target,
             "seed": options["seed"],
             "notes": [error_message(error)],
         }
-        publish(Report(verdict="unchecked", **about), wanted)
+        publish(Report(verdict="unchecked", **about), reports)
         if isinstance(error, ModuleNotFoundError | ModuleLoadError):
-            from amplifier.conformance.target.suggest import fitting_command  # noqa: PLC0415  # as above
+            from amplifier.conformance.target.suggest import fitting_command  # noqa: PLC0415
 
             if (command := fitting_command(target)) is not None:
                 raise CommandError(
                     f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE
                 ) from error
         raise
-    return finish(report, wanted, streams, verbose=verbose, as_json=as_json)
+    return finish(report, reports, streams, verbose=verbose, as_json=as_json)
 
 
 def finish(
@@ -302,20 +303,20 @@ def finish(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Print a report, write its files, keep it, and return the exit code of its verdict."""
+    """Print a report, write its files, store it, and return the exit code of its verdict."""
     if as_json:
         streams.out.line(to_json(report))
     else:
         show_report(report, streams.out, verbose=verbose)
     publish(report, files)
-    # The page that lists reports can do without one that could not be kept.
+    # The page that lists reports works without one that could not be stored.
     with suppress(OSError):
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
     return _VERDICT_EXITS[report.verdict]
 
 
 def publish(report: Report, files: dict[str, Path]) -> None:
-    """Write a report in every form that was asked for besides the text."""
+    """Write a report in every requested form besides the text."""
     for name, file in files.items():
         _write(name, file, report)
 
@@ -335,7 +336,7 @@ def _read_object(option: str, text: str | None) -> dict[str, Any]:
 
 
 def reject_unwritable(files: dict[str, Path]) -> None:
-    """Reject files that cannot be written, before minutes are spent."""
+    """Reject files that can't be written, before the check takes minutes."""
     for name, file in files.items():
         if not file.parent.is_dir():
             raise CommandError(
@@ -349,9 +350,9 @@ def reject_unwritable(files: dict[str, Path]) -> None:
 
 def _write(name: str, file: Path, report: Report) -> None:
     if name == "html":
-        from amplifier.conformance.page import write_page as write  # noqa: PLC0415 — for those who want one
+        from amplifier.conformance.page import write_page as write  # noqa: PLC0415
     else:
-        from amplifier.conformance.report import write_junit as write  # noqa: PLC0415 — as above
+        from amplifier.conformance.report import write_junit as write  # noqa: PLC0415
     try:
         file.write_text(write(report), encoding="utf-8")
     except OSError as error:
@@ -362,15 +363,22 @@ def _write(name: str, file: Path, report: Report) -> None:
 def show_progress(
     streams: StandardStreams, *, quiet: bool
 ) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show at a terminal what is being checked and for how long; it is gone when the block is left."""
+    """Show the current check and the time at a terminal, until the block is left."""
     if quiet or not streams.share_a_terminal or not streams.err.can_move_cursor:
         yield None
         return
-    from rich.console import Console  # noqa: PLC0415 — only for a terminal
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    # Only needed at a terminal.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
     from rich.table import Column  # noqa: PLC0415
 
-    # Without markup, as the text may hold brackets; one line at any width, or it could not be removed.
+    # Without markup, because the text may have brackets. A longer text than one line could not be
+    # removed.
     text = TextColumn(
         "{task.description}",
         markup=False,
@@ -381,11 +389,8 @@ def show_progress(
         task = shown.add_task("starting", total=None)
 
         def update(step: str, done: int, total: int) -> None:
-            shown.update(
-                task,
-                description=visible_text(f"{done}/{total} {step}", multiline=False),
-                refresh=True,
-            )
+            description = visible_text(f"{done}/{total} {step}", multiline=False)
+            shown.update(task, description=description, refresh=True)
 
         yield update
 

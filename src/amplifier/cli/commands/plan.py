@@ -31,14 +31,16 @@ def plan() -> None:
 @click.argument("file", type=PLAN_FILE)
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
-    """Print everything that is wrong with the mount plan in FILE (YAML, TOML or JSON).
+    """Print all problems of the mount plan in FILE (YAML, TOML or JSON).
 
-    A misspelt section or key is a problem; one that resembles nothing known is a warning. Problems are also modules that nothing installed
-    provides, built-in ones whose extra is not installed, and an id that several third-party distributions claim while the plan pins
-    none. One whose source is a place is not looked for, and no module's config is checked: only the module itself knows its keys.
-    Variables are filled in; a note names those that are not set here.
+    A misspelt section or key is a problem; one that resembles nothing known is a warning. Missing
+    modules are problems, too, and so are built-in ones whose extra is not installed, and an id that
+    several third-party distributions claim while the plan pins none. A module with the path of its
+    source is not checked, and neither is any module's config, because only the module itself has
+    its keys. Variables are replaced, and a note names those that are not set here.
 
-    The exit code is 0 for a plan without problems and warnings, 1 for one with any, 2 for a file of another kind.
+    The exit code is 0 for a plan without problems and warnings, 1 for one with any, 2 for a file of
+    another kind.
     """
     try:
         content = read_plan_file(file)
@@ -66,25 +68,25 @@ def _show_line(text: str, *, err: bool = False) -> None:
 
 
 def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
-    """The plan with its variables, what is wrong with them, and notes about those that are not set on this machine.
+    """Return the plan with replaced variables, their problems, and notes about unset ones.
 
-    They may be set where the plan is used; a plan with a key in it can be checked without the key.
+    They may be set where the plan is used, so a plan can be checked without its keys.
     """
     if not isinstance(content, dict):
         return content, [], []
     try:
         return expand_variables(content, os.environ), [], []
     except PlanError as error:
-        found = [
+        problems = [
             (path, text, re.match(r"variable '(\w+)' is not set", text))
             for path, text in error.problems
         ]
-    malformed = [(path, text) for path, text, unset in found if unset is None]
-    notes = [f"{path}: {text}" for path, text, unset in found if unset is not None]
+    malformed = [(path, text) for path, text, unset in problems if unset is None]
+    notes = [f"{path}: {text}" for path, text, unset in problems if unset is not None]
     if malformed:
         return content, malformed, notes
-    as_they_are = {unset[1]: f"${{{unset[1]}}}" for _, _, unset in found if unset is not None}
-    return expand_variables(content, os.environ | as_they_are), [], notes
+    unchanged = {unset[1]: f"${{{unset[1]}}}" for _, _, unset in problems if unset is not None}
+    return expand_variables(content, os.environ | unchanged), [], notes
 
 
 @plan.command()
@@ -100,20 +102,20 @@ def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
 def show(file: Path | None, provider: str | None, model: str | None) -> None:
     """Print the plan that `amplifier run` would use, as JSON: the default one, or that in FILE.
 
-    Variables are filled in and secrets are taken out. Where the conversation and the events go is decided for each session.
+    Variables are replaced and secrets are removed. Each session has its own paths for the
+    conversation and the events.
     """
     configuration = read_configuration(Path.cwd()) if file is None else None
-    made = build_plan(
+    agent_plan = build_plan(
         installed_ids(), file=file, provider=provider, model=model, configuration=configuration
     )
-    for note in made.notes:
+    for note in agent_plan.notes:
         _show_line(note, err=True)
-    shown = json.dumps(redact_secrets(made.plan), indent=2, ensure_ascii=False)
-    if (
-        visible_text(shown) != shown
-    ):  # JSON has an escape of its own for what a terminal would obey or hide
-        shown = json.dumps(json.loads(shown), indent=2)
-    click.echo(shown)
+    text = json.dumps(redact_secrets(agent_plan.plan), indent=2, ensure_ascii=False)
+    # JSON has its own escapes for control and invisible characters.
+    if visible_text(text) != text:
+        text = json.dumps(json.loads(text), indent=2)
+    click.echo(text)
 
 
 @plan.command()
@@ -124,12 +126,12 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
     type=click.FloatRange(min=1),
     default=60,
     show_default=True,
-    help="Seconds to look.",
+    help="Seconds to search.",
 )
 @click.option(
     "--sessions",
     type=click.IntRange(min=1),
-    help="Look in so many sessions instead; then the seed decides all.",
+    help="Number of sessions, in place of the time; then the seed decides the result.",
 )
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="The same seed draws the same cases."
@@ -141,7 +143,7 @@ def show(file: Path | None, provider: str | None, model: str | None) -> None:
     type=click.Choice(["asyncio", "trio"]),
     help="Default: both.",
 )
-@click.option("--case", metavar="JSON", help="Play one case again, as a report shows it.")
+@click.option("--case", metavar="JSON", help="Replay one case of a report.")
 def prove(
     file: Path | None,
     seconds: float,
@@ -150,28 +152,30 @@ def prove(
     backends: tuple[str, ...],
     case: str | None,
 ) -> int:
-    """Run the modules of the plan in FILE together, or of the default one, and look for a law that they break.
+    """Run the modules of the plan in FILE together, by default the default plan, and test the laws.
 
-    A script takes the place of the model. Conversations are drawn, faults injected, and the agent is cancelled at its awaits. What breaks
-    a law is reduced to the fewest modules and steps. The modules run for real, in a fresh folder that is the home as well.
+    A script takes the place of the model. Conversations are generated, faults injected, and the
+    agent is cancelled at its awaits. A broken law is reduced to the fewest modules and steps. The
+    modules run for real, in a fresh folder that is also the home folder.
 
     Exit codes: 0 every law holds, 1 one is broken, 2 the plan cannot be run.
     """
-    from amplifier.conformance.proof import examine_plan  # noqa: PLC0415 — it needs an extra
+    # It needs an extra.
+    from amplifier.conformance.proof import examine_plan  # noqa: PLC0415
 
     configuration = read_configuration(Path.cwd()) if file is None else None
-    made = build_plan(installed_ids(), file=file, configuration=configuration)
+    agent_plan = build_plan(installed_ids(), file=file, configuration=configuration)
     try:
-        given = None if case is None else json.loads(case)
+        replayed = None if case is None else json.loads(case)
     except ValueError as error:
         raise CommandError(f"--case is not JSON: {error}") from error
     proof = examine_plan(
-        with_storage_paths(made.plan, sessions=Path("sessions")),
+        with_storage_paths(agent_plan.plan, sessions=Path("sessions")),
         seconds=seconds,
         sessions=sessions,
         seed=seed,
         backends=backends or ("asyncio", "trio"),
-        case=given,
+        case=replayed,
         alarm=True,
     )
     for line in proof.lines():

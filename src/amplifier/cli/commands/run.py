@@ -39,13 +39,18 @@ _NEW_FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False)
 _JSON = "json prints one object at the end; json-trace adds every tool call."
 _COST = "End the turn before its model calls, and those of its agents, cost more than this."
-_TOKENS = "End the turn before its model calls, and those of its agents, take more input and output tokens than this."
-_CHANGES = "Go on with a turn that was cut off, even if the plan is not the one it began with."
+_TOKENS = (
+    "End the turn before its model calls, and those of its agents, take more tokens than this."
+)
+_CHANGES = "Continue an interrupted turn even if the plan has changed."
 _INSTRUCTIONS = (
     "Give the model AGENTS.md and CLAUDE.md of the folder and its parents, and the skills, or not."
 )
-_REPLAY = "Take the model's answers from a file of --record; no model is asked."
-_MODE = "edits: edit files without a question; plan: change nothing; full: also run commands in the sandbox."
+_REPLAY = "Replay the model's answers from a file of --record, without a model."
+_MODE = (
+    "edits: edit files without a question; plan: change nothing; "
+    "full: also run commands in the sandbox."
+)
 _PLAIN = (
     "Write plain text line by line, as for a screen reader: nothing rendered, redrawn or coloured."
 )
@@ -97,7 +102,7 @@ prompt_argument: Decorator = click.argument("prompt", nargs=-1, metavar="[PROMPT
     "--resume",
     metavar="ID",
     shell_complete=complete_session,
-    help="Go on with a session; `last` is the latest one.",
+    help="Continue a session; `last` is the latest one.",
 )
 @click.option("--session-id", metavar="ID", help="The id of the new session.")
 @click.pass_obj
@@ -111,15 +116,16 @@ def run(
 ) -> int:
     """Ask an agent; without PROMPT at a terminal, chat with it.
 
-    PROMPT `-`, or none with something piped in, reads the prompt from standard input. The answer goes to standard output, everything
-    else to standard error.
+    PROMPT `-`, or no PROMPT in a pipe, reads the prompt from standard input. The answer goes to
+    standard output, everything else to standard error.
 
-    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 3 its budget is used up, 130 stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP,
-    141 the reader of the output has gone.
+    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 3 its budget is used up, 130
+    stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP, 141 the reader of the output has
+    gone.
     """
     if resume is not None and session_id is not None:
         raise click.UsageError(
-            "--resume goes on with a session, --session-id begins a new one; give one of them"
+            "--resume continues a session, --session-id begins a new one; give one of them"
         )
     return start_run(global_options, prompt=prompt, resume=resume, session_id=session_id, **options)
 
@@ -132,17 +138,20 @@ def start_run(
     session_id: str | None = None,
     **options: Any,
 ) -> int:
-    """Run an agent with the options of `run_options`; returns the exit code.
+    """Run an agent with the options of `run_options`, and return the exit code.
 
     Args:
-        prompt: The words of it; none for a chat, or to read it from standard input.
+        global_options: The options before the command's name.
+        prompt: The words of the prompt. An empty tuple is for a chat, or for standard input.
         resume: The session to resume, as the user names it.
-        session_id: The id that the user chose for the new session.
+        session_id: The user's id for the new session.
+        options: The options of `run_options`.
     """
     try:
         text = " ".join(prompt) if prompt else None
         return run_agent(_run_request(global_options, text, resume, session_id, **options))
-    except click.ClickException:  # a wrong option: the usage message, in every output format
+    # A wrong option is a usage message in every output format.
+    except click.ClickException:
         raise
     except Exception as error:
         if options["output_format"] != "text":
@@ -162,37 +171,40 @@ def _run_request(
     store = open_store(writable=True)
     resumed = None if resume is None else store.find(resume)
     if resumed is not None and store.is_open(resumed.session_id):
+        holder = store.holder(resumed.session_id)
         raise CommandError(
-            f"session {resumed.session_id!r} is open in another process{store.holder(resumed.session_id)}; end that one first, "
-            "or go on with a copy: "
-            f"amplifier session fork {resumed.session_id}"
+            f"session {resumed.session_id!r} is open in another process{holder}; "
+            f"end that one first, or continue a copy: amplifier session fork {resumed.session_id}"
         )
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
-    # A turn that was cut off goes on by itself; a prompt begins a new one.
-    was_cut_off = resumed is not None and resumed.status == INTERRUPTED and prompt is None
-    command = (
-        "amplifier run" if resumed is None else f"amplifier session resume {resumed.session_id}"
-    )
-    text = _prompt(prompt, options["output_format"], command, optional=was_cut_off)
-    goes_on = was_cut_off and text is None
+    # Without a prompt, an interrupted turn continues. A prompt begins a new one.
+    was_interrupted = resumed is not None and resumed.status == INTERRUPTED and prompt is None
+    command = "amplifier run"
+    if resumed is not None:
+        command = f"amplifier session resume {resumed.session_id}"
+    text = _prompt(prompt, options["output_format"], command, optional=was_interrupted)
+    goes_on = was_interrupted and text is None
     if resumed is not None:
         if plan is None and resumed.plan is not None:
             plan = Path(resumed.plan)
             if not plan.is_file():
                 raise CommandError(
-                    f"the session was begun with the plan {plan}, which is not there any more; give --plan"
+                    f"the session was begun with the plan {plan}, which does not exist any more; "
+                    "give --plan"
                 )
-        if resumed.plan is None:  # else the plan chooses the provider
+        # A plan file chooses the provider.
+        if resumed.plan is None:
             is_named = options["model"] is not None and names_provider(
                 options["model"], installed_ids().__contains__
             )
             options["provider"] = options["provider"] or (None if is_named else resumed.provider)
         options["model"] = options["model"] or resumed.model
-    plan = None if plan is None else plan.absolute()  # before the directory changes
+    # Before the directory changes.
+    plan = None if plan is None else plan.absolute()
     servers: Path | None = options.pop("servers")
-    found = {} if servers is None else read_servers(servers, expand=False)
-    given = found.get("servers", found.get("mcpServers", {}))
+    mcp_config = {} if servers is None else read_servers(servers, expand=False)
+    added = mcp_config.get("servers", mcp_config.get("mcpServers", {}))
     if servers is not None and plan is not None:
         raise click.UsageError(
             "--mcp adds servers to the default plan; with --plan, name them in the plan"
@@ -200,7 +212,7 @@ def _run_request(
     _change_directory(directory, resumed)
     configuration = read_configuration(Path.cwd())
     configuration.values.update(
-        {f"mcpServers.{name}": Value(each, str(servers)) for name, each in given.items()}
+        {f"mcpServers.{name}": Value(server, str(servers)) for name, server in added.items()}
     )
     return RunRequest(
         store=store,
@@ -216,15 +228,16 @@ def _run_request(
 
 
 def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
-    """The files of --record and --replay, before the directory changes."""
+    """Return the files of --record and --replay, before the directory changes."""
     record, replay = options["record"], options["replay"]
     if record is not None and replay is not None:
-        raise click.UsageError("--record asks the model, --replay asks no model; give one of them")
+        raise click.UsageError("--record calls the model, --replay does not; give one of them")
     if replay is not None and options["provider"] is not None:
         raise click.UsageError("--replay answers for the recorded providers; leave out -p")
     if record is not None and record.exists():
         raise CommandError(
-            f"{record} exists; remove it to record again, or replay it: amplifier run --replay {record}"
+            f"{record} exists; remove it to record again, "
+            f"or replay it: amplifier run --replay {record}"
         )
     return {
         name: None if path is None else path.absolute()
@@ -232,28 +245,29 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     }
 
 
-def _prompt(given: str | None, output_format: str, command: str, *, optional: bool) -> str | None:
-    """What to ask; None for a chat, or if there is nothing and it is optional. The command takes one as its last argument."""
-    if given is None and is_terminal(sys.stdin):
+def _prompt(
+    argument: str | None, output_format: str, command: str, *, optional: bool
+) -> str | None:
+    """Return the prompt, or None for a chat or for an optional prompt that is missing."""
+    if argument is None and is_terminal(sys.stdin):
         if not optional and output_format != "text":
             raise click.UsageError(
-                f"--output-format {output_format} needs a prompt; a chat has no one result"
+                f"--output-format {output_format} needs a prompt; a chat has no single result"
             )
         if not optional and not sys.stderr.isatty():
             raise click.UsageError(
                 "a chat needs a terminal, and standard error is not one; give a prompt"
             )
         return None
-    if given is None or given == "-":
+    if argument is None or argument == "-":
         data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
     else:
-        data = given.encode(
-            errors="surrogateescape"
-        )  # an argument that is not UTF-8 has its bytes as surrogates
+        # An argument that isn't UTF-8 has its bytes as surrogates.
+        data = argument.encode(errors="surrogateescape")
     if len(data) > _MAX_PROMPT_BYTES:
         raise CommandError(f"the prompt is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
     if not data.strip():
-        if optional and given is None:
+        if optional and argument is None:
             return None
         raise CommandError(f'the prompt is empty; give one: {command} "…"')
     try:
@@ -267,7 +281,7 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
         return store.new_id()
     if store.exists(validate_session_id(wanted)):
         raise CommandError(
-            f"session {wanted!r} exists already; go on with it: amplifier run --resume {wanted}"
+            f"session {wanted!r} exists already; continue it: amplifier run --resume {wanted}"
         )
     return wanted
 
@@ -276,19 +290,22 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
 
 
 def _change_directory(directory: str | None, resumed: SessionRecord | None) -> None:
-    """Work in the directory that the user gives, else where the session began: its messages are about the files there."""
+    """Change to the user's directory, by default to the session's, whose files it is about."""
     recorded = None if resumed is None else resumed.directory
     here: str | None = None
-    with suppress(FileNotFoundError):  # the working directory was deleted
+    # The working directory may have been deleted.
+    with suppress(FileNotFoundError):
         here = str(Path.cwd())
     if here is None and directory is None and recorded is None:
         raise CommandError(
-            "the working directory is not there any more; go to another one or give -C DIRECTORY"
+            "the working directory does not exist any more; "
+            "change to another one or give -C DIRECTORY"
         )
     if directory is None and recorded is not None and recorded != here:
         if not Path(recorded).is_dir():
             raise CommandError(
-                f"the session was begun in {recorded}, which is not there any more; give -C DIRECTORY"
+                f"the session was begun in {recorded}, which does not exist any more; "
+                "give -C DIRECTORY"
             )
         shown = visible_text(recorded, multiline=False)
         print(f"Working in {shown}, where this session was begun.", file=sys.stderr)

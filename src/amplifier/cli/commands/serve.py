@@ -1,4 +1,4 @@
-"""``amplifier serve``: an agent behind HTTP, for chat UIs, programs and browsers; ``ui``: the same in one's own browser; ``acp``: an agent for an editor."""
+"""``amplifier serve``, ``ui`` and ``acp``: an agent over HTTP, in a browser, in an editor."""
 
 from __future__ import annotations
 
@@ -45,15 +45,16 @@ from .shared_options import (
     type=click.FloatRange(0, min_open=True),
     metavar="S",
     default=10.0,
-    help="For turns to end when it is stopped.",
+    help="Seconds for turns to end at shutdown.",
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in the browser.")
 @click.pass_obj
 def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **options: Any) -> Any:
-    """Serve an agent over HTTP: a page for people, the OpenAI chat completions, AG-UI and a session API.
+    """Serve an agent over HTTP: a chat page, the OpenAI API, AG-UI and a session API.
 
-    PLAN is a mount plan (YAML, TOML, JSON); without one, it is the plan of `amplifier run`. Every request needs a token, which is
-    generated and printed unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one.
+    PLAN is a mount plan (YAML, TOML, JSON). The default is the plan of `amplifier run`. Every
+    request needs a token, which is generated and printed unless --token-file or the variable
+    AMPLIFIER_SERVE_TOKEN has one.
 
     Exit codes: 0 stopped by SIGTERM, 130 by Ctrl-C, 129 by SIGHUP, 2 it could not begin.
     """
@@ -70,9 +71,10 @@ def serve(global_options: GlobalOptions, /, plan: Path | None, backend: str, **o
 @agent_options
 @click.pass_context
 def ui(context: click.Context, /, **options: Any) -> Any:
-    """Open a browser for the agent of `amplifier run`: chat, stored sessions, their traces, tools and conformance reports.
+    """Open the chat page of the agent of `amplifier run` in a browser.
 
-    It is `amplifier serve --open` at any free port; Ctrl-C ends it.
+    The page also has stored sessions, their traces, tools and conformance reports. The command is
+    `amplifier serve --open` at any free port, and Ctrl-C ends it.
     """
     return context.invoke(serve, **options, port=0, open_browser=True)
 
@@ -84,13 +86,15 @@ def ui(context: click.Context, /, **options: Any) -> Any:
 def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **options: Any) -> int:
     """Serve an editor over standard input and output.
 
-    The editor starts this command and speaks the Agent Client Protocol (version 1) with it. Nothing else is written to standard
-    output; messages for people go to standard error. It ends when the editor closes standard input.
+    The editor starts this command and uses the Agent Client Protocol (version 1). Nothing else is
+    written to standard output, and messages for people go to standard error. The command ends when
+    the editor closes standard input.
 
-    Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended by SIGINT, SIGTERM and SIGHUP,
-    141 the editor stopped reading.
+    Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended
+    by SIGINT, SIGTERM and SIGHUP, 141 the editor stopped reading.
     """
-    from amplifier.cli.agent.served_sessions import serve_editor  # noqa: PLC0415  # ``--help`` does not need it
+    # ``--help`` doesn't need it.
+    from amplifier.cli.agent.served_sessions import serve_editor  # noqa: PLC0415
 
     store = open_store(writable=True)
     plan = None if plan is None else plan.absolute()

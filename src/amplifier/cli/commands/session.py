@@ -1,4 +1,4 @@
-"""``amplifier session``: lists, shows, traces, resumes, forks and deletes stored sessions."""
+"""``amplifier session``: list, show, trace, resume, fork and delete stored sessions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from amplifier.tracing.sessions import (
 )
 
 _ALL_COLUMNS = 120
-"""The width of a terminal that shows all there is of a session in one line."""
+"""Width of a terminal with room for all columns of a session."""
 
 _HEADINGS = {
     "session_id": "session",
@@ -61,9 +61,9 @@ _SESSION = click.argument("session_id", metavar="ID", shell_complete=complete_se
 
 @click.group(cls=LazyGroup)
 def session() -> None:
-    """Look at, trace, resume, fork and delete the sessions that were kept.
+    """Look at, trace, resume, fork and delete stored sessions.
 
-    An ID may be shortened to a beginning that only one session has; `last` is the one used last.
+    An ID may be shortened to a unique prefix; `last` is the session used last.
     """
 
 
@@ -85,7 +85,7 @@ def session() -> None:
     help="Only those with this in id, title, provider or folder.",
 )
 @click.option(
-    "--cost", "with_cost", is_flag=True, help="Also what each has cost; reads their event logs."
+    "--cost", "with_cost", is_flag=True, help="Also the cost of each, from the event logs."
 )
 @json_option
 def list_sessions(
@@ -94,12 +94,12 @@ def list_sessions(
     """List sessions, the one used last first."""
     store, folder = open_store(), str(Path.cwd()) if here else None
     records = [
-        each
-        for each in store.records(with_children=with_children)
-        if (folder is None or each.directory == folder)
-        and search.casefold() in "\n".join(filter(None, attrs.astuple(each))).casefold()
+        record
+        for record in store.records(with_children=with_children)
+        if (folder is None or record.directory == folder)
+        and search.casefold() in "\n".join(filter(None, attrs.astuple(record))).casefold()
     ][:limit]
-    listed = [attrs.asdict(each) for each in records]
+    listed = [attrs.asdict(record) for record in records]
     for row in listed if with_cost else ():
         cost = totals(read_trace(store, row["session_id"])).cost
         row["cost"] = str(cost) if cost else None
@@ -111,13 +111,12 @@ def list_sessions(
         click.echo(f"There is no session {which} in {store.root}.", err=True)
         return
     shown = list(_HEADINGS)
-    if sys.stdout.isatty():  # scripts get the stored values, people a shorter form
+    # Scripts get the stored values, people a shorter form.
+    if sys.stdout.isatty():
         home = re.compile(f"^{re.escape(str(Path.home()))}(?=/)")
         for row in listed:
-            row["updated"], row["directory"] = (
-                _in_local_time(row["updated"] or ""),
-                home.sub("~", row["directory"] or ""),
-            )
+            row["updated"] = _in_local_time(row["updated"] or "")
+            row["directory"] = home.sub("~", row["directory"] or "")
             row["provider"] = (row["provider"] or "").removeprefix("provider-")
         if (columns := shutil.get_terminal_size().columns) < _ALL_COLUMNS:
             narrow = columns < _ALL_COLUMNS // 2
@@ -130,7 +129,7 @@ def list_sessions(
 
 
 def _in_local_time(moment: str) -> str:
-    """A stored time in the local time zone; text that is no time is returned unchanged."""
+    """Return a stored time in the local time zone, and other text unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError):
@@ -142,16 +141,17 @@ def _in_local_time(moment: str) -> str:
 @click.option("--full", is_flag=True, help="Show tool calls and tool output in full length.")
 @json_option
 def show_session(session_id: str, full: bool, as_json: bool) -> None:
-    """Show the conversation of a session. It may be open elsewhere meanwhile.
+    """Show the conversation of a session. It may be open in another process.
 
-    Tool calls and tool output are shortened. --json prints everything. `amplifier session trace` shows what happened when.
+    Tool calls and tool output are shortened. --json prints everything. `amplifier session trace`
+    shows the steps with their times.
     """
     store = open_store()
     record = store.find(session_id)
     messages = store.transcript(record.session_id)
     total = totals(read_trace(store, record.session_id))
     if as_json:
-        # Of the event log; null without one.
+        # The sums of the event log, or null without one.
         activity = {**attrs.asdict(total), "cost": None if total.cost is None else str(total.cost)}
         shown = {
             **attrs.asdict(record),
@@ -183,7 +183,7 @@ def show_session(session_id: str, full: bool, as_json: bool) -> None:
     "--html", is_flag=True, help="A page instead of Markdown; also if FILE ends in .html."
 )
 def export_session(session_id: str, output: Path | None, html: bool) -> None:
-    """Write the conversation of a session as Markdown, or as a page that loads nothing and runs nothing."""
+    """Write the conversation of a session as Markdown, or as a page without scripts."""
     store = open_store()
     record = store.find(session_id)
     page = html or (output is not None and output.suffix == ".html")
@@ -209,8 +209,9 @@ def export_session(session_id: str, output: Path | None, html: bool) -> None:
     show_default=True,
 )
 def write_session_test(session_id: str, output: Path) -> None:
-    """Write a session as a pytest that plays it again offline, up to its stop, on both backends; without secrets."""
-    from amplifier.testing.sessions import write_test  # noqa: PLC0415 — only this command needs the doubles
+    """Write a session as a pytest that replays it offline on both backends, without secrets."""
+    # Only this command needs the doubles.
+    from amplifier.testing.sessions import write_test  # noqa: PLC0415
 
     store = open_store()
     record = store.find(session_id)
@@ -252,10 +253,11 @@ def trace_session(
     live: bool,
     backend: str,
 ) -> Any:
-    """Show what a session did: turns, model calls, tool calls, approvals, errors, and how long each took.
+    """Show the turns, model calls, tool calls, approvals and errors of a session with their times.
 
-    Writes one HTML page, trace-ID.html unless -o names another file; it loads nothing and needs no network. It contains what the
-    session's event log contains, so only you can read it. Without an ID it is the session that was used last.
+    The command writes one HTML page, by default trace-ID.html, which loads nothing and needs no
+    network. It has the content of the session's event log, so only you can read it. The default
+    session is the one used last.
     """
     store = open_store()
     record = store.find(session_id)
@@ -283,7 +285,8 @@ def trace_session(
         click.echo(content.encode(errors="backslashreplace"), nl=False)
         return Exit.OK
     path = Path(f"trace-{record.session_id}.html") if output is None else output
-    if path.exists() and not path.is_file():  # a device or a folder must not be replaced
+    # Don't replace a device or a folder.
+    if path.exists() and not path.is_file():
         raise CommandError(f"{path} is not a regular file; `-o -` writes to standard output")
     replace_file(path, content.encode(errors="backslashreplace"))
     click.echo(path)
@@ -302,12 +305,13 @@ def trace_session(
 def resume_session(
     global_options: GlobalOptions, /, session_id: str, prompt: tuple[str, ...], **options: Any
 ) -> int:
-    """Go on with a session, the latest one if no ID is given: a chat, or one turn with PROMPT.
+    """Continue a session, by default the latest one: a chat, or one turn with PROMPT.
 
-    A turn whose process was killed goes on where it was: finished tool calls keep their results, and you are asked before a tool
-    call that was cut off is repeated, unless its tool declares whether that is safe. With PROMPT that turn is given up.
+    A turn whose process was killed continues where it was. Finished tool calls keep their results,
+    and you are asked before an interrupted tool call is repeated, unless its tool declares whether
+    that is safe. With PROMPT that turn is abandoned.
 
-    It goes on with the provider, model, plan and directory it had, unless options change them.
+    The session keeps its provider, model, plan and directory, unless options change them.
     """
     return start_run(global_options, prompt=prompt, resume=session_id, **options)
 
@@ -315,7 +319,7 @@ def resume_session(
 @session.command("fork")
 @_SESSION
 @click.option(
-    "--turns", type=click.IntRange(min=0), help="Take over only this many turns from the beginning."
+    "--turns", type=click.IntRange(min=0), help="Copy only this many turns from the beginning."
 )
 def fork_session(session_id: str, turns: int | None) -> None:
     """Copy a session's conversation into a new session and print the new id."""
@@ -328,7 +332,7 @@ def fork_session(session_id: str, turns: int | None) -> None:
     elif turns is not None and turns > len(starts):
         counted = "1 turn" if len(starts) == 1 else f"{len(starts)} turns"
         click.echo(
-            f"session {origin.session_id!r} has only {counted}; all of them are taken over",
+            f"session {origin.session_id!r} has only {counted}; all of them are copied",
             err=True,
         )
     click.echo(store.copy(origin, messages))
@@ -336,11 +340,12 @@ def fork_session(session_id: str, turns: int | None) -> None:
 
 @session.command("undo")
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
-@click.option("--redo", is_flag=True, help="Do again what was taken back last.")
+@click.option("--redo", is_flag=True, help="Repeat the turn that was taken back last.")
 def undo_session(session_id: str, redo: bool) -> None:
-    """Take back the latest turn: the files it changed, also by commands, and its part of the conversation.
+    """Take back the latest turn: its changes of files, also by commands, and its messages.
 
-    Call it again for the turn before. Files that were changed since then stay as they are; git's index and history are not touched.
+    Run it again for the turn before. Files that were changed since then stay as they are, and git's
+    index and history are not touched.
     """
     store = open_store()
     for line in undo_stored(store, store.find(session_id).session_id, redo=redo):
@@ -353,7 +358,7 @@ def undo_session(session_id: str, redo: bool) -> None:
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def delete_sessions(session_ids: tuple[str, ...], yes: bool) -> None:
-    """Delete sessions with everything they kept."""
+    """Delete sessions with all of their data."""
     store = open_store()
     records = list({record.session_id: record for record in map(store.find, session_ids)}.values())
     if not yes and not is_terminal(sys.stdin):

@@ -1,4 +1,4 @@
-"""Groups of commands, options, and completions of arguments, that several commands have."""
+"""Groups, options and completions of several commands."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ GlobalOptions = SimpleNamespace
 
 
 def open_store(*, writable: bool = False) -> SessionStore:
-    """The sessions of this user.
+    """Return the sessions of this user.
 
     Raises:
-        CommandError: They are to be writable, and are not.
+        CommandError: ``writable`` is True, and they aren't.
     """
-    # ``--version`` and ``--help`` need neither the store nor what it is made of.
+    # ``--version`` and ``--help`` don't need the store and its imports.
     from amplifier.cli._sessions import (  # noqa: PLC0415
         SessionStore,
         find_home,
@@ -59,11 +59,13 @@ debug_option: Decorator = click.option(
 
 
 class LazyGroup(click.Group):
-    """A group of commands that imports a command when it is requested, so that the others start quickly; each takes ``--debug``.
+    """A group of commands that imports a command on request, so that the others start quickly.
+
+    Each takes ``--debug``.
 
     Args:
-        lazy: Where each command is: ``file:attribute`` in this package, or with dots before it above.
-        summaries: First sentences of commands, for a help that does not import these.
+        lazy: The place of each command, as ``file:attribute`` in this package.
+        summaries: First sentences of commands, for a help that doesn't import them.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class LazyGroup(click.Group):
         self._summaries = summaries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands, in the order of the help."""
+        """Return the names of all commands, in the order of the help."""
         return list(dict.fromkeys([*self._lazy, *super().list_commands(ctx)]))
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
@@ -116,14 +118,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the arguments name; the error for an unknown name suggests the nearest one."""
+        """Return the command in the arguments. An error suggests the nearest name."""
         name = args[0]
         if (
             not name.startswith("-")
             and not ctx.resilient_parsing
             and self.get_command(ctx, name) is None
         ):
-            from amplifier._internal.spelling import suggestion  # noqa: PLC0415  # only needed after a mistake
+            # Only needed after a mistake.
+            from amplifier._internal.spelling import suggestion  # noqa: PLC0415
 
             ctx.fail(f"No such command {name!r}{suggestion(name, self.list_commands(ctx)) or '.'}")
         return super().resolve_command(ctx, args)
@@ -138,12 +141,13 @@ Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], list[str
 
 
 def completion(names: Callable[[], Iterable[str]]) -> Completion:
-    """Complete the beginning of a name, for the shell."""
+    """Return a function that completes the beginning of a name, for the shell."""
     return lambda _context, _parameter, begun: [name for name in names() if name.startswith(begun)]
 
 
 def _providers() -> list[str]:
-    from amplifier.loading.loader import installed_ids  # noqa: PLC0415  # only completion needs it
+    # Only completion needs it.
+    from amplifier.loading.loader import installed_ids  # noqa: PLC0415
 
     return [
         name.removeprefix("provider-") for name in installed_ids() if name.startswith("provider-")
@@ -160,7 +164,7 @@ PLAN_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 def add_options(*options: Decorator) -> Decorator:
     """Add several options to a command, in the order of its help."""
-    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+    return lambda command: reduce(lambda result, option: option(result), reversed(options), command)
 
 
 backend_option: Decorator = click.option(
@@ -175,13 +179,13 @@ agent_options: Decorator = add_options(
         "--provider",
         metavar="NAME",
         shell_complete=complete_provider,
-        help="Who answers, e.g. anthropic.",
+        help="The provider, e.g. anthropic.",
     ),
     click.option(
         "-m",
         "--model",
         metavar="NAME",
-        help="The model to ask, e.g. openai:gpt-5; else the provider's own choice.",
+        help="The model, e.g. openai:gpt-5; by default the provider's choice.",
     ),
     click.option(
         "--otel",
@@ -190,17 +194,17 @@ agent_options: Decorator = add_options(
     ),
     backend_option,
 )
-"""The options that choose an agent and its backend, and where its traces go."""
+"""The options for an agent, its backend and its traces."""
 
 
 def http_options(*, port: int) -> Decorator:
-    """Add the options of a server for HTTP: where it listens, and who may use it.
+    """Add the options of an HTTP server: its address, and its access.
 
     Args:
         port: The default.
     """
     local = "The address to listen on; other machines cannot reach 127.0.0.1."
-    another = "Another name under which the server is reached."
+    another = "Another host name of the server."
     site = "Another site whose pages may use the server."
     return add_options(
         click.option("--host", metavar="NAME", default="127.0.0.1", help=local),
@@ -210,7 +214,7 @@ def http_options(*, port: int) -> Decorator:
             default=port,
             help="The port; 0 for any free one.",
         ),
-        click.option("--token-file", type=PLAN_FILE, metavar="FILE", help="Has the token."),
+        click.option("--token-file", type=PLAN_FILE, metavar="FILE", help="A file with the token."),
         click.option(
             "--no-token", is_flag=True, help="Let every program on this machine use the agent."
         ),
@@ -220,15 +224,16 @@ def http_options(*, port: int) -> Decorator:
 
 
 def import_http_server(purpose: str) -> Any:
-    """The servers of this command for HTTP.
+    """Return the module of HTTP servers.
 
     Raises:
-        MissingExtraError: What they need is not installed.
+        MissingExtraError: A package for them isn't installed.
     """
     try:
-        from amplifier.cli.agent import http_server  # noqa: PLC0415  # belongs to an extra
+        # It belongs to an extra.
+        from amplifier.cli.agent import http_server  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        from amplifier.errors import MissingExtraError  # noqa: PLC0415  # only needed after a failure
+        from amplifier.errors import MissingExtraError  # noqa: PLC0415
 
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "hypercorn"):
             raise
@@ -239,27 +244,28 @@ def import_http_server(purpose: str) -> Any:
 
 
 def read_token(file: Path | None, *, none: bool) -> str | None:
-    """The token for HTTP that the user gives; empty for none, None to generate one.
+    """Return the user's token for HTTP. It is empty for no token, and None to generate one.
 
     Raises:
-        CommandError: It cannot be read.
-        PlanError: It is not fit to be one.
+        CommandError: It can't be read.
+        PlanError: It is invalid.
     """
-    from amplifier.cli._exit_codes import CommandError  # noqa: PLC0415  # ``--help`` does not need it
-    from amplifier.servers.access import check_token  # noqa: PLC0415  # the same
+    # ``--help`` doesn't need them.
+    from amplifier.cli._exit_codes import CommandError  # noqa: PLC0415
+    from amplifier.servers.access import check_token  # noqa: PLC0415
 
-    given = os.environ.get(_TOKEN_VARIABLE)
+    token = os.environ.get(_TOKEN_VARIABLE)
     if none:
         if file is not None:
             raise CommandError("leave out --token-file or --no-token: they exclude each other")
         return ""
     if file is not None:
         try:
-            given = file.read_text(encoding="utf-8").strip()
+            token = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise CommandError(f"{file}: the token cannot be read: {error}") from error
-    check_token(given, _TOKEN_VARIABLE if file is None else str(file))
-    return given
+    check_token(token, _TOKEN_VARIABLE if file is None else str(file))
+    return token
 
 
 plan_option: Decorator = click.option(

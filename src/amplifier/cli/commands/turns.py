@@ -1,4 +1,4 @@
-"""``amplifier turns``: lists, shows, stops, resumes and releases the turns of an engine, also on a page, and runs a worker that drains."""
+"""``amplifier turns``: the turns of an engine, a page with them, and a worker."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     metavar="ENGINE",
     envvar="AMPLIFIER_TURNS",
     required=True,
-    help="A file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE; else that of the variable AMPLIFIER_TURNS.",
+    help="A file, sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.",
 )
 @click.pass_context
 def turns(context: click.Context, url: str) -> None:
-    """Look at the turns of an engine, and stop, resume and release them, also on a page; run a worker."""
+    """List, show, stop, resume and release the turns of an engine, or run a worker.
+
+    The variable AMPLIFIER_TURNS names the engine if there is no option.
+    """
     file = url.removeprefix("sqlite:///")
     if "://" not in file and context.invoked_subcommand != "work" and not Path(file).exists():
         raise click.UsageError(
@@ -57,7 +60,7 @@ def _on_engine(url: str, do: Callable[[DurableEngine], Awaitable[_T]]) -> _T:
 
 
 def _moment(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """A moment, or how long ago it was: 90s, 10m, 2h, 7d."""
+    """Read a time, or a duration before now: 90s, 10m, 2h, 7d."""
     if text is None:
         return None
     try:
@@ -66,7 +69,7 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{text!r} is no time; write 90s, 10m, 2h, 7d, or 2026-01-31T12:00"
+            f"{text!r} is not a time; write 90s, 10m, 2h, 7d, or 2026-01-31T12:00"
         ) from None
 
 
@@ -87,7 +90,7 @@ def _moment(context: click.Context, parameter: click.Parameter, text: str | None
     type=click.IntRange(1, 1_000_000),
     default=100,
     show_default=True,
-    help="At most so many.",
+    help="The maximum number.",
 )
 @_JSON
 @click.pass_obj
@@ -99,25 +102,27 @@ def list_turns(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List turns, the one started last first, and count all there are."""
+    """List turns, the one started last first, and count all of them."""
 
     async def read(engine: DurableEngine) -> tuple[list[TurnStatus], dict[str, Any]]:
-        found = await engine.list(state=state, session=session, since=since, limit=limit)
-        return found, attrs.asdict(await engine.counts())
+        turns = await engine.list(state=state, session=session, since=since, limit=limit)
+        return turns, attrs.asdict(await engine.counts())
 
-    found, counts = _on_engine(url, read)
+    listed, counts = _on_engine(url, read)
     if as_json:
-        click.echo(
-            json.dumps(
-                {"turns": [attrs.asdict(each) for each in found], "counts": counts}, indent=2
-            )
-        )
+        content = {"turns": [attrs.asdict(turn) for turn in listed], "counts": counts}
+        click.echo(json.dumps(content, indent=2))
         return
-    for each in found:
-        click.echo(
-            f"{each.turn_id:36}  {each.state:9}  {_local_time(each.started)}  {_line(each.session_id):20}  attempt {each.attempt}, takeovers "
-            f"{each.takeovers}  {_line(each.error or '')}".rstrip()
-        )
+    for turn in listed:
+        columns = [
+            f"{turn.turn_id:36}",
+            f"{turn.state:9}",
+            _local_time(turn.started),
+            f"{_line(turn.session_id):20}",
+            f"attempt {turn.attempt}, takeovers {turn.takeovers}",
+            _line(turn.error or ""),
+        ]
+        click.echo("  ".join(columns).rstrip())
     states = ", ".join(f"{count} {name}" for name, count in counts["states"].items()) or "no turns"
     click.echo(f"{states}; the oldest open one is {counts['oldest']:.0f} s old", err=True)
 
@@ -135,7 +140,7 @@ def _line(text: str) -> str:
 @_JSON
 @click.pass_obj
 def show_turn(url: str, turn_id: str, as_json: bool) -> None:
-    """Show what a turn does, why it is held or failed, and what it asks."""
+    """Show the state of a turn, the reason if it is held or failed, and its open question."""
     status = attrs.asdict(_on_engine(url, lambda engine: engine.status(turn_id)))
     if as_json:
         click.echo(json.dumps(status, indent=2))
@@ -151,7 +156,7 @@ def show_turn(url: str, turn_id: str, as_json: bool) -> None:
 @click.option("--reason", metavar="TEXT", help="For the events of the turn.")
 @click.pass_obj
 def stop_turn(url: str, turn_id: str, graceful: bool, reason: str | None) -> None:
-    """Ask for the end of a turn; nothing happens to one that has ended."""
+    """Request the end of a turn. A turn that has ended is not changed."""
     _on_engine(url, lambda engine: engine.stop(turn_id, graceful=graceful, reason=reason))
 
 
@@ -159,7 +164,7 @@ def stop_turn(url: str, turn_id: str, graceful: bool, reason: str | None) -> Non
 @_TURN
 @click.pass_obj
 def resume_turn(url: str, turn_id: str) -> None:
-    """Let a turn that is held go on, with the plan that workers have now."""
+    """Continue a held turn with the workers' current plan."""
     _on_engine(url, lambda engine: engine.resume(turn_id))
 
 
@@ -167,7 +172,7 @@ def resume_turn(url: str, turn_id: str) -> None:
 @_TURN
 @click.pass_obj
 def release_turn(url: str, turn_id: str) -> None:
-    """Take a running turn away from its worker, and let another one go on."""
+    """Take a running turn away from its worker, and let another one continue it."""
     _on_engine(url, lambda engine: engine.release(turn_id))
 
 
@@ -190,16 +195,19 @@ def release_turn(url: str, turn_id: str) -> None:
 )
 @click.pass_obj
 def work(url: str, factory: str, concurrency: int, drain: float) -> None:
-    """Run turns with the sessions that MODULE:FUNCTION makes, until SIGTERM or Ctrl-C.
+    """Run turns with the sessions of MODULE:FUNCTION, until SIGTERM or Ctrl-C.
 
-    Calls that are running then may end, and the turns are handed over to other workers: nothing is interrupted.
+    Running calls may finish then, and the turns are handed over to other workers.
     """
     sys.path.insert(0, "")
     module, _, name = factory.partition(":")
     try:
         make_session = getattr(importlib.import_module(module), name or "make_session")
     except (ImportError, AttributeError, ValueError) as error:
-        problem = f"{error}; expected a function that makes the session of an id, such as my_agent:make_session"
+        problem = (
+            f"{error}; expected a function that makes the session of an id, "
+            "such as my_agent:make_session"
+        )
         raise click.BadParameter(problem, param_hint="MODULE:FUNCTION") from error
 
     _on_engine(url, lambda engine: work_until_signal(engine, make_session, concurrency, drain))
@@ -209,7 +217,8 @@ async def work_until_signal(
     engine: DurableEngine, make_session: SessionFactory, concurrency: int, drain: float
 ) -> None:
     """Run turns until SIGTERM or Ctrl-C, and drain."""
-    from amplifier.cli.agent.signals import until_signal  # noqa: PLC0415 — the other commands save the time
+    # The other commands save the time of this import.
+    from amplifier.cli.agent.signals import until_signal  # noqa: PLC0415
 
     worker = anyio.CancelScope()
 
@@ -227,7 +236,10 @@ async def work_until_signal(
 )
 @click.pass_obj
 def show_page(url: str, open_browser: bool, backend: str) -> Any:
-    """Serve a page with the turns, on this machine, until Ctrl-C: their states, counts and ages, and buttons for the other commands."""
+    """Serve a page with the turns on this machine, until Ctrl-C.
+
+    It has their states, counts and ages, and buttons for the other commands.
+    """
     return import_http_server("turns page").serve_turns(
         open_engine(url), backend=backend, open_browser=open_browser
     )

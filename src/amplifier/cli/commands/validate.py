@@ -1,4 +1,4 @@
-"""``amplifier validate``: checks modules, MCP servers and Python tools as they are."""
+"""``amplifier validate``: check modules, MCP servers and Python tools."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=LazyGroup, lazy={"module": "module:validate"})
 def validate() -> None:
-    """Check a module, the tools of an MCP server, or Python functions and tools, as they are."""
+    """Check a module, the tools of an MCP server, or Python functions and tools."""
 
 
 _examining: Decorator = add_options(
@@ -50,10 +50,10 @@ _examining: Decorator = add_options(
         "arguments_file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         metavar="FILE",
-        help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; * stands for all that have it.',
+        help='Fixed values of arguments, as JSON: {"TOOL": {"NAME": "VALUE"}}; * is every tool.',
     ),
     click.option(
-        "--env", multiple=True, metavar="NAME", help="A variable of yours that the program gets."
+        "--env", multiple=True, metavar="NAME", help="One of your variables, for the program."
     ),
     click.option(
         "--max-calls",
@@ -80,7 +80,7 @@ _examining: Decorator = add_options(
     ),
     json_option,
 )
-"""The options about what may be called, and about the report."""
+"""The options about permitted calls, and about the report."""
 
 
 @validate.command("mcp")
@@ -89,7 +89,7 @@ _examining: Decorator = add_options(
     "--header",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A header for a URL; ${NAME} is a variable of yours.",
+    help="A header for a URL; ${NAME} is one of your variables.",
 )
 @click.option(
     "--rate",
@@ -102,11 +102,14 @@ _examining: Decorator = add_options(
 def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: Any) -> int:
     """Check the tools of an MCP server: a COMMAND in quotation marks, or the URL of a remote one.
 
-    Nothing is called that was not permitted. Of a COMMAND, only tools that declare readOnlyHint are called; of a URL, none. What will be called is printed
-    first, and at a terminal a question offers the rest. A COMMAND runs in a fresh folder with a fresh HOME, and gets PATH, LANG and the variables of --env. A
-    URL is called with the headers, or with the login of `amplifier mcp login`.
+    Only permitted tools are called. By default those of a COMMAND that declare readOnlyHint are
+    permitted, and none of a URL. The permitted tools are printed first, and at a terminal you can
+    permit the others. A COMMAND runs in a fresh folder with a fresh HOME, and gets PATH, LANG and
+    the variables of --env. A URL is called with the headers, or with the login of
+    `amplifier mcp login`.
 
-    Exit codes: 0 its tools keep every clause that was examined, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
+    Exit codes: 0 its tools keep every clause that was examined, 1 they break a required one, 2 they
+    could not be checked, or some are neither permitted nor skipped.
     """
     target = server[0] if len(server) == 1 else shlex.join(server)
     headers = {}
@@ -126,18 +129,21 @@ def validate_mcp(server: tuple[str, ...], header: tuple[str, ...], **options: An
 def validate_python(target: str, **options: Any) -> int:
     """Check Python functions and tools: PACKAGE:OBJECT, or FILE.py:OBJECT.
 
-    The object is a function, a tool or toolset of pydantic-ai, a function tool of openai-agents, a tool of LangChain, or a list of these. It is imported in a
-    process of its own, on asyncio, in a fresh folder with a fresh HOME, with PATH, LANG and the variables of --env. Nothing is called that was not permitted:
-    functions declare nothing, so permit them with --call NAME or --call-all.
+    The object is a function, a tool or toolset of pydantic-ai, a function tool of openai-agents, a
+    tool of LangChain, or a list of these. It is imported in a separate process, on asyncio, in a
+    fresh folder with a fresh HOME, with PATH, LANG and the variables of --env. Only permitted tools
+    are called. Functions declare nothing, so permit them with --call NAME or --call-all.
 
-    Exit codes: 0 they keep every clause that was examined, 1 they break a required one, 2 they could not be checked, or it is open whether some may be called.
+    Exit codes: 0 they keep every clause that was examined, 1 they break a required one, 2 they
+    could not be checked, or some are neither permitted nor skipped.
     """
     return _examine("python", target, **options)
 
 
 def login_for(url: str) -> Any:
-    """Return what makes the login of a configured server of this URL; None if there is none."""
-    from amplifier.cli.agent.configuration import read_configuration  # noqa: PLC0415  # for URLs only
+    """Return a function that makes the login of a configured server of this URL, or None."""
+    # Only needed for URLs.
+    from amplifier.cli.agent.configuration import read_configuration  # noqa: PLC0415
     from amplifier.modules.tools.mcp import login_of, read_mcp_options  # noqa: PLC0415
 
     for name, server in (read_configuration(Path.cwd()).below("mcpServers") or {}).items():
@@ -172,15 +178,14 @@ def _examine(
     reject_unwritable(files)
     streams = StandardStreams()
     if not as_json and not streams.share_a_terminal:
-        # A script has no moving line, so it gets one that stays.
-        click.echo(
-            f"examining {visible_text(target, multiline=False) if kind == 'python' else 'the server'}",
-            err=True,
-        )
+        # A script has no progress line, so it gets one that stays.
+        subject_name = visible_text(target, multiline=False) if kind == "python" else "the server"
+        click.echo(f"examining {subject_name}", err=True)
     with show_progress(streams, quiet=as_json) as progress:
         if progress is not None:
             progress("starting", 0, 1)
-        from amplifier.conformance import Report  # noqa: PLC0415  # takes a second
+        # Importing it takes a second.
+        from amplifier.conformance import Report  # noqa: PLC0415
         from amplifier.conformance.tool_servers.run import Choice, read_arguments  # noqa: PLC0415
         from amplifier.conformance.tool_servers.subject import Subject  # noqa: PLC0415
 
@@ -208,8 +213,8 @@ def _examine(
 
 
 def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json: bool) -> Report:
-    """Examine the tools. At a terminal ask first about those that nobody has permitted or skipped."""
-    from amplifier.conformance.tool_servers.run import check_tools  # noqa: PLC0415  # as above
+    """Examine the tools. At a terminal, ask first about those neither permitted nor skipped."""
+    from amplifier.conformance.tool_servers.run import check_tools  # noqa: PLC0415
 
     asks = streams.share_a_terminal and not as_json
     asked: list[Permissions] = []
@@ -229,7 +234,7 @@ def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json:
 
     report = run()
     if asked:
-        # The server is started anew after the answer, because some do not wait so long.
+        # The server is restarted after the answer, because some don't wait so long.
         choice = _ask(choice, asked[0])
         report = run()
     return report

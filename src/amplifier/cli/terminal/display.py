@@ -1,13 +1,8 @@
-"""What a person sees of a turn: the answer as it is streamed, a live line for each running tool, notices.
-
-Standard output gets the answer and nothing else. Everything else goes to standard error, as lines that stay. At a terminal that can
-move its cursor, the answer is rendered Markdown, and live lines are below what stays: the block of the answer that is being written,
-the running tools, the time and the tokens of the turn. They are redrawn from the first one that has changed, and cleared before
-anything else is written. The cursor is never hidden, so that nothing has to be restored if the process is killed.
-"""
+"""The display of a turn: the streamed answer, live lines for running tools, and notices."""
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from amplifier._internal.json import redact_text, visible_text
+from amplifier.cli._error_messages import traceback_text
 from amplifier.events import PROVIDER_REQUEST, PROVIDER_RETRY
 from amplifier.models import AnswerReset, TextDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.models.turns import ToolUse, TurnRecord
@@ -28,44 +24,46 @@ from .output import StandardStreams
 
 if TYPE_CHECKING:
     from .markdown import MarkdownRows
-import logging
-
-from amplifier.cli._error_messages import traceback_text
 
 OutputFormat: TypeAlias = Literal["text", "json", "json-trace"]
 
-MOST_LIVE_LINES = 8
-"""Lines that do not fit into the window could not be cleared."""
+MAX_LIVE_LINES = 8
+"""Lines that don't fit into the window could not be cleared."""
 
 _TARGET_ARGUMENTS = ("file_path", "path", "command", "pattern", "url", "query", "prompt", "agent")
 """The arguments that best describe a tool call, the best first."""
 
-_MOST_DIFF_LINES = 20
-"""Of an edit that was made; a question shows all of them."""
+_MAX_DIFF_LINES = 20
+"""Lines of a finished edit. A question shows all of them."""
 
-_LONGEST_ARGUMENT = 60
+_MAX_ARGUMENT = 60
 _REDRAW_INTERVAL = 0.05
-"""Seconds between two redraws of the answer's unfinished block, unless rendering it takes longer."""
+"""Seconds between two redraws of the answer's current block, unless rendering takes longer."""
 
 _NOTICE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STYLING = re.compile(r"\x1b\[[0-9;]*m")
 
 
+# Standard output gets the answer and nothing else. Everything else goes to standard error, as lines
+# that stay. At a terminal that can move its cursor, the answer is rendered Markdown, and live lines
+# are below: the current block of the answer, the running tools, the time and the tokens of the
+# turn. They are redrawn from the first changed one, and cleared before anything else is written.
+# The cursor is never hidden, so that nothing has to be restored if the process is killed.
 class Display:
     """Shows turns.
 
     Args:
         streams: The standard streams.
-        output_format: Only with ``text`` the answer is written here.
-        quiet: Leave out everything but the answer, warnings and errors.
-        light: The terminal has a light background.
+        output_format: The answer is written only with ``text``.
+        quiet: True shows only the answer, warnings and errors.
+        light: True for a terminal with a light background.
 
     Attributes:
-        edits: What the running calls change.
-        hint: What a key does to the running turn.
-        draft: What the person has typed meanwhile.
-        is_paused: Whether someone else writes to the terminal: a question, or the prompt.
+        edits: The edits of the running calls.
+        hint: A hint about the key that stops the turn.
+        draft: The text typed during the turn.
+        is_paused: True while a question or the prompt uses the terminal.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class Display:
             self._streams_answer and self._out.can_move_cursor and bool(self._out.glyph("•─", ""))
         )
         self._shares_terminal = streams.share_a_terminal
-        self._record: TurnRecord | None = None  # of the turn that runs
+        self._record: TurnRecord | None = None  # the running turn
         self.edits: Edits = Edits(keeps_first=True)
         self.hint: str = ", Ctrl-C stops"
         self.draft: str = ""
@@ -96,16 +94,18 @@ class Display:
         self.is_paused: bool = False
         self._redraw_prompt: Callable[[], None] | None = None
         self._held_back: list[str] = []
-        self._shown = ""  # of the answer that is being written
-        self._late = ""  # of the answer, while a question waited
-        self._markdown: MarkdownRows | None = None  # renders that answer
+        # The written part of the current answer, and the part that arrived during a question.
+        self._shown = ""
+        self._late = ""
+        self._markdown: MarkdownRows | None = None
         self._next_redraw = 0.0
-        self._above: Literal["", "text", "lines"] = ""  # what was written last
+        # The kind of the latest output.
+        self._above: Literal["", "text", "lines"] = ""
 
     # ── a turn ──
 
     def show(self, event: TurnEvent, record: TurnRecord) -> None:
-        """Show one event of a turn; ``record`` includes it already.
+        """Show one event of a turn. ``record`` already includes it.
 
         Raises:
             BrokenPipeError: The reader of the answer has gone.
@@ -115,7 +115,7 @@ class Display:
             self._write_delta(event.text)
         elif isinstance(event, AnswerReset):
             self._drop_answer()
-            self.notice("the answer was cut off; it begins again", "warning")
+            self.notice("the answer was interrupted; it begins again", "warning")
         elif event.name == PROVIDER_REQUEST:
             self.end_text()
             self._shown = ""
@@ -128,12 +128,11 @@ class Display:
         elif isinstance(event, ToolFinished):
             self.end_text()
             self._running.pop(event.tool_call_id, None)
-            self._show_finished(
-                record.tools[event.tool_call_id], self.edits.pop(event.tool_call_id)
-            )
+            edit = self.edits.pop(event.tool_call_id)
+            self._show_finished(record.tools[event.tool_call_id], edit)
 
     def end_turn(self, response: str | None) -> None:
-        """Clear the live lines and write what was not streamed of the answer."""
+        """Clear the live lines and write the part of the answer that wasn't streamed."""
         self._running.clear()
         self._record = None
         shown, self._shown = self._shown, ""
@@ -150,7 +149,7 @@ class Display:
             self._end_line()
 
     def end_text(self) -> None:
-        """Let the unfinished block of the answer stay as it is: something else follows, or the turn has ended."""
+        """Finish the current block of the answer, before other output or the end of the turn."""
         if self._markdown is not None:
             rows, self._markdown = self._markdown.finish(), None
             self._draw(rows)
@@ -180,7 +179,8 @@ class Display:
 
     def _render(self, text: str) -> None:
         if self._markdown is None:
-            from .markdown import MarkdownRows  # noqa: PLC0415  # the time that its import takes is saved where nothing is rendered
+            # Importing rich takes time.
+            from .markdown import MarkdownRows  # noqa: PLC0415
 
             self._separate("text")
             self._markdown = MarkdownRows(
@@ -190,17 +190,13 @@ class Display:
         rows = self._markdown.add(text)
         if rows or began >= self._next_redraw:
             self._draw(rows)
-            self._next_redraw = time.monotonic() + max(
-                _REDRAW_INTERVAL, 4 * (time.monotonic() - began)
-            )
+            now = time.monotonic()
+            self._next_redraw = now + max(_REDRAW_INTERVAL, 4 * (now - began))
 
     def _separate(self, kind: Literal["text", "lines"]) -> None:
-        """A blank line above rendered text, and below the answer of a turn."""
-        if (
-            self._renders
-            and self._above
-            and (kind == "text" or (self._above == "text" and self._record is None))
-        ):
+        """Write a blank line above rendered text, and below the answer of a turn."""
+        is_text_next = kind == "text" or (self._above == "text" and self._record is None)
+        if self._renders and self._above and is_text_next:
             self.clear_live_lines()
             self._live.line()
         self._above = kind
@@ -213,10 +209,10 @@ class Display:
     # ── notices ──
 
     def notice(self, text: str, level: str = "info") -> None:
-        """Show a line that is not part of the answer; the text may come from any source."""
+        """Show a line that isn't part of the answer. The text may be untrusted."""
         if self._quiet and level == "info":
             return
-        # Indented, so that a newline in foreign text does not begin a line that looks like one of ours.
+        # Indented, so that no line of untrusted text looks like one of the command's own.
         shown = visible_text(redact_text(text)).replace("\n", "\n  ")
         self.line(self._err.styled(shown, _NOTICE_STYLES.get(level, "dim")))
 
@@ -225,19 +221,20 @@ class Display:
         self.notice(f"[{source}] {message}", level)
 
     def line(self, text: str = "") -> None:
-        """Write a line to standard error, or hold it back while a question waits; safe text only."""
+        """Write a safe text to standard error, or hold it back while a question waits."""
         if self.is_paused:
             self._held_back.append(text)
             return
         self.clear_live_lines()
         self._break_line()
-        if self._markdown is None:  # else the line goes above the unfinished block
+        # During a block of the answer, the line goes above it.
+        if self._markdown is None:
             self._separate("lines")
         self._err.line(text)
         self.draw_live_lines()
 
     def show_immediately(self, text: str) -> None:
-        """Write lines even while a question waits; safe text only."""
+        """Write a safe text even while a question waits."""
         self.clear_live_lines()
         self._break_line()
         line_start = "\r\n" if self.is_paused and self._err.is_terminal else ""
@@ -265,93 +262,81 @@ class Display:
             return
         glyphs, colour = (("✓", "ok"), "green") if use.success else (("✗", "failed"), "red")
         mark = self._err.styled(self._err.glyph(*glyphs), colour)
-        text = (
-            summary(use) if self._err.can_move_cursor else visible_text(use.tool, multiline=False)
-        )
-        folded = "" if not use.success else _folded(use) if edit is None else f"{edit.counts} "
-        after = f"{folded}({use.seconds:.1f} s)"
+        text, result = visible_text(use.tool, multiline=False), ""
+        if self._err.can_move_cursor:
+            text = summary(use)
+        if use.success:
+            result = _short_result(use) if edit is None else f"{edit.counts} "
+        else:
+            text += f": {visible_text(redact_text(use.error or 'failed'), multiline=False)}"
+        after = f"{result}({use.seconds:.1f} s)"
         if cell_len(after) > self._err.width() // 2:
             after = f"({use.seconds:.1f} s)"
-        failure = (
-            ""
-            if use.success
-            else f": {visible_text(redact_text(use.error or 'failed'), multiline=False)}"
-        )
-        self.line(
-            f"{mark} {self._cut(f'{text}{failure}', cell_len(after) + 4)} {self._err.styled(after, 'dim')}"
-        )
+        fitting = self._cut(text, cell_len(after) + 4)
+        self.line(f"{mark} {fitting} {self._err.styled(after, 'dim')}")
         if use.success and edit is not None and self._err.is_terminal:
-            for line in edit.lines[:_MOST_DIFF_LINES]:
-                self.line(
-                    f"  {self._err.styled(self._cut(redact_text(line), 4), diff_style(line))}"
-                )
-            if len(edit.lines) > _MOST_DIFF_LINES:
-                self.line(
-                    self._err.styled(
-                        f"  and {len(edit.lines) - _MOST_DIFF_LINES} more lines", "dim"
-                    )
-                )
+            self._show_diff(edit.lines)
+
+    def _show_diff(self, lines: Sequence[str]) -> None:
+        for line in lines[:_MAX_DIFF_LINES]:
+            self.line(f"  {self._err.styled(self._cut(redact_text(line), 4), diff_style(line))}")
+        if len(lines) > _MAX_DIFF_LINES:
+            more = f"  and {len(lines) - _MAX_DIFF_LINES} more lines"
+            self.line(self._err.styled(more, "dim"))
 
     def _cut(self, text: str, reserved: int) -> str:
-        """Text that fits one row of the terminal; files and pipes get all of it."""
+        """Return text that fits one row of the terminal. Files and pipes get all of it."""
         width = self._err.width() - reserved
         if not self._err.can_move_cursor or cell_len(text) <= width:
             return text
         return set_cell_size(text, max(width - 1, 1)) + self._err.glyph("…", "~")
 
     def waiting(self) -> AbstractContextManager[None]:
-        """A person is asked about the current call."""
+        """Stop the clock of the running calls while a person is asked."""
         return person_is_asked(self._running)
 
     # ── live lines ──
 
     def draw_live_lines(self) -> None:
-        """Show the unfinished block of the answer, the running tools with the time they have taken, and the turn's time and tokens."""
+        """Show the answer's current block, the running tools, and the turn's time and tokens."""
         if self._live.can_move_cursor and not self.is_paused:
             self._draw()
 
     def _draw(self, final: Sequence[str] = ()) -> None:
-        """Write rows that stay above the live lines, and draw these anew, from the first row that differs from what is on the screen."""
-        wanted = [] if self.is_paused else [*self._activity()]
+        """Write final rows above the live lines, and redraw these from the first changed row."""
+        live_rows = [] if self.is_paused else [*self._activity()]
         if self._markdown is not None and not self.is_paused:
-            room = max(self._live.size()[1] - 1 - len(wanted), 1)
-            wanted = [*self._markdown.unfinished()[-room:], *wanted]
-        rows = [*final, *wanted]
-        same = sum(
-            1
-            for _ in takewhile(
-                lambda pair: pair[0] == pair[1], zip(self._live_rows, rows, strict=False)
-            )
-        )
+            room = max(self._live.size()[1] - 1 - len(live_rows), 1)
+            live_rows = [*self._markdown.unfinished()[-room:], *live_rows]
+        rows = [*final, *live_rows]
+        pairs = zip(self._live_rows, rows, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._erase(self._live_rows[same:])
         if rows[same:]:
             self._break_line()
             self._live.write("".join(f"{row}\n" for row in rows[same:]))
-        self._live_rows = wanted
+        self._live_rows = live_rows
 
     def _activity(self) -> list[str]:
-        """A row for each running tool, and one for the turn."""
+        """Return a row for each running tool, one for the turn, and one for typed text."""
         if not self._err.can_move_cursor:
             return []
         draft = visible_text(self.draft, multiline=False)
         room = max(self._err.width() - 4, 1)
-        typed = (
-            [
-                f"{self._err.glyph('›', '>')} {draft if cell_len(draft) <= room else chop_cells(draft, room)[-1]}"
-            ]
-            if draft
-            else []
-        )
+        typed = []
+        if draft:
+            end = draft if cell_len(draft) <= room else chop_cells(draft, room)[-1]
+            typed = [f"{self._err.glyph('›', '>')} {end}"]
         if self._quiet:
             return typed
         bullet = self._err.styled(self._err.glyph("⋯", ".."), "cyan")
         running = list(self._running.values())
         rows = [
             f"{bullet} {self._cut(f'{use.seconds:.0f} s  {summary(use)}', 6)}"
-            for use in running[:MOST_LIVE_LINES]
+            for use in running[:MAX_LIVE_LINES]
         ]
-        if len(running) > MOST_LIVE_LINES:
-            rows.append(f"{bullet} and {len(running) - MOST_LIVE_LINES} more")
+        if len(running) > MAX_LIVE_LINES:
+            rows.append(f"{bullet} and {len(running) - MAX_LIVE_LINES} more")
         if self._record is not None and (self._renders or not self._streams_answer):
             spinner = self._err.glyph(_SPINNER[int(self._record.seconds * 4) % len(_SPINNER)], "*")
             text = self._cut(f"{spent(self._record, digits=0)}{self.hint}", 4)
@@ -359,25 +344,26 @@ class Display:
         return [*rows, *typed]
 
     def clear_live_lines(self) -> None:
-        """Remove the live lines; they come back with the next ones."""
+        """Remove the live lines. They come back with the next ones."""
         self._erase(self._live_rows)
         self._live_rows = []
 
     def _erase(self, rows: Sequence[str]) -> None:
-        """Erase the last rows that were drawn; a window that has become narrower shows some of them in several lines."""
+        """Erase the last drawn rows."""
         if rows:
+            # A window that has become narrower shows some rows in several lines.
             width = self._live.width()
             lines = sum(max(-(-cell_len(_STYLING.sub("", row)) // width), 1) for row in rows)
             self._live.write(f"\x1b[{lines}F\x1b[J")
             self._live.at_line_start = True
 
     def note_terminal_echo(self) -> None:
-        """Take into account that the terminal has echoed a key at the cursor, such as ^C."""
+        """Note that the terminal has echoed a key at the cursor, such as ^C."""
         if self._err.is_terminal and not self._live_rows:
             (self._out if self._shares_terminal else self._err).at_line_start = False
 
     def pause(self, redraw: Callable[[], None] | None = None) -> None:
-        """Hold lines back until `resume`: the person is being asked something, and nothing may appear below the question.
+        """Hold lines back until `resume`, so that nothing appears below a question.
 
         Args:
             redraw: Draws the question again below lines that are shown immediately.
@@ -389,12 +375,11 @@ class Display:
         self._redraw_prompt = redraw
 
     def resume(self) -> None:
-        """Show the lines that were held back; the question has been answered."""
+        """Show the lines that were held back, after the answer to a question."""
         self.is_paused = False
         self._redraw_prompt = None
-        self._err.at_line_start = (
-            True  # the person has pressed Enter, or the caller has ended the line
-        )
+        # The person has pressed Enter, or the caller has ended the line.
+        self._err.at_line_start = True
         held_back, self._held_back = self._held_back, []
         for text in held_back:
             self.line(text)
@@ -404,7 +389,7 @@ class Display:
 
 
 def spent(record: TurnRecord, *, digits: int = 1) -> str:
-    """The time, the tokens and the cost of a turn, as far as they are known."""
+    """Return the time, the tokens and the cost of a turn, as far as they are known."""
     parts = [f"{record.seconds:.{digits}f} s"]
     if record.input_tokens or record.output_tokens:
         cached = (
@@ -417,42 +402,36 @@ def spent(record: TurnRecord, *, digits: int = 1) -> str:
 
 
 def summary(use: ToolUse) -> str:
-    """A tool call in one line: the tool, the argument that describes the call best, then the others, shortened."""
-    given = {key: value for key, value in use.arguments.items() if key not in CONTENT_ARGUMENTS}
-    best = next((key for key in _TARGET_ARGUMENTS if isinstance(given.get(key), str)), None)
+    """Return a tool call in one line: the tool, its most telling argument, the others shortened."""
+    arguments = {key: value for key, value in use.arguments.items() if key not in CONTENT_ARGUMENTS}
+    best = next((key for key in _TARGET_ARGUMENTS if isinstance(arguments.get(key), str)), None)
     if best is None:
-        best = next((key for key, value in given.items() if isinstance(value, str)), None)
-    words = [use.tool, *([] if best is None else [given.pop(best)])]
-    words += [f"{key}={value}" for key, value in given.items() if value not in (None, "", [], {})]
+        best = next((key for key, value in arguments.items() if isinstance(value, str)), None)
+    parts = [use.tool, *([] if best is None else [arguments.pop(best)])]
+    parts += [f"{key}={value}" for key, value in arguments.items() if value not in _EMPTY]
     short = [
-        word if len(word) <= _LONGEST_ARGUMENT else f"{word[:_LONGEST_ARGUMENT]}…"
-        for word in words[2:]
+        part if len(part) <= _MAX_ARGUMENT else f"{part[:_MAX_ARGUMENT]}…" for part in parts[2:]
     ]
-    return visible_text(redact_text(" ".join([*words[:2], *short]).strip()), multiline=False)
+    return visible_text(redact_text(" ".join([*parts[:2], *short]).strip()), multiline=False)
 
 
-def _folded(use: ToolUse) -> str:
-    """The result in a few words: its only line if that is short, else the number of its lines."""
+_EMPTY: tuple[object, ...] = (None, "", [], {})
+
+
+def _short_result(use: ToolUse) -> str:
+    """Return a short single-line result, or the number of lines."""
     text = use.output if isinstance(use.output, str) else None
     if isinstance(use.output, dict):
-        text = next(
-            (
-                use.output[key]
-                for key in ("stdout", "content", "text")
-                if isinstance(use.output.get(key), str)
-            ),
-            None,
-        )
+        values = (use.output.get(key) for key in ("stdout", "content", "text"))
+        text = next((value for value in values if isinstance(value, str)), None)
     if not text or not text.strip():
         return ""
     lines = text.strip().splitlines()
     if len(lines) > 1:
         return f"{len(lines)} lines "
-    return (
-        f"{visible_text(redact_text(lines[0]), multiline=False)} "
-        if len(lines[0]) <= _LONGEST_ARGUMENT
-        else ""
-    )
+    if len(lines[0]) > _MAX_ARGUMENT:
+        return ""
+    return f"{visible_text(redact_text(lines[0]), multiline=False)} "
 
 
 def _retry_text(data: dict[str, Any]) -> str:
@@ -464,22 +443,25 @@ def _retry_text(data: dict[str, Any]) -> str:
 # ── log output ──
 
 _SESSION_LOGGER = "amplifier.session"
-"""Its warnings are about failed modules and problems of the plan, which the commands report themselves."""
+"""Logger of warnings about failed modules and the plan, which commands report themselves."""
 
 
 class LogNotices(logging.Handler):
-    """Shows warnings as notices of one line each; they can be held until it is known which ones an error message includes.
+    """Shows warnings as notices of one line each.
+
+    They can be held back, because an error message may include some of them.
 
     Args:
         display: Shows them.
-        debug: Show every record, at once and with its traceback.
+        debug: True shows every record at once, with its traceback.
     """
 
     def __init__(self, display: Display, *, debug: bool = False) -> None:
         super().__init__(logging.DEBUG if debug else logging.WARNING)
         self._display = display
         self._debug = debug
-        self._held: list[tuple[str, str]] | None = None  # not while None
+        # None while notices are shown at once.
+        self._held: list[tuple[str, str]] | None = None
 
     def hold(self) -> None:
         """Hold notices until `show_held`."""
@@ -503,14 +485,15 @@ class LogNotices(logging.Handler):
             return
         try:
             message = record.getMessage()
-        except Exception:  # noqa: BLE001  # arguments of third-party log records may fail to format
+        # Arguments of third-party log records may fail to format.
+        except Exception:  # noqa: BLE001
             return
         if self._debug:
             error = record.exc_info[1] if record.exc_info else None
-            line = f"{record.levelname} {record.name}: {visible_text(redact_text(message), multiline=False)}"
-            self._display.notice(
-                line if error is None else f"{line}\n{traceback_text(error)}", "debug"
-            )
+            text = visible_text(redact_text(message), multiline=False)
+            line = f"{record.levelname} {record.name}: {text}"
+            details = "" if error is None else f"\n{traceback_text(error)}"
+            self._display.notice(f"{line}{details}", "debug")
             return
         level = "error" if record.levelno >= logging.ERROR else "warning"
         line = f"{record.name}: {visible_text(redact_text(''.join(message.splitlines()[:1])))}"
@@ -521,7 +504,7 @@ class LogNotices(logging.Handler):
 
 
 def install_log_handler(display: Display, *, debug: bool) -> LogNotices:
-    """Replace the handlers of the root logger; called once, by the command."""
+    """Replace the handlers of the root logger. A command calls this once."""
     root = logging.getLogger()
     lines = LogNotices(display, debug=debug)
     root.handlers[:] = [lines]

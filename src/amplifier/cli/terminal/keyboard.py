@@ -1,8 +1,4 @@
-"""Reads lines from a terminal in canonical mode, in which the system edits the line; a wait can be cancelled on both backends.
-
-Used for approval questions, for what is typed while a turn runs, and for chats at terminals that cannot move their cursor. While a
-turn of a chat runs, keys are taken as they are pressed and not echoed: the terminal would echo them in the middle of the live lines.
-"""
+"""Lines and keys from a terminal, with waits that can be cancelled on both backends."""
 
 from __future__ import annotations
 
@@ -26,12 +22,15 @@ _PASTE_BEGINS, _PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 _KEYS = re.compile(r"\x1b\[[0-9;?]*[@-~]|\x1bO.|[\x00-\x1f\x7f]|[^\x00-\x1f\x7f]+")
 
 
+# Questions, and chats at terminals that can't move their cursor, read lines in canonical mode, in
+# which the system edits the line. While a turn of a chat runs, keys are read as they are pressed
+# and not echoed, because the terminal would echo them in the middle of the live lines.
 class Keyboard:
     """The terminal at standard input.
 
     Attributes:
-        typed_ahead: Keys that the line prompt has read beyond the end of its line, for its next line.
-        draft: What was typed of a line that has not ended; the line prompt begins with it.
+        typed_ahead: Keys that the line prompt has read beyond the end of its line.
+        draft: The beginning of an unfinished line. The line prompt begins with it.
     """
 
     def __init__(self) -> None:
@@ -41,10 +40,13 @@ class Keyboard:
         self.draft: str = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_pasting = False
-        self._modes: list[Any] | None = None  # to restore
+        self._modes: list[Any] | None = None
 
     async def read_line(self) -> str | None:
-        """The next line without its end; None at the end of input. A cancelled call loses nothing that was typed."""
+        """Return the next line without its end, or None at the end of input.
+
+        A cancelled call loses nothing that was typed.
+        """
         modes = self._modes
         self.restore()
         try:
@@ -60,7 +62,7 @@ class Keyboard:
         return line.decode(errors="replace").rstrip("\r")
 
     def typed_lines(self) -> list[str | None]:
-        """The lines that were typed and not read, without waiting; None for the end of input. The rest is in `draft`."""
+        """Return typed lines without waiting. None is the end of input, the rest is in `draft`."""
         lines: list[str | None] = []
         while select.select([self._descriptor], [], [], 0)[0]:
             if not (data := self._receive_now()):
@@ -68,19 +70,14 @@ class Keyboard:
             for key in _KEYS.findall(self._decoder.decode(data)):
                 if key in (_PASTE_BEGINS, _PASTE_ENDS):
                     self._is_pasting = key == _PASTE_BEGINS
-                elif (
-                    self._is_pasting and key in "\r\n\t"
-                ):  # part of one message, whatever its lines say
+                # Pasted text is one message, whatever its lines say.
+                elif self._is_pasting and key in "\r\n\t":
                     self.draft += key.replace("\r", "\n")
                 elif key == "\n" or (key == "\x04" and not self.draft):
                     lines.append(self.draft if key == "\n" else None)
                     self.draft = ""
-                elif key in (
-                    "\x7f",
-                    "\b",
-                    "\x15",
-                    "\x17",
-                ):  # Backspace; Ctrl-U, the line; Ctrl-W, the word
+                # Backspace, Ctrl-U for the line, Ctrl-W for the word.
+                elif key in ("\x7f", "\b", "\x15", "\x17"):
                     end = {"\x15": 0, "\x17": self.draft.rstrip().rfind(" ") + 1}.get(key, -1)
                     self.draft = self.draft[:end]
                 elif key.isprintable():
@@ -89,7 +86,7 @@ class Keyboard:
 
     @contextmanager
     def by_key(self) -> Iterator[None]:
-        """Take keys as they are pressed, and do not echo them; `read_line` reads and echoes lines all the same."""
+        """Read keys as they are pressed, without echo. `read_line` still echoes lines."""
         with suppress(termios.error, OSError):
             self._take_keys(termios.tcgetattr(self._descriptor))
         try:
@@ -101,14 +98,13 @@ class Keyboard:
         if modes is not None:
             self._modes = modes
             flags = modes[3] & ~(termios.ICANON | termios.ECHO)
+            by_key = [*modes[:3], flags, *modes[4:]]
             with suppress(termios.error, OSError):
-                termios.tcsetattr(
-                    self._descriptor, termios.TCSANOW, [*modes[:3], flags, *modes[4:]]
-                )
-                os.write(self._descriptor, b"\x1b[?2004h")  # marks what is pasted
+                termios.tcsetattr(self._descriptor, termios.TCSANOW, by_key)
+                os.write(self._descriptor, b"\x1b[?2004h")  # marks pasted text
 
     def restore(self) -> None:
-        """Give the terminal back the mode it had."""
+        """Restore the mode of the terminal."""
         modes, self._modes = self._modes, None
         if modes is not None:
             with suppress(termios.error, OSError):
@@ -122,7 +118,7 @@ class Keyboard:
             return b""
 
     def discard_input(self) -> None:
-        """Discard what was typed ahead: it cannot be the answer to a question that was not asked yet."""
+        """Discard typed input, which can't be the answer to a question that comes later."""
         self.typed_ahead = []
         self._read = b""
         with suppress(termios.error, OSError):

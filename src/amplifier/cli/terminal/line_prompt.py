@@ -1,9 +1,6 @@
-"""The chat's line prompt, drawn by prompt_toolkit: editing keys, history, completion of commands, pasting of several lines.
+"""The chat's line prompt, with prompt_toolkit: editing keys, history, completion, pasted lines.
 
-prompt_toolkit runs an asyncio event loop of its own in a worker thread, on both backends alike. While it runs, and only then, the
-terminal is in raw mode. A cancelled call makes it exit and waits until it has restored the terminal.
-
-Import this module only where a chat at a terminal begins: other commands save the time that importing prompt_toolkit takes.
+Import this module only for a chat at a terminal, because importing prompt_toolkit takes time.
 """
 
 from __future__ import annotations
@@ -48,26 +45,29 @@ from amplifier._internal.regular_files import make_folders, replace_file
 from amplifier.cli.terminal.keyboard import Keyboard
 from amplifier.cli.terminal.output import Output
 
-_MOST_MENU_ROWS = 8
+_MAX_MENU_ROWS = 8
 _MENTION = re.compile(r'(?<!\S)@("[^"]*|[^\s"]*)$')
-MOST_ENTRIES = 1000
-"""Entries of the history that are kept; the file is cut back to them when it holds twice as many."""
+MAX_ENTRIES = 1000
+"""Entries of the history. The file is cut back to them when it holds twice as many."""
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
+# prompt_toolkit runs its own asyncio event loop in a worker thread, on both backends alike. The
+# terminal is in raw mode only while it runs. A cancelled call makes it exit and waits until it has
+# restored the terminal.
 class LinePrompt:
     """Reads messages at a terminal that can move its cursor.
 
     Args:
-        keyboard: Keeps the keys that were typed ahead.
-        terminal: Where the line is shown: standard error.
+        keyboard: Stores the keys that were typed ahead.
+        terminal: Shows the line on standard error.
         history: The messages of earlier chats.
-        completions: What Tab completes, each with a short explanation.
-        next_mode: Called for Shift-Tab, in the thread of the prompt; returns the prompt to show.
+        completions: Texts that Tab completes, each with a short explanation.
+        next_mode: Called for Shift-Tab in the thread of the prompt. It returns the new prompt.
 
     Attributes:
-        dropped: The text of the latest line if it was interrupted or cancelled, else empty.
+        dropped: The text of the latest line if it was interrupted or cancelled. Otherwise empty.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class LinePrompt:
         self._terminal = terminal
         self._next_mode = next_mode
         self._input = create_input(sys.stdin)
-        self._menu_rows = min(len(completions), _MOST_MENU_ROWS)
+        self._menu_rows = min(len(completions), _MAX_MENU_ROWS)
         self._session: PromptSession[str] = PromptSession(
             history=history,
             completer=_Completer(completions),
@@ -95,7 +95,8 @@ class LinePrompt:
             color_depth=None if terminal.has_colour else ColorDepth.DEPTH_1_BIT,
             prompt_continuation=self._continuation,
             input=self._input,
-            # Terminals answer a question for the cursor's position on standard input, where an answer that comes late is taken for keys.
+            # Terminals report the cursor's position on standard input, where a late report would
+            # look like keys.
             output=Vt100_Output(
                 sys.stderr, self._size, term=os.environ.get("TERM"), enable_cpr=False
             ),
@@ -106,7 +107,9 @@ class LinePrompt:
         self.dropped: str = ""
 
     async def read(self, prompt: str) -> str | None:
-        """One line, which may hold newlines and begins with the keyboard's draft; None at the end of input. A cancelled call drops what was entered.
+        """Return a message, which begins with the keyboard's draft, or None at the end of input.
+
+        A cancelled call drops the entered text.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed.
@@ -133,11 +136,11 @@ class LinePrompt:
         return None if outcome is None else sanitize_text(outcome)
 
     def remember(self, line: str) -> None:
-        """Keep a line in the history that was entered elsewhere, such as while a turn ran; call it between two lines."""
+        """Add a line to the history that was entered during a turn. Call it between two lines."""
         self._session.history.append_string(line)
 
     def redraw(self) -> None:
-        """Draw the prompt again below what others have written; may be called from any thread and from a signal handler."""
+        """Draw the prompt again below other output. Any thread and signal handler may call it."""
         self._call_in_prompt(self._draw_anew)
 
     # ── in the worker thread ──
@@ -151,12 +154,14 @@ class LinePrompt:
                 default=draft,
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(self._size().rows - 2, 0)),
-                set_exception_handler=False,  # its own one waits for Enter
-                handle_sigint=False,  # the SignalHandler handles signals
+                # Its exception handler would wait for Enter, and SignalHandler handles signals.
+                set_exception_handler=False,
+                handle_sigint=False,
             )
         except _Interrupted as interrupted:
             return interrupted
-        except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
+        # Ctrl-D, or the terminal is gone.
+        except (EOFError, OSError):
             return None
 
     def _key_bindings(self) -> KeyBindings:
@@ -208,14 +213,16 @@ class LinePrompt:
         try:
             await anyio.sleep_forever()
         finally:
-            # In this order: the prompt looks at the flag after it has set its loop, so it either sees the flag or is called.
+            # In this order: the prompt checks the flag after it has set its loop, so it either sees
+            # the flag or gets the call.
             self._is_cancelled = True
             self._call_in_prompt(self._exit_if_cancelled)
 
     def _call_in_prompt(self, function: Callable[[], None]) -> None:
         loop = self._session.app.loop
         if loop is not None:
-            with suppress(RuntimeError):  # the loop has been closed meanwhile
+            # The loop may have been closed meanwhile.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(function)
 
 
@@ -228,11 +235,11 @@ class _Completer(Completer):
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
-        """What the text before the cursor may become."""
-        for each in self._completions(document, complete_event):
-            shown = visible_text(each.display_text, multiline=False)
-            about = visible_text(each.display_meta_text, multiline=False)
-            yield Completion(each.text, each.start_position, display=shown, display_meta=about)
+        """Yield the completions of the text before the cursor."""
+        for item in self._completions(document, complete_event):
+            label = visible_text(item.display_text, multiline=False)
+            about = visible_text(item.display_meta_text, multiline=False)
+            yield Completion(item.text, item.start_position, display=label, display_meta=about)
 
     def _completions(
         self, document: Document, complete_event: CompleteEvent
@@ -242,21 +249,21 @@ class _Completer(Completer):
             yield from self._commands.get_completions(document, complete_event)
             return
         begun = mention[1].removeprefix('"')
-        for each in PathCompleter().get_completions(Document(begun), complete_event):
-            is_folder = each.display_text.endswith("/")
-            name = f"{begun}{each.text}{'/' * is_folder}"
+        for item in PathCompleter().get_completions(Document(begun), complete_event):
+            is_folder = item.display_text.endswith("/")
+            name = f"{begun}{item.text}{'/' * is_folder}"
             if " " in name or mention[1] != begun:
                 name = f'"{name}' if is_folder else f'"{name}"'
-            yield Completion(name, start_position=-len(mention[1]), display=each.display)
+            yield Completion(name, start_position=-len(mention[1]), display=item.display)
 
 
 class PromptHistory(History):
     """The messages entered in earlier chats, in a file: one JSON string per line, oldest first.
 
-    Only its owner may read it; a chat works without it if the system refuses to read or write it.
+    Only its owner may read it. If it can't be read or written, a chat works without it.
 
     Args:
-        path: The file; made with the first entry, and its folder with it.
+        path: The file. It is created with the first entry, and so is its folder.
         recent: Messages that come after them, oldest first, such as those of a resumed session.
     """
 
@@ -266,17 +273,17 @@ class PromptHistory(History):
         self._recent = recent
 
     def load_history_strings(self) -> Iterable[str]:
-        """The latest entries, newest first; lines that are no entries are left out."""
+        """Return the latest entries, newest first, without invalid lines."""
         lines: list[bytes] = []
         with suppress(OSError):
             lines = self._path.read_bytes().splitlines()
-            if len(lines) >= 2 * MOST_ENTRIES:
-                replace_file(self._path, b"\n".join(lines[-MOST_ENTRIES:]) + b"\n")
-        entries = [entry for line in lines[-MOST_ENTRIES:] if (entry := _entry(line)) is not None]
+            if len(lines) >= 2 * MAX_ENTRIES:
+                replace_file(self._path, b"\n".join(lines[-MAX_ENTRIES:]) + b"\n")
+        entries = [entry for line in lines[-MAX_ENTRIES:] if (entry := _entry(line)) is not None]
         return reversed([*(entry for entry in entries if entry not in self._recent), *self._recent])
 
     def store_string(self, string: str) -> None:
-        """Append an entry in one write, so that entries of several chats do not mix."""
+        """Append an entry in one write, so that entries of several chats don't mix."""
         with suppress(OSError):
             make_folders(self._path.parent)
             descriptor = os.open(self._path, _APPEND, 0o600)
@@ -299,7 +306,7 @@ class _Interrupted(Exception):
 
 
 class _ShowInvisible(Processor):
-    """Spells out what a terminal would obey or hide, such as a bidirectional control in pasted text."""
+    """Spells out invisible characters, such as a bidirectional control in pasted text."""
 
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
         """Replace the text of one line and map its columns."""

@@ -1,10 +1,6 @@
 """Markdown of a model as rows of a terminal, while it arrives.
 
-A block (a paragraph, a list, a table, a code block) that a later one follows cannot change any more: its rows are final. The rows of
-the last block may change with every word. Text is made visible before it is parsed and, because Markdown has escapes of its own, once
-more in what was rendered; links are shown with their address and never become links of the terminal.
-
-Import this module only where an answer is rendered: other commands save the time that importing rich.markdown takes.
+Import this module only to render an answer, because importing rich.markdown takes time.
 """
 
 from __future__ import annotations
@@ -27,21 +23,21 @@ from rich.theme import Theme
 
 from amplifier._internal.json import visible_text
 
-LONGEST_BLOCK = 6_000
-"""Characters of a block; a longer one is rendered in parts, so that no text makes the terminal wait."""
+MAX_BLOCK = 6_000
+"""Characters of a block. A longer one is rendered in parts, so that no text blocks the terminal."""
 
-_NARROWEST = 10
-_DEEPEST = 12
-"""Levels of nesting; what is nested deeper is shown as it was written, because parsers and narrow terminals drop it."""
+_MIN_WIDTH = 10
+_MAX_LEVELS = 12
+"""Levels of nesting. Deeper text is shown unrendered, because parsers and terminals drop it."""
 
 _LANGUAGES = re.compile(
-    "bash|c|cpp|css|diff|dockerfile|go|html|ini|java|javascript|js|json|kotlin|lua|make|markdown|md|php|py|python|rb|ruby|rs|rust|"
-    "scss|sh|shell|sql|swift|toml|ts|tsx|typescript|xml|ya?ml|zsh",
+    "bash|c|cpp|css|diff|dockerfile|go|html|ini|java|javascript|js|json|kotlin|lua|make|markdown|"
+    "md|php|py|python|rb|ruby|rs|rust|scss|sh|shell|sql|swift|toml|ts|tsx|typescript|xml|ya?ml|zsh",
     re.IGNORECASE,
 )
-"""Languages that are highlighted: the model names the lexer, and not each of the hundreds there are is fast on every text."""
+"""Highlighted languages. The model names the lexer, and not all lexers are fast on every text."""
 
-# Left out: HTML, definitions of links and images, which rich would not show, and <addresses>, which it would show twice.
+# rich would not show HTML, definitions of links and images, and would show <addresses> twice.
 _PARSER = (
     MarkdownIt()
     .enable(["strikethrough", "table"])
@@ -61,13 +57,18 @@ _THEME = Theme(
 )
 
 
+# A block (a paragraph, a list, a table, a code block) can't change any more when another one
+# follows, so its rows are final. The rows of the last block may change with every word.
+#
+# Text is made visible before it is parsed and, because Markdown has its own escapes, again after it
+# was rendered. Links are shown with their address and never become links of the terminal.
 class MarkdownRows:
     """The rows of one text that arrives in pieces.
 
     Args:
         width: Columns of the terminal.
-        colour: Whether rows may be coloured; emphasis is shown either way.
-        theme: For code.
+        colour: True if rows may be coloured. Emphasis is shown either way.
+        theme: The theme of code.
     """
 
     def __init__(self, width: int, *, colour: bool, theme: str = "ansi_dark") -> None:
@@ -77,38 +78,43 @@ class MarkdownRows:
         self._pending = ""
         self._rendered: tuple[str, list[str]] = ("", [])
         self._has_rows = False
-        self._is_part = False  # of a block that was cut
+        # True if the pending text continues a block that was rendered in part.
+        self._is_part = False
 
     def add(self, text: str) -> list[str]:
-        """Add a piece; returns the rows that are final now."""
+        """Add a piece, and return the rows that are final now."""
         rows: list[str] = []
-        for start in range(0, len(text), LONGEST_BLOCK // 4):
-            piece = visible_text(text[start : start + LONGEST_BLOCK // 4])
+        for start in range(0, len(text), MAX_BLOCK // 4):
+            piece = visible_text(text[start : start + MAX_BLOCK // 4])
             self._pending += piece
-            if "\n" in piece or len(self._pending) > LONGEST_BLOCK:
+            if "\n" in piece or len(self._pending) > MAX_BLOCK:
                 rows += self._finished()
         return rows
 
     def unfinished(self) -> list[str]:
-        """The rows of the block that may still change."""
+        """Return the rows of the block that may still change."""
         if self._rendered[0] != self._pending:
             self._rendered = (self._pending, self._render(self._pending))
         return self._separated(self._rendered[1])
 
     def finish(self) -> list[str]:
-        """The rest; what is added afterwards begins a block."""
+        """Return the rest. Text that is added later begins a new block."""
         rows = self.unfinished()
         self._has_rows, self._is_part, self._pending = self._has_rows or bool(rows), False, ""
         return rows
 
     def drop(self) -> None:
-        """Drop the block that may still change: the model begins anew."""
+        """Drop the block that may still change, because the model begins again."""
         self._pending, self._is_part = "", False
 
     def _finished(self) -> list[str]:
-        """Take the blocks that are complete. Only whole lines count: the rest of a line can still make it part of the block before."""
-        whole, _, begun = self._pending.rpartition("\n")
-        blocks = _blocks(whole + "\n")
+        """Remove complete blocks, and return their rows.
+
+        Only complete lines count, because the rest of a line can still make it part of the block
+        before.
+        """
+        complete, _, begun = self._pending.rpartition("\n")
+        blocks = _blocks(complete + "\n")
         cut = blocks[-1][0] if len(blocks) > 1 else 0
         rows: list[str] = []
         if cut:
@@ -116,17 +122,14 @@ class MarkdownRows:
             done, self._pending = "\n".join(lines[:cut]), "\n".join(lines[cut:])
             rows = self._separated(self._render(done))
             self._has_rows, self._is_part = self._has_rows or bool(rows), False
-        if len(self._pending) > LONGEST_BLOCK:
+        if len(self._pending) > MAX_BLOCK:
             last = blocks[-1][1] if blocks else None
-            rest = begun if len(begun) < LONGEST_BLOCK else ""
+            rest = begun if len(begun) < MAX_BLOCK else ""
             self._pending = self._pending[: len(self._pending) - len(rest)]
             rows += self.finish()
             self._is_part = True
-            self._pending = (
-                f"{last.markup}{last.info}\n{rest}"
-                if last is not None and last.type == "fence"
-                else rest
-            )
+            is_fence = last is not None and last.type == "fence"
+            self._pending = f"{last.markup}{last.info}\n{rest}" if last and is_fence else rest
         return rows
 
     def _render(self, text: str) -> list[str]:
@@ -137,37 +140,36 @@ class MarkdownRows:
 
 
 def render_markdown(text: str, width: int, *, colour: bool, theme: str = "ansi_dark") -> list[str]:
-    """The rows of some Markdown: its blocks with a blank row between two of them."""
+    """Return the rows of a Markdown text, with a blank row between blocks."""
     starts = [start for start, _ in _blocks(text)]
     lines = text.split("\n")
     rows: list[str] = []
     for first, end in zip([0, *starts[1:]], [*starts[1:], len(lines)], strict=True):
-        block = _block_rows(
-            "\n".join(lines[first:end]), max(width, _NARROWEST), colour=colour, theme=theme
-        )
+        source = "\n".join(lines[first:end])
+        block = _block_rows(source, max(width, _MIN_WIDTH), colour=colour, theme=theme)
         rows += ["", *block] if rows and block else block
     return rows
 
 
 def _block_rows(text: str, width: int, *, colour: bool, theme: str) -> list[str]:
-    """The rows of a block, without blank ones around them."""
+    """Return the rows of a block, without blank ones around them."""
     if not text.strip():
         return []
     console = _console(width)
     try:
         rendered = _Rendered(text, theme)
-        if any(token.level > _DEEPEST for token in rendered.parsed):
+        if any(token.level > _MAX_LEVELS for token in rendered.parsed):
             raise ValueError("nested too deeply")
         lines = console.render_lines(rendered, pad=False)
         rows = [
             "".join(_written(segment, colour=colour) for segment in _trimmed(line))
             for line in lines
         ]
-    except Exception:  # noqa: BLE001  # two libraries on a text that someone chose; it is shown as it is
-        shown = text.expandtabs(4).split("\n")
+    # Two libraries parse an untrusted text. If one fails, show the text unrendered.
+    except Exception:  # noqa: BLE001
         rows = [
             row
-            for line in shown
+            for line in text.expandtabs(4).split("\n")
             for row in textwrap.wrap(line, width, drop_whitespace=False) or [""]
         ]
     while rows and not rows[-1]:
@@ -178,7 +180,7 @@ def _block_rows(text: str, width: int, *, colour: bool, theme: str) -> list[str]
 
 
 def _blocks(text: str) -> list[tuple[int, Token]]:
-    """The outermost blocks, each with the number of its first line."""
+    """Return the outermost blocks, each with the number of its first line."""
     return [
         (token.map[0], token)
         for token in _parse(text)
@@ -197,7 +199,8 @@ def _parse(text: str) -> list[Token]:
     tokens = _PARSER.parse(text)
     for token in tokens:
         for child in token.children or ():
-            if child.type == "softbreak":  # a line that the model ended stays one
+            # Keep the line breaks of the model.
+            if child.type == "softbreak":
                 child.type = "hardbreak"
     return tokens
 
@@ -220,7 +223,7 @@ class _Code(CodeBlock):
     """Code in the terminal's own colours and without a frame, so that it can be copied."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The highlighted code."""
+        """Yield the highlighted code."""
         code = str(self.text).rstrip()
         if _LANGUAGES.fullmatch(self.lexer_name):
             yield Syntax(
@@ -234,7 +237,7 @@ class _Heading(Heading):
     """A heading on the left."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """The text."""
+        """Yield the text."""
         yield self.text
 
 

@@ -1,8 +1,4 @@
-"""The standard streams, each of which may be a terminal, may be closed, and may have an encoding other than UTF-8.
-
-Text from the model, a tool or a file passes through `visible_text` before it gets here; escape sequences in what is written are
-the command line's own.
-"""
+"""The standard streams, which may be terminals, closed, or in an encoding other than UTF-8."""
 
 from __future__ import annotations
 
@@ -21,20 +17,23 @@ _PLAIN_TERMINALS = frozenset({"", "dumb", "unknown"})
 _STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
+# Text from the model, a tool or a file passes through visible_text() before it gets here. Escape
+# sequences in the written text are the command line's own.
 class Output:
     """One stream.
 
     Args:
-        stream: Where to write.
-        is_required: Whether the command is useless without this stream.
-        plain: Take a terminal for one that can neither move its cursor nor show colours, for screen readers.
+        stream: The stream to write to.
+        is_required: True if the command is useless without this stream.
+        plain: True treats a terminal as one that can neither move its cursor nor show colours, for
+            screen readers.
 
     Attributes:
-        is_terminal: Whether it is a terminal.
-        can_move_cursor: Whether that terminal can move its cursor.
-        has_colour: Whether it may be coloured.
-        is_lost: Set when the reader has gone; nothing is written any more.
-        at_line_start: Whether the last thing written ended a line.
+        is_terminal: True if it is a terminal.
+        can_move_cursor: True if the terminal can move its cursor.
+        has_colour: True if the text may be coloured.
+        is_lost: True if the reader has gone, so that nothing is written any more.
+        at_line_start: True if the last written text ended a line.
     """
 
     def __init__(self, stream: TextIO, *, is_required: bool, plain: bool = False) -> None:
@@ -56,18 +55,17 @@ class Output:
         """Write and flush.
 
         Raises:
-            BrokenPipeError: The reader has gone, and without it the command has no purpose.
-            OutputLostError: It cannot be written for another reason, such as a full disk, and must not be lost silently.
+            BrokenPipeError: The reader of a required stream has gone.
+            OutputLostError: A required stream can't be written for another reason, such as a full
+                disk.
         """
         if self.is_lost or not text:
             return
         try:
             self._stream.write(text)
             self._stream.flush()
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # the reader has gone, or the terminal or file was closed
+        # The reader has gone, or the terminal or file was closed.
+        except (OSError, ValueError) as error:
             self.is_lost = True
             if not self._is_vital or self._has_hung_up(error):
                 return
@@ -78,23 +76,21 @@ class Output:
         self.at_line_start = text.endswith("\n")
 
     def _has_hung_up(self, error: Exception) -> bool:
-        """Whether a terminal was closed: its signal comes as well, and decides how the command ends."""
+        """Return whether a terminal was closed. Its signal then decides how the command ends."""
         return self.is_terminal and isinstance(error, OSError) and error.errno == errno.EIO
 
     def line(self, text: str = "") -> None:
-        """Write a line of its own."""
+        """Write a separate line."""
         self.write(f"{'' if self.at_line_start else chr(10)}{text}\n")
 
     def styled(self, text: str, style: str | None) -> str:
-        """The text in a style, if the stream may be coloured."""
-        return (
-            f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
-            if self.has_colour and style is not None
-            else text
-        )
+        """Return the text in a style, if the stream may be coloured."""
+        if not self.has_colour or style is None:
+            return text
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
     def glyph(self, fancy: str, plain: str) -> str:
-        """The first text if the stream's encoding has it, else the second."""
+        """Return the first text if the stream's encoding supports it, or the second one."""
         try:
             fancy.encode(self._encoding)
         except (UnicodeEncodeError, LookupError):
@@ -102,11 +98,11 @@ class Output:
         return fancy
 
     def width(self) -> int:
-        """Columns of the terminal; 80 if unknown."""
+        """Return the columns of the terminal, or 80 if they are unknown."""
         return self.size()[0]
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines of the terminal; 80 and 24 if unknown."""
+        """Return the columns and lines of the terminal, or 80 and 24 if they are unknown."""
         with suppress(OSError, ValueError, AttributeError):
             size = os.get_terminal_size(self._stream.fileno())
             return size.columns or 80, size.lines or 24
@@ -122,12 +118,15 @@ class StandardStreams:
 
     @property
     def share_a_terminal(self) -> bool:
-        """Whether both are shown on one terminal."""
+        """True if both are shown on a terminal."""
         return self.out.is_terminal and self.err.is_terminal
 
     @staticmethod
     def discard_unwritable() -> None:
-        """Discard what streams whose reader has gone still buffer: Python would try to write it at exit, and end with 120."""
+        """Discard buffered text whose reader has gone.
+
+        Otherwise Python would try to write it at exit, and end with 120.
+        """
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -141,16 +140,17 @@ class StandardStreams:
 def print_table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, cut: Collection[str] = ()
 ) -> None:
-    """Print rows of text of any origin to standard output: columns on a terminal, tab-separated values in a pipe.
+    """Print rows of untrusted text: columns on a terminal, tab-separated values in a pipe.
 
-    Cells are wrapped or, if there are columns that may be cut, each row is one line.
+    Cells are wrapped. If some columns may be cut, each row is one line instead.
     """
     shown = [[visible_text(cell, multiline=False) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         for row in shown:
             print("\t".join(row))
         return
-    from rich.console import Console  # noqa: PLC0415  # a fifth of a second that pipes need not wait
+    # Importing rich takes a fifth of a second, which pipes save.
+    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -160,13 +160,13 @@ def print_table(
             heading, no_wrap=heading not in cut if cut else number == 0, overflow="ellipsis"
         )
     for row in shown:
-        # Text: brackets of others are not markup
+        # As Text, because brackets in untrusted text are not markup.
         table.add_row(*(Text(cell, no_wrap=bool(cut), overflow="ellipsis") for cell in row))
     Console().print(table)
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream is a terminal; one that is closed is none."""
+    """Return whether a stream is a terminal. A closed one isn't."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):

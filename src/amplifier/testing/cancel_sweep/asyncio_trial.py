@@ -1,13 +1,4 @@
-"""One trial on asyncio: by cancel scope (level-triggered) or by ``Task.cancel()`` (edge-triggered), once or twice.
-
-Suspensions are seen through a task factory: every task the scenario creates runs inside a small coroutine that drives
-the real one by hand (`Driven`). That shell is a genuine coroutine because AnyIO inspects ``Task.get_coro()``.
-
-Events have the same order in every run, chosen by a seed. asyncio's ready queue is first in, first out, so order can only vary where code
-iterates over a set: asyncio and AnyIO keep tasks and cancel scopes in sets, and those hash by memory address. Inside a trial both hash
-by a number drawn from a seeded generator instead: one seed gives one order in which siblings learn of a cancellation, another
-seed another. trio needs none of this; it has a switch for deterministic scheduling (see `trio_trial`).
-"""
+"""One trial on asyncio: by cancel scope or by ``Task.cancel()``, once or twice."""
 
 from __future__ import annotations
 
@@ -37,14 +28,14 @@ from .injection import (
 _HASH_BITS = 60
 _ROUNDS_BEFORE_KILLING = 10
 _ROUNDS_BEFORE_GIVING_UP = 30
-_ROUND = 0.05
-"""Seconds between two attempts to end a hanging scenario; short, for they may be real ones."""
+_ROUND_SECONDS = 0.05
+"""Time between two attempts to end a hanging scenario. It may be real time, so it is short."""
 
 
 def run_asyncio_trial(
     scenario: Callable[[], Awaitable[object]], settings: TrialSettings
 ) -> tuple[Injection, TrialOutcome]:
-    """Run one trial to its end on a loop of its own."""
+    """Run one trial on its own event loop."""
     trial = _AsyncioTrial(scenario, settings)
     loop_factory = settings.loop_factory or (
         VirtualTimeLoop if settings.virtual else asyncio.SelectorEventLoop
@@ -57,7 +48,8 @@ def run_asyncio_trial(
             runner.run(trial.run())
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 — SystemExit in a child task breaks out of the loop itself
+        # SystemExit in a child task leaves the loop itself.
+        except BaseException as error:  # noqa: BLE001
             trial.outcome.errors.append(error)
         trial.injection.closed = trial.injection.killing = True
     trial.injection.dismiss()
@@ -66,7 +58,7 @@ def run_asyncio_trial(
 
 @functools.cache
 def _cancel_scope_class() -> type[Any]:
-    """The class AnyIO really uses on asyncio; known only on a running loop."""
+    """Return AnyIO's implementation class on asyncio, which takes a running loop."""
 
     async def ask() -> type[Any]:
         return type(anyio.CancelScope())
@@ -76,23 +68,34 @@ def _cancel_scope_class() -> type[Any]:
 
 
 def _wrapped_by_anyio(coro: Any) -> list[Any]:
-    """The coroutine that AnyIO's task groups wrap in one of their own, as long as neither has begun."""
+    """Return the coroutine inside a coroutine of AnyIO's task groups, if neither has begun."""
     frame = coro.cr_frame
-    # Private: closing the outer coroutine before its first step would leave the inner one never awaited.
+    # Private: closing only the outer coroutine would leave the inner one never awaited.
     inner = None if frame is None else getattr(frame.f_locals.get("self"), "_coro", None)
-    return (
-        [inner]
-        if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED
-        else []
-    )
+    if inspect.iscoroutine(inner) and inspect.getcoroutinestate(inner) == inspect.CORO_CREATED:
+        return [inner]
+    return []
 
 
-def _is_of_anyio(coro: Any) -> bool:
-    """Whether AnyIO makes this task; it recognises asyncio's eager factory, but not ours, and keeps its tasks from starting early."""
+def _is_of_anyio(coro: object) -> bool:
+    """Return whether AnyIO creates this task.
+
+    AnyIO keeps its tasks from starting eagerly if it recognises asyncio's eager factory. It
+    doesn't recognise this one.
+    """
     frame = getattr(coro, "cr_frame", None)
     return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("anyio.")
 
 
+# A task factory observes suspensions: every task of the scenario runs inside a small coroutine that
+# drives the real one by hand (`Driven`). That shell is a genuine coroutine because AnyIO inspects
+# Task.get_coro().
+#
+# Events have the same order in every run, chosen by a seed. asyncio's ready queue is first in,
+# first out, so order can vary only where code iterates over a set. asyncio and AnyIO keep tasks and
+# cancel scopes in sets, which hash by memory address. Inside a trial both hash by a seeded random
+# number instead, so one seed gives one order in which siblings are cancelled. trio has a switch for
+# deterministic scheduling (see `trio_trial`).
 @final
 class _AsyncioTrial:
     def __init__(self, scenario: Callable[[], Awaitable[object]], settings: TrialSettings) -> None:
@@ -119,7 +122,7 @@ class _AsyncioTrial:
         loop.set_exception_handler(self._take_noise)
         started = loop.time()
         token = CURRENT_INJECTION.set(self.injection)
-        # A loose task, on purpose: what is tested is a native cancel of a task, and nothing else may cancel this one.
+        # A bare task on purpose: the trial cancels it natively, and nothing else may cancel it.
         self._root = root = loop.create_task(self._body())
         CURRENT_INJECTION.reset(token)
         done, _ = await asyncio.wait({root}, timeout=self.settings.budget)
@@ -131,7 +134,7 @@ class _AsyncioTrial:
         await self._find_orphans(root)
 
     async def _body(self) -> None:
-        # A task that starts at once is suspended for the first time before it is returned.
+        # An eager task is suspended for the first time before create_task() returns it.
         self._root = asyncio.current_task()
         try:
             if self._native:
@@ -152,7 +155,7 @@ class _AsyncioTrial:
         elif self._root is not None:
             self._accepted = self._root.cancel() or self._accepted
 
-    # ── seeing suspensions ──
+    # ── observing suspensions ──
 
     def _make_task(
         self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
@@ -171,27 +174,27 @@ class _AsyncioTrial:
     def _forget_task(self, task: asyncio.Task[Any]) -> None:
         coro = self.injection.tasks.pop(task, None)
         if inspect.iscoroutine(coro):
-            # A task cancelled before its first step never entered the shell, so the real coroutine has not been started;
-            # asyncio itself would have thrown into it. Without this it would complain of never having been awaited.
+            # A task that was cancelled before its first step never entered the shell, so the real
+            # coroutine hasn't started. Close it, or Python warns that it was never awaited.
             for inner in (coro, *_wrapped_by_anyio(coro)):
                 inner.close()
 
     async def _shell(self, coro: Coroutine[Any, Any, Any]) -> Any:
-        # A task that starts at once isn't in the list yet.
+        # An eager task isn't in the list yet.
         self.injection.tasks.setdefault(asyncio.current_task(), coro)
         return await Driven(coro, self.injection)
 
     # ── the end of a trial ──
 
     async def _break_hang(self, root: asyncio.Task[None]) -> None:
-        """Write down where everybody is stuck, then end them: a native cancel goes through AnyIO's shields."""
+        """Record where tasks are stuck, then end them natively, through AnyIO's shields."""
         self.outcome.hung = True
         self.outcome.stuck = self.injection.stuck()
         for attempt in range(_ROUNDS_BEFORE_GIVING_UP):
             self.injection.killing = attempt >= _ROUNDS_BEFORE_KILLING
             for task in list(self.injection.tasks):
                 task.cancel()
-            done, _ = await asyncio.wait({root}, timeout=_ROUND)
+            done, _ = await asyncio.wait({root}, timeout=_ROUND_SECONDS)
             if done:
                 return
 
@@ -237,9 +240,8 @@ class OrderedTask(asyncio.Task[Any]):
     """An asyncio task whose place in a set does not depend on its address."""
 
     def __init__(self, coro: Any, *, order: random.Random, **options: Any) -> None:
-        self._place = order.getrandbits(
-            _HASH_BITS
-        )  # before the base class, which puts the task into a set at once
+        # The base class adds the task to a set at once, so set this first.
+        self._place = order.getrandbits(_HASH_BITS)
         super().__init__(coro, **options)
 
     def __hash__(self) -> int:
@@ -248,23 +250,21 @@ class OrderedTask(asyncio.Task[Any]):
 
 @contextmanager
 def ordered_cancel_scopes(scope_class: Any, order: random.Random) -> Iterator[None]:
-    """Let AnyIO's cancel scopes made by a scenario hash by seed rather than by address.
+    """Make AnyIO's cancel scopes of a scenario hash by seed instead of by address.
 
-    The class is not ours, so it is changed only for the length of a trial and only for scopes of the scenario; scopes
-    of other loops in the same process keep the hash they were born with. A class that has become different from what
-    we know is left alone; that costs us reproducible order among sibling scopes, nothing else.
+    The class is AnyIO's, so it is changed only during a trial and only for scopes of the scenario.
+    Scopes of other loops in the process keep their hash. A class of an unknown shape is not
+    changed, and then only the order of sibling scopes isn't reproducible.
     """
     places: dict[int, int] = {}
     original_new = vars(scope_class).get("__new__")
 
-    def new(
-        cls: Any, *args: Any, **kwargs: Any
-    ) -> Any:  # not ``__init__``: `anyio.CancelScope` calls that twice
+    # Not __init__, because anyio.CancelScope calls that twice.
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         scope = original_new.__func__(cls, *args, **kwargs)
         if CURRENT_INJECTION.get() is None:
-            places.pop(
-                id(scope), None
-            )  # the address may have belonged to a scope of the scenario that is gone
+            # The address may have belonged to a scope of the scenario.
+            places.pop(id(scope), None)
         else:
             places[id(scope)] = order.getrandbits(_HASH_BITS)
         return scope

@@ -1,10 +1,4 @@
-"""Counting suspensions and firing at the chosen one; the same on every backend.
-
-A *suspension* is one yield of one task to its event loop. `Injection` counts them over all tasks of a scenario and
-fires once (or twice) at the chosen ones. How suspensions are observed and what "fire" means is defined by
-`trio_trial` and `asyncio_trial`, and by `cancel_at` here, which cancels one call inside a loop that is already running. Where a coroutine waits is
-described by the user's own lines, not those of the event loop below them.
-"""
+"""Count suspensions, the yields of tasks to their event loop, and fire at the chosen one."""
 
 from __future__ import annotations
 
@@ -31,25 +25,25 @@ T = TypeVar("T")
 
 @final
 class Killed(BaseException):
-    """Thrown into tasks that refuse to end; never leaves a trial."""
+    """Raised in tasks that don't end. It never leaves a trial."""
 
 
 @final
 @attrs.define(frozen=True, kw_only=True)
 class TrialSettings:
-    """One trial, completely described: equal settings give equal trials.
+    """The settings of one trial. Equal settings give equal trials.
 
     Attributes:
-        mode: How cancellation is delivered; one of `MODES`.
-        k: The suspension to hit, from 1; 0 runs without a fault.
-        second: Cancel again so many suspensions later; None for never.
-        seed: Decides the order in which equally runnable tasks go.
+        mode: How cancellation is delivered, one of `MODES`.
+        k: The suspension to hit, from 1. 0 runs without a fault.
+        second: Number of suspensions until the second cancel. None cancels once.
+        seed: Decides the order of equally runnable tasks.
         budget: Seconds on the trial's clock after which it counts as hanging.
         max_steps: Suspensions after which it counts as spinning.
-        virtual: Whether the trial's clock jumps over waiting.
+        virtual: True if the trial's clock jumps over waiting.
         grace: Seconds between the scenario's end and the search for leftovers.
-        loop_factory: Makes the asyncio loop; None for the usual one.
-        eager_tasks: Tasks start at once on asyncio.
+        loop_factory: Makes the asyncio loop. None uses the default one.
+        eager_tasks: True if tasks start at once on asyncio.
         watch: May hold the virtual clock on trio, and is notified of every suspension.
     """
 
@@ -69,15 +63,17 @@ class TrialSettings:
 @final
 @attrs.define(kw_only=True)
 class TrialOutcome:
-    """What one trial did, before it is judged.
+    """The outcome of one trial, before it is judged.
 
     Attributes:
-        errors: What came out of the scenario other than the cancellation that was asked for.
-        swallowed: A native cancel was accepted by the unfinished root task, which then did not end cancelled.
-        hung: The budget ran out; `stuck` lists where the tasks were waiting.
+        errors: Exceptions of the scenario, except the requested cancellation.
+        swallowed: True if the unfinished root task accepted a native cancel and didn't end
+            cancelled.
+        hung: True if the budget ran out.
+        stuck: The places where tasks were waiting when the budget ran out.
         elapsed: Seconds on the trial's clock.
         orphans: Tasks alive after the scenario ended.
-        noise: What the loop's exception handler received.
+        noise: Messages that the loop's exception handler received.
     """
 
     errors: list[BaseException] = attrs.field(factory=list)
@@ -95,21 +91,23 @@ class Injection:
     """Counts the suspensions of a scenario's tasks and fires at the k-th.
 
     Attributes:
-        k: The suspension to hit; 0 for none.
+        k: The suspension to hit, or 0 for none.
         fire: Cancels the scenario.
-        second: Fire again so many suspensions after the first time.
-        max_steps: Above this count the scenario is spinning and is put to death.
+        second: Number of suspensions between the first and the second time it fires.
+        max_steps: Above this count the scenario is spinning and is killed.
         watch: Notified of every suspension.
         tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
         count: Suspensions so far.
-        fired: The k-th suspension was reached.
-        delivered: After that the cancellation arrived in the task; only known where it is `Driven`.
-        second_fired: The second one, too.
+        fired: True if the k-th suspension was reached.
+        delivered: True if the cancellation then arrived in the task. Only known for a `Driven`
+            coroutine.
+        second_fired: True if it fired the second time, too.
         stack: The user's frames at the k-th suspension.
-        trace: Where each suspension happened; only kept when k is 0.
-        spinning: `max_steps` was exceeded.
-        killing: From now on tasks die when they are resumed.
-        closed: The scenario has ended; later suspensions are not its own.
+        trace: The place of each suspension, recorded only if k is 0.
+        spinning: True if `max_steps` was exceeded.
+        spinning_at: The place of the suspension that exceeded `max_steps`.
+        killing: True if tasks are killed from now on when they are resumed.
+        closed: True if the scenario has ended, so that later suspensions aren't its own.
     """
 
     k: int
@@ -130,7 +128,7 @@ class Injection:
     closed: bool = False
 
     def suspended(self, coro: object) -> None:
-        """Take note that a task has yielded, given its coroutine; called between its yield and its loop's next step."""
+        """Count a yield of a task's coroutine, before the loop's next step."""
         if self.watch is not None:
             self.watch.on_turn()
         if self.closed:
@@ -150,28 +148,28 @@ class Injection:
             self.spinning = self.killing = True
 
     def dismiss(self) -> None:
-        """Let go of the trial and its tasks, so that their garbage is this trial's and not the next one's."""
+        """Release the trial's tasks, so that their garbage counts for this trial."""
         self.closed = True
         self.tasks.clear()
         self.fire = _nothing
 
     def stuck(self) -> tuple[str, ...]:
-        """Where the unfinished tasks are waiting, oldest first, each place once."""
+        """Return the places where unfinished tasks wait, oldest first, without duplicates."""
         return tuple(dict.fromkeys(where(coro) for coro in self.tasks.values()))
 
 
 CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar(
     "amplifier_cancel_everywhere", default=None
 )
-"""Set in the scenario's root task and inherited by every task it starts: that is how we know them."""
+"""Set in the scenario's root task. All its tasks inherit it, which identifies them."""
 
 
 @final
 class Driven(Generic[T]):
     """Awaiting this drives a coroutine by hand and reports each of its suspensions.
 
-    What the coroutine yields goes to the event loop unchanged and what the loop answers goes back in, so neither
-    notices; this holds for asyncio's futures and for trio's traps alike.
+    It passes yielded values to the event loop, and the loop's answers back, unchanged. This works
+    for asyncio's futures and for trio's traps alike.
     """
 
     def __init__(self, coro: Coroutine[Any, Any, T], injection: Injection) -> None:
@@ -188,7 +186,7 @@ class Driven(Generic[T]):
             try:
                 trap = coro.send(answer) if error is None else coro.throw(error)
             except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # a coroutine's return value travels untyped
+                return end.value  # type: ignore[no-any-return]
             injection.suspended(coro)
             answer = error = None
             try:
@@ -196,21 +194,22 @@ class Driven(Generic[T]):
             except GeneratorExit:
                 coro.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 — whatever the loop throws belongs to the coroutine, not to us
+            # All exceptions that the loop throws are for the coroutine.
+            except BaseException as thrown:  # noqa: BLE001
                 error = thrown
-            # asyncio throws, trio sends an outcome; either may also be the failure of what was awaited.
+            # asyncio throws, and trio sends an outcome. Either may also be an awaited failure.
             arrived = error if error is not None else getattr(answer, "error", None)
             if injection.fired and isinstance(arrived, anyio.get_cancelled_exc_class()):
                 injection.delivered = True
 
 
 def kill(coro: Any) -> None:
-    """Close a coroutine that may refuse it and raise `Killed` in its place.
+    """Close a coroutine, even if it raises or yields again, and raise `Killed` in its place.
 
     Raises:
         Killed: Always.
     """
-    # The code under test runs once more here and may raise anything, or yield and so refuse to be closed.
+    # The code under test runs once more here, and may raise anything.
     with contextlib.suppress(Exception):
         coro.close()
     raise Killed
@@ -219,16 +218,17 @@ def kill(coro: Any) -> None:
 @final
 @attrs.define(frozen=True, kw_only=True)
 class CancelledAt:
-    """How a call ended that was to be cancelled at its k-th suspension.
+    """The end of a call that `cancel_at` cancels at its k-th suspension.
 
     Attributes:
-        fired: It did suspend k times; False means that every point has been tried.
-        returned: It returned a value, though cancelled; legitimate if all it had left to do was shielded.
-        swallowed: The cancellation was raised inside the call, which returned all the same.
-        value: What it returned.
-        where: The innermost user frame that was suspended, ``file:line function``; empty if not fired.
-        suspensions: How many times it suspended in all.
-        seconds: How long it went on after the cancellation.
+        fired: True if the call suspended k times. False means that every point has been tried.
+        returned: True if the call returned a value although it was cancelled. This is legitimate if
+            the rest of the call was shielded.
+        swallowed: True if the cancellation was raised inside the call, and the call returned.
+        value: The returned value.
+        where: The innermost suspended user frame as ``file:line function``. Empty if not fired.
+        suspensions: Number of suspensions in total.
+        seconds: Duration of the call after the cancellation.
     """
 
     fired: bool
@@ -246,7 +246,7 @@ async def cancel_at(
     *args: object,
     native: bool = False,
 ) -> CancelledAt:
-    """Call ``function(*args)`` and cancel it at the k-th time it suspends.
+    """Call ``function(*args)`` and cancel it at its k-th suspension.
 
     Exceptions other than that cancellation propagate. To try every point of a call::
 
@@ -257,11 +257,11 @@ async def cancel_at(
             assert_still_whole(tool)
 
     Args:
-        k: From 1.
-        function: Returns a coroutine.
+        k: The number of the suspension, from 1.
+        function: An async function.
         args: Its arguments.
-        native: Cancel by ``Task.cancel()``, in a task of its own; on asyncio only. Otherwise by a cancel scope, in this
-            task.
+        native: Cancel by ``Task.cancel()``, in a new task, on asyncio only. Otherwise cancel by a
+            cancel scope, in this task.
     """
     if k < 1:
         raise ValueError(f"k: found {k!r}, expected a number from 1 up")
@@ -276,9 +276,8 @@ async def cancel_at(
 
         injection.fire = fire
 
-    value, returned = await (_cancelled_natively if native else _cancelled_by_scope)(
-        call, fire_with
-    )
+    run = _cancelled_natively if native else _cancelled_by_scope
+    value, returned = await run(call, fire_with)
     return CancelledAt(
         fired=injection.fired,
         returned=returned,
@@ -309,14 +308,15 @@ async def _cancelled_natively(call: Driven[object], fire_with: _FireWith) -> tup
     try:
         await asyncio.wait([task])
     finally:
-        if not task.done():  # we are being cancelled ourselves
+        # This task itself is being cancelled.
+        if not task.done():
             task.cancel()
             await asyncio.wait([task])
     return (None, False) if task.cancelled() else (task.result(), True)
 
 
 def _nothing() -> None:
-    """What an injection fires before it has something to fire, and when its trial is over."""
+    """Do nothing, before an injection has a scenario and after its trial."""
 
 
 # ── where a coroutine waits ──
@@ -324,9 +324,9 @@ def _nothing() -> None:
 _MACHINERY = frozenset(
     {"anyio", "asyncio", "concurrent", "contextlib", "outcome", "threading", "trio"}
 )
-"""Packages whose frames show an author nothing about his own code."""
+"""Packages whose frames say nothing about the user's code."""
 
-_LONGEST_DETAIL = 240
+_MAX_DETAIL = 240
 
 _UNSTABLE = (
     (re.compile(r"0x[0-9a-fA-F]+"), "0x…"),
@@ -337,17 +337,17 @@ _UNSTABLE = (
 
 
 def user_stack(awaitable: object) -> tuple[str, ...]:
-    """The user's frames of a suspended await chain as ``file:line function``, outermost first.
+    """Return the user's frames of a suspended await chain, outermost first.
 
-    Falls back to the innermost frame of any kind when the chain holds no user frame at all.
+    Each is ``file:line function``. If the chain has no user frame, return its innermost frame.
     """
     frames = list(_frames_below(awaitable))
-    mine = [frame for frame in frames if not _is_machinery(frame)]
-    return tuple(_spot(frame.f_code, frame.f_lineno) for frame in mine or frames[-1:])
+    user_frames = [frame for frame in frames if not _is_machinery(frame)]
+    return tuple(_place(frame.f_code, frame.f_lineno) for frame in user_frames or frames[-1:])
 
 
-_LONGEST_CHAIN = 500
-"""Awaits of one task that are looked at. A longer chain is a loop of wrappers."""
+_MAX_CHAIN = 500
+"""Maximum number of awaits to follow. A longer chain is a loop of wrappers."""
 
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _AWAITS = ("cr_await", "gi_yieldfrom", "ag_await")
@@ -355,16 +355,16 @@ _OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generato
 
 
 def _frames_below(awaitable: object) -> Iterator[FrameType]:
-    """Yield the frames of a suspended coroutine, outermost first, also those of asynchronous generators."""
-    for _ in range(_LONGEST_CHAIN):
+    """Yield the frames of a suspended coroutine, also through async generators, outermost first."""
+    for _ in range(_MAX_CHAIN):
         if awaitable is None:
             return
         frame = _first(getattr(awaitable, name, None) for name in _FRAMES)
         if isinstance(frame, FrameType):
             yield frame
         if type(awaitable).__name__ in _OPAQUE:
-            # It has no attribute that leads to its generator, so the garbage collector is asked. To
-            # repeat a trial, an author needs the line inside his generator.
+            # It has no attribute that leads to its generator, so use the garbage collector. To
+            # repeat a trial, the user needs the line inside the generator.
             awaitable = _first(
                 referent
                 for referent in gc.get_referents(awaitable)
@@ -375,31 +375,31 @@ def _frames_below(awaitable: object) -> Iterator[FrameType]:
 
 
 def _first(objects: Iterable[object]) -> object:
-    return next((found for found in objects if found is not None), None)
+    return next((item for item in objects if item is not None), None)
 
 
 def where(awaitable: object) -> str:
-    """The innermost of the user's frames, or `UNKNOWN`."""
+    """Return the innermost of the user's frames, or `UNKNOWN`."""
     stack = user_stack(awaitable)
     return stack[-1] if stack else UNKNOWN
 
 
 def raised_at(traceback: TracebackType | None) -> str:
-    """The innermost user frame of a traceback, or `UNKNOWN`."""
-    spot = UNKNOWN
+    """Return the innermost user frame of a traceback, or `UNKNOWN`."""
+    place = UNKNOWN
     while traceback is not None:
         if not _is_machinery(traceback.tb_frame):
-            spot = _spot(traceback.tb_frame.f_code, traceback.tb_lineno)
+            place = _place(traceback.tb_frame.f_code, traceback.tb_lineno)
         traceback = traceback.tb_next
-    return spot
+    return place
 
 
 def tidy(text: object) -> str:
-    """One line of bounded length without addresses and counters, so that equal runs give equal reports."""
+    """Return one bounded line without addresses and counters, so that equal runs compare equal."""
     line = " ".join(str(text).split())
     for pattern, replacement in _UNSTABLE:
         line = pattern.sub(replacement, line)
-    return line if len(line) <= _LONGEST_DETAIL else line[: _LONGEST_DETAIL - 1] + "…"
+    return line if len(line) <= _MAX_DETAIL else line[: _MAX_DETAIL - 1] + "…"
 
 
 def _is_machinery(frame: FrameType) -> bool:
@@ -407,7 +407,7 @@ def _is_machinery(frame: FrameType) -> bool:
     return module.rpartition(".")[0] == __package__ or module.partition(".")[0] in _MACHINERY
 
 
-def _spot(code: CodeType, line: int) -> str:
+def _place(code: CodeType, line: int) -> str:
     file = "/".join(PurePath(code.co_filename).parts[-2:])
     function = code.co_qualname.rpartition("<locals>.")[2]
     return f"{file}:{line} {function}"

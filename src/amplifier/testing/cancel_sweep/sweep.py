@@ -1,15 +1,4 @@
-"""The exhaustive loop: run a scenario again and again, cancel it at its first, second, third … suspension.
-
-Fault injection in the manner of database test suites, with cancellation as the fault and every suspension (a yield of
-any of the scenario's tasks to the event loop) as a place for it. First the scenario runs undisturbed; that run must be
-clean, else its mode is not swept. Then a fresh world is made for each k and cancelled at its k-th suspension, until a
-run ends with no cancellation fired: every point has been tried then, none was sampled.
-
-The trials are in `trio_trial` and `asyncio_trial`, the rules and the result in `report`. Nothing here imports pytest or Hypothesis: call it from any test, or from none.
-
-Limits: it counts yields, not bytecodes, so a KeyboardInterrupt between two lines is another matter; a loop that never
-awaits is never seen.
-"""
+"""Cancel a scenario at its first, second, third … suspension, until every one has been tried."""
 
 from __future__ import annotations
 
@@ -34,34 +23,45 @@ from .report import Finding, SweepReport, Violation, broken_invariants, judge, w
 __all__ = ["LOOP_END_MODES", "MODES", "Scenario", "World", "cancel_everywhere"]
 
 MODES = ("trio", "asyncio-scope", "asyncio-native", "asyncio-native-twice")
-"""Every way of cancelling that a scenario can meet: a trio scope, an AnyIO scope on asyncio, ``Task.cancel()``, and
-``Task.cancel()`` again while the first is still being handled (the second Ctrl-C)."""
+"""Every way in which a scenario can be cancelled: a trio scope, an AnyIO scope on asyncio,
+``Task.cancel()``, and ``Task.cancel()`` again while the first is still being handled (a second
+Ctrl-C)."""
 
 LOOP_END_MODES = ("asyncio-all", "asyncio-all-twice")
-"""The end of an asyncio loop: every task in the loop's list is cancelled natively, as ``asyncio.run`` does when it is left and a
-second Ctrl-C brings about; once, or again while the first is still being handled. For code that owns the sessions of a process:
-a module alone need not hold under it."""
+"""The end of an asyncio loop, where every task of the loop is cancelled natively: once, or again
+while the first cancel is still being handled. They are for code that owns the sessions of a
+process. A module alone need not support them."""
 
 _ALL_MODES = (*MODES, *LOOP_END_MODES)
 _BUDGETS = {"virtual": 10_000.0, "real": 10.0}
 
+# A sweep changes state of the whole process: warning filters, hooks, the garbage collector.
 _ONE_SWEEP_AT_A_TIME = threading.Lock()
-"""A sweep borrows what the process has only once: warning filters, hooks, the garbage collector."""
 
 Scenario = Callable[[], Awaitable[object]]
 Check = Callable[[], Iterable[str] | None]
 
 
 class World(Protocol):
-    """A fresh world for one trial: what happens in it, and what must hold afterwards."""
+    """A fresh world for one trial: a scenario, and a check of its invariants."""
 
     async def scenario(self) -> object:
-        """Do the thing that will be cancelled; return only when everything it started has ended."""
+        """Do the work that is cancelled. Return only when all started tasks have ended."""
         ...
 
     def check(self) -> Iterable[str] | None:
-        """Name the invariants that do not hold now; nothing, or None, when all is well."""
+        """Return the broken invariants, or nothing."""
         ...
+
+
+# This is fault injection as in database test suites, with cancellation as the fault and every
+# suspension, a yield of one of the scenario's tasks to the event loop, as a place for it. First the
+# scenario runs undisturbed. If that run isn't clean, the mode isn't swept. Then a fresh world is
+# made for each k and cancelled at its k-th suspension, until a run ends without a cancellation:
+# then every point has been tried.
+#
+# It counts yields, not bytecodes, so it doesn't cover a KeyboardInterrupt between two lines, and it
+# never sees a loop without an await.
 
 
 def cancel_everywhere(
@@ -81,45 +81,50 @@ def cancel_everywhere(
     eager_tasks: bool = False,
     watch: TimeWatch | None = None,
 ) -> SweepReport:
-    """Cancel a scenario at each of its suspension points in turn and report every promise it breaks.
+    """Cancel a scenario at each of its suspension points in turn, and report every broken promise.
 
-    Equal arguments give equal results: order comes from the seed, time is virtual, `random` is seeded. The function
-    runs event loops of its own; from async code call it in a thread, with ``anyio.to_thread.run_sync``.
+    Equal arguments give equal results: order comes from the seed, time is virtual, `random` is
+    seeded. The function runs event loops of its own, so call it in a thread from async code, with
+    ``anyio.to_thread.run_sync``.
 
     Args:
-        make: Returns a fresh world: an object with ``scenario`` and ``check``, a pair of both, or a scenario alone.
-        modes: Which of `MODES` and `LOOP_END_MODES` to sweep.
+        make: Returns a fresh world: an object with ``scenario`` and ``check``, a pair of both, or a
+            scenario alone.
+        modes: The modes to sweep, of `MODES` and `LOOP_END_MODES`.
         seed: Chooses the order of tasks that could run in any order.
-        budget: Seconds until a trial counts as hanging; by default 10,000 virtual or 10 real ones.
+        budget: Seconds until a trial counts as hanging. By default 10,000 virtual or 10 real ones.
         max_steps: Suspensions until a trial counts as spinning.
-        second_after: How many suspensions after the first cancel the second comes; each is tried. A trial that ended
-            before its second cancel is not judged: that is the mode with one.
-        max_points: Sweep at most so many suspension points per mode, drawn by seed; the report states it.
-        only: Run just this k, to reproduce one finding; 0 is the run without a fault.
+        second_after: Numbers of suspensions between the first cancel and the second. Each is tried.
+            A trial that ended before its second cancel is ignored, because the mode with one
+            cancel covers it.
+        max_points: Maximum number of suspension points per mode, drawn by seed. The report
+            mentions the limit.
+        only: Runs just this k, to reproduce one finding. 0 is the run without a fault.
         expect: Exceptions that are legitimate outcomes, for example ExecutionCancelled.
-        clock: ``"real"`` for scenarios with threads or subprocesses. Slower, and only as deterministic as they are; on
-            asyncio the virtual clock copes with most of them, on trio it does not wait for them.
-        grace: Seconds, on that clock, between the scenario's end and the search for what it left behind.
-        loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``; needs ``clock="real"``.
-        eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``; from Python 3.12 on.
-        watch: Holds the virtual clock of trio while something is at work that it does not know of, such as a child process; its
+        clock: ``"real"`` for scenarios with threads or subprocesses. It is slower, and only as
+            deterministic as they are. The virtual clock waits for most of them on asyncio, but not
+            on trio.
+        grace: Seconds, on that clock, between the scenario's end and the search for leftovers.
+        loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``. It needs
+            ``clock="real"``.
+        eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``.
+            It needs Python 3.12.
+        watch: Holds the virtual clock of trio during outside work, such as a child process. Its
             ``on_turn`` is called at every suspension.
 
     Raises:
-        ValueError: An argument makes no sense.
-        MissingExtraError: The trio mode was asked for and trio is not installed.
+        ValueError: An argument is invalid.
+        MissingExtraError: The trio mode was requested and trio is not installed.
         RuntimeError: Called from inside an event loop.
     """
-    _refuse_nonsense(modes, second_after=second_after, budget=budget, only=only, clock=clock)
+    _check_arguments(modes, second_after=second_after, budget=budget, only=only, clock=clock)
     if loop_factory is not None and clock != "real":
         raise ValueError(
-            'loop_factory: a loop of your own has no virtual clock; pass clock="real" as well'
+            'loop_factory: your own loop has no virtual clock; pass clock="real" as well'
         )
     if eager_tasks and sys.version_info < (3, 12):
-        raise ValueError(
-            "eager_tasks: asyncio starts tasks at once from Python 3.12 on; leave it out here"
-        )
-    _refuse_running_loop()
+        raise ValueError("eager_tasks: expected Python 3.12 or newer; leave it out here")
+    _require_no_running_loop()
     base = TrialSettings(
         seed=seed,
         budget=_BUDGETS[clock] if budget is None else budget,
@@ -142,7 +147,7 @@ def cancel_everywhere(
 @final
 @attrs.define
 class _ModeSweep:
-    """The trials of one mode; writes into the report."""
+    """The trials of one mode. It writes to the report."""
 
     make: Callable[[], World | Scenario | tuple[Scenario, Check]]
     base: TrialSettings
@@ -182,31 +187,33 @@ class _ModeSweep:
         self._run_all(undisturbed.trace)
 
     def _run_all(self, trace: list[str]) -> None:
-        """Go on until no fault fires: the count of the first run is a claim, this is the proof."""
-        k, strayed = 1, False
+        """Try points until no fault fires. The count of the first run alone isn't a proof."""
+        k, differs = 1, False
         while True:
             injection = self.try_point(k)
             if not injection.fired:
                 break
-            strayed = (
-                strayed or k > len(trace) or (injection.stack[-1:] or ("?",))[0] != trace[k - 1]
-            )
+            place = (injection.stack[-1:] or ("?",))[0]
+            differs = differs or k > len(trace) or place != trace[k - 1]
             k += 1
-        if strayed or k - 1 != len(trace):
+        if differs or k - 1 != len(trace):
             self.report.notes.append(
-                f"{self.base.mode}: the scenario is not deterministic; its runs did not suspend at the same places"
+                f"{self.base.mode}: the scenario is not deterministic; "
+                "its runs did not suspend at the same places"
             )
 
     def try_point(self, k: int) -> Injection:
-        """All trials of one suspension point: one, or one for each delay of the second cancel."""
+        """Run the trials of one suspension point: one for each delay of the second cancel."""
         if not self.base.mode.endswith("-twice") or k == 0:
             return self._try(attrs.evolve(self.base, k=k))
         injection: Injection | None = None
         for second in sorted(set(self.second_after)):
             injection = self._try(attrs.evolve(self.base, k=k, second=second))
+            # The scenario had ended already, as it would for every later second cancel.
             if not injection.second_fired:
-                break  # the scenario was over before, and would be for every later second cancel
-        assert injection is not None  # second_after is not empty, see _refuse_nonsense
+                break
+        # _check_arguments() has made sure that second_after isn't empty.
+        assert injection is not None
         return injection
 
     def _try(self, settings: TrialSettings) -> Injection:
@@ -220,7 +227,8 @@ class _ModeSweep:
     def _trial(self, settings: TrialSettings) -> tuple[Injection, list[Finding]]:
         """Run and judge one trial.
 
-        Exceptions hold frames and frames hold tasks, so the outcome is dropped before garbage is collected and heard.
+        Exceptions hold frames and frames hold tasks, so the outcome is dropped before garbage is
+        collected.
         """
         random.seed(settings.seed)
         with watch_process() as watch:
@@ -258,7 +266,7 @@ def _runner(mode: str) -> Callable[[Scenario, TrialSettings], tuple[Injection, T
     if mode != "trio":
         return run_asyncio_trial
     try:
-        # Here and not above: importing amplifier.testing must not import trio.
+        # Not at the top: importing amplifier.testing must not import trio.
         from .trio_trial import run_trio_trial  # noqa: PLC0415 — trio is an optional part
     except ImportError as error:
         raise MissingExtraError(
@@ -267,16 +275,16 @@ def _runner(mode: str) -> Callable[[Scenario, TrialSettings], tuple[Injection, T
     return run_trio_trial
 
 
-def _unpack(made: Any) -> tuple[Scenario, Check]:
-    if isinstance(made, tuple):
-        scenario, check = made
+def _unpack(world: Any) -> tuple[Scenario, Check]:
+    if isinstance(world, tuple):
+        scenario, check = world
         return scenario, check
-    if hasattr(made, "scenario"):
-        return made.scenario, made.check
-    return made, tuple
+    if hasattr(world, "scenario"):
+        return world.scenario, world.check
+    return world, tuple
 
 
-def _refuse_nonsense(
+def _check_arguments(
     modes: Sequence[str],
     *,
     second_after: Sequence[int],
@@ -284,14 +292,11 @@ def _refuse_nonsense(
     only: int | None,
     clock: str,
 ) -> None:
-    if (
-        isinstance(modes, str)
-        or not modes
-        or (unknown := [mode for mode in modes if mode not in _ALL_MODES])
-    ):
-        found = modes if isinstance(modes, str) or not modes else unknown
+    is_sequence = bool(modes) and not isinstance(modes, str)
+    unknown = [mode for mode in modes if mode not in _ALL_MODES] if is_sequence else modes
+    if unknown or not is_sequence:
         raise ValueError(
-            f"modes: found {found!r}, expected a sequence of {', '.join(map(repr, _ALL_MODES))}"
+            f"modes: found {unknown!r}, expected a sequence of {', '.join(map(repr, _ALL_MODES))}"
         )
     if any(mode.endswith("-twice") for mode in modes) and (
         not second_after or min(second_after) < 1
@@ -307,16 +312,14 @@ def _refuse_nonsense(
         raise ValueError(f"clock: found {clock!r}, expected 'virtual' or 'real'")
 
 
-def _refuse_running_loop() -> None:
-    trio: Any = sys.modules.get("trio")  # a trio that was never imported is not running
-    askers = (
-        [asyncio.get_running_loop]
-        if trio is None
-        else [asyncio.get_running_loop, trio.lowlevel.current_task]
-    )
-    for ask in askers:
+def _require_no_running_loop() -> None:
+    probes: list[Callable[[], object]] = [asyncio.get_running_loop]
+    # If trio was never imported, it isn't running.
+    if (trio := sys.modules.get("trio")) is not None:
+        probes.append(trio.lowlevel.current_task)
+    for probe in probes:
         with contextlib.suppress(RuntimeError):
-            ask()
+            probe()
             break
     else:
         return
@@ -328,12 +331,11 @@ def _refuse_running_loop() -> None:
 
 @contextlib.contextmanager
 def _steady_process() -> Iterator[None]:
-    """Collect garbage only where the sweep asks for it, and give `random` back as it was.
+    """Collect garbage only on the sweep's request, and restore the state of `random`.
 
-    What exists already is set aside: collecting after each trial then costs microseconds instead of walking the heap,
-    and garbage from before the sweep is not mistaken for a trial's.
-    Unfreezing cannot be done in part, so objects frozen before become ordinary again; Python 3.12 starts
-    with some, which is why an empty freezer is no condition here.
+    Existing objects are frozen. So a collection after each trial costs microseconds instead of
+    walking the heap, and older garbage isn't mistaken for a trial's. Unfreezing is all or nothing,
+    so objects that were frozen before become ordinary again. Python 3.12 starts with some.
     """
     enabled = gc.isenabled()
     state = random.getstate()

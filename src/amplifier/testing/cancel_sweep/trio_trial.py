@@ -1,11 +1,4 @@
-"""One trial on trio: the scenario's scope is cancelled at the k-th suspension.
-
-Suspensions are seen by an instrument, which trio calls after every step of every task; the scenario's tasks are those
-that carry our context variable. Importing this file imports trio, so only `sweep` does it, and only when asked to.
-
-This is the one file that touches private names of trio, because trio offers no public way to (a) fix the order of
-scheduling, (b) cancel the scopes a task is in, (c) replace what a task is resumed with.
-"""
+"""One trial on trio. Importing this module imports trio."""
 
 from __future__ import annotations
 
@@ -22,25 +15,25 @@ from .injection import CURRENT_INJECTION, Injection, TrialOutcome, TrialSettings
 __all__ = ["deterministic_scheduling", "run_trio_trial"]
 
 _ROUNDS_BEFORE_KILLING = 10
-_ROUND = 0.05
-"""Seconds between two attempts to end a hanging scenario; short, for they may be real ones."""
+_ROUND_SECONDS = 0.05
+"""Time between two attempts to end a hanging scenario. It may be real time, so it is short."""
 
 
 def run_trio_trial(
     scenario: Callable[[], Awaitable[object]], settings: TrialSettings
 ) -> tuple[Injection, TrialOutcome]:
-    """Run one trial to its end in a trio run of its own."""
+    """Run one trial in its own trio run."""
     trial = _TrioTrial(scenario, settings)
     clock = virtual_clock(settings.watch) if settings.virtual else None
     with deterministic_scheduling(settings.seed):
         try:
             trio.run(trial.run, clock=clock, instruments=[trial])
-        except BaseException as escaped:  # noqa: BLE001 — past the scenario's own task: a crashed system task for instance
-            if _holds_interrupt(
-                escaped
-            ):  # the person at the keyboard means the sweep, not the scenario
+        # It came from outside the scenario's task, for instance from a crashed system task.
+        except BaseException as error:  # noqa: BLE001
+            # The user interrupts the sweep, not the scenario.
+            if _holds_interrupt(error):
                 raise KeyboardInterrupt from None
-            trial.outcome.errors.append(escaped)
+            trial.outcome.errors.append(error)
     trial.injection.dismiss()
     if trial.broken is not None:
         raise trial.broken
@@ -48,7 +41,8 @@ def run_trio_trial(
 
 
 def _holds_interrupt(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt is in it. Not ``except*``: Python before 3.11.4 wraps what is raised there in a group."""
+    """Return whether an exception is or contains a KeyboardInterrupt."""
+    # Not except*, because Python before 3.11.4 wraps exceptions raised there in a group.
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
@@ -70,6 +64,11 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
         shuffler.setstate(state)
 
 
+# trio calls the instrument after every step of every task. The scenario's tasks carry the context
+# variable.
+#
+# Private names of trio are used because it has no public way to fix the order of scheduling, to
+# cancel the scopes around a task, or to resume a task with an exception.
 @final
 class _TrioTrial(trio.abc.Instrument):
     def __init__(self, scenario: Callable[[], Awaitable[object]], settings: TrialSettings) -> None:
@@ -110,7 +109,8 @@ class _TrioTrial(trio.abc.Instrument):
                 await self._scenario()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 — everything is an outcome here, a stray Cancelled included
+        # Every exception is an outcome, even a stray Cancelled.
+        except BaseException as error:  # noqa: BLE001
             self.outcome.errors.append(error)
         finally:
             self.injection.closed = True
@@ -119,34 +119,30 @@ class _TrioTrial(trio.abc.Instrument):
     @staticmethod
     def _system_tasks() -> set[trio.lowlevel.Task]:
         root = trio.lowlevel.current_root_task()
-        return (
-            set()
-            if root is None
-            else {task for nursery in root.child_nurseries for task in nursery.child_tasks}
-        )
+        if root is None:
+            return set()
+        return {task for nursery in root.child_nurseries for task in nursery.child_tasks}
 
-    # ── seeing suspensions: trio calls these between the steps of tasks ──
+    # ── observing suspensions: trio calls these between the steps of tasks ──
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         if not self.injection.killing or task.context.get(CURRENT_INJECTION) is not self.injection:
             return
-        if (
-            task in self._system_tasks()
-        ):  # one that fails is the end of trio, before that of the trial
+        # A failing system task would end trio before the trial.
+        if task in self._system_tasks():
             return
-        # Private: a task that refuses to be cancelled can be ended by nothing public.
+        # Private: there is no public way to end a task that ignores its cancellation.
         task._next_send_fn = lambda _value: kill(task.coro)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        # A task that has just finished was stepped, too, but has no frame any more: that is no suspension.
+        # A task that has just finished has no frame any more, so this wasn't a suspension.
         if task.context.get(CURRENT_INJECTION) is not self.injection or task.coro.cr_frame is None:
             return
         self.injection.tasks[task] = task.coro
         try:
             self.injection.suspended(task.coro)
-        except (
-            Exception  # noqa: BLE001
-        ) as error:  # trio would only log it and drop the instrument: a sweep that silently tests nothing
+        # trio would only log it and drop the instrument, and the sweep would silently test nothing.
+        except Exception as error:  # noqa: BLE001
             self.broken = error
             self.scope.cancel()
 
@@ -154,8 +150,8 @@ class _TrioTrial(trio.abc.Instrument):
         self.injection.tasks.pop(task, None)
 
     def _enclosing_scopes(self, task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
-        """The scopes around a task up to the trial's own, or trio's around a system task, innermost first."""
-        # Private: a trial has to know whether a cancellation can reach the task at all.
+        """Yield the scopes around a task, up to the trial's or trio's own, innermost first."""
+        # Private: a trial has to find out whether a cancellation can reach the task at all.
         status: Any = task._cancel_status
         root = trio.lowlevel.current_root_task()
         trios = [] if root is None else [nursery.cancel_scope for nursery in root.child_nurseries]
@@ -168,7 +164,7 @@ class _TrioTrial(trio.abc.Instrument):
     # ── hanging ──
 
     async def _watch_budget(self) -> None:
-        """Let the budget pass, write down where everybody is stuck, then end them, shielded or not."""
+        """Wait for the budget, record where tasks are stuck, then end them, shielded or not."""
         await trio.sleep(self.settings.budget)
         if self.injection.closed:
             return
@@ -180,4 +176,4 @@ class _TrioTrial(trio.abc.Instrument):
             for task in list(self.injection.tasks):
                 for scope in self._enclosing_scopes(task):
                     scope.cancel()
-            await trio.sleep(_ROUND)
+            await trio.sleep(_ROUND_SECONDS)

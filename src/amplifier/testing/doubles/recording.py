@@ -1,4 +1,4 @@
-"""Doubles that answer and remember: a tool, a context, a display, a recorder of events, and a coordinator without a session around it; waiting for what they show."""
+"""Doubles that record their calls: tool, context, display, events and coordinator."""
 
 from __future__ import annotations
 
@@ -18,32 +18,30 @@ from amplifier.testing.doubles.scripted import MockApprovalSystem
 
 _UNSET: Any = object()
 _ANY_OBJECT = {"type": "object", "properties": {}}
-_INTERVAL = 0.01
-"""Seconds between two looks."""
+_POLL_SECONDS = 0.01
 
 
 @final
 class MockTool:
-    """Returns the same result for every call, or what ``respond`` makes of the input.
-
-    Everything but the name is given by keyword.
+    """Returns the same result for every call, or computes it with ``respond``.
 
     Args:
-        name: The name the model calls it by.
-        description: The description that the model gets.
-        return_value: The output of a successful result; a ToolResult is returned as it is.
-        output: The same, by its older name.
-        respond: ``respond(input)``, sync or async, gives the output instead.
-        schema: The JSON Schema of the input; any object if absent.
-        error: Fail with this: a message, or the error of the result.
-        raises: Raise this, as a tool that breaks its contract does.
+        name: The name by which the model calls it.
+        description: The description for the model.
+        return_value: The output of a successful result, or a ToolResult, which is returned
+            unchanged.
+        output: Older name of ``return_value``.
+        respond: A sync or async function of the input that returns the output instead.
+        schema: The JSON Schema of the input. By default any object is valid.
+        error: Makes every call fail with this message, or with this error of the result.
+        raises: An exception to raise, like a tool that breaks its contract.
         delay: Seconds to wait before answering.
 
     Attributes:
         calls: A copy of every input, in the order of the calls.
 
     Raises:
-        ValueError: More than one of the answers was given.
+        ValueError: More than one kind of answer was passed.
     """
 
     def __init__(
@@ -59,24 +57,24 @@ class MockTool:
         raises: BaseException | type[BaseException] | None = None,
         delay: float = 0.0,
     ) -> None:
-        given = {
+        answers = {
             "return_value": return_value is not _UNSET,
             "output": output is not _UNSET,
             "respond": respond is not None,
             "error": error is not None,
             "raises": raises is not None,
         }
-        if sum(given.values()) > 1:
-            named = ", ".join(argument for argument, is_given in given.items() if is_given)
+        if sum(answers.values()) > 1:
+            names = ", ".join(name for name, is_set in answers.items() if is_set)
             raise ValueError(
-                f"MockTool {name!r} got {named}; expected one answer: give only one of them"
+                f"MockTool {name!r} got {names}; expected one answer: give only one of them"
             )
         self.name = name
         self.description: str = f"Mock tool {name}." if description is None else description
         self.calls: list[dict[str, Any]] = []
-        self._output = (
-            "Success" if not any(given.values()) else output if given["output"] else return_value
-        )
+        self._output = output if answers["output"] else return_value
+        if not any(answers.values()):
+            self._output = "Success"
         self._respond = respond
         self._schema = copy_json(dict(_ANY_OBJECT if schema is None else schema))
         self._error = {"message": error} if isinstance(error, str) else error
@@ -88,12 +86,12 @@ class MockTool:
 
     @property
     def call_count(self) -> int:
-        """How often `execute` was called, calls that were cancelled meanwhile included."""
+        """Number of calls of `execute`, including cancelled ones."""
         return len(self.calls)
 
     @property
     def last_input(self) -> dict[str, Any] | None:
-        """The input of the newest call; None before the first."""
+        """The input of the latest call, or None before the first."""
         return self.calls[-1] if self.calls else None
 
     @property
@@ -102,11 +100,12 @@ class MockTool:
         return self.get_schema()
 
     def get_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input."""
+        """Return the JSON Schema of the input."""
         schema: dict[str, Any] = copy_json(self._schema)
         return schema
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
+    # The contract's name of the argument.
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
         """Record the call, wait if configured, and return the result."""
         self.calls.append(copy_json(input))
         if self._delay > 0:
@@ -125,13 +124,13 @@ class MockTool:
 
 @final
 class MockContextManager:
-    """Keeps everything it is given and never compacts.
+    """Stores every message and never compacts.
 
     Args:
-        messages: What it holds from the beginning; copied.
+        messages: The messages at the beginning, which are copied.
 
     Attributes:
-        messages: What is stored, for assertions. What the methods take and give are copies of it.
+        messages: The stored messages, for assertions. All methods take and return copies.
         requests: The arguments of every `get_messages_for_request`.
     """
 
@@ -153,25 +152,25 @@ class MockContextManager:
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
-        """Everything stored, whatever the budget."""
+        """Return all messages, whatever the budget."""
         self.requests.append({"token_budget": token_budget, "provider": provider})
         return await self.get_messages()
 
     async def get_messages(self) -> list[dict[str, Any]]:
-        """Everything stored."""
+        """Return all messages."""
         stored: list[dict[str, Any]] = copy_json(self.messages)
         return stored
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything stored.
+        """Replace all messages.
 
         Raises:
-            ValueError: One of them has no role; nothing was replaced.
+            ValueError: One of them has no role. Nothing was replaced.
         """
         self.messages[:] = [_checked(message) for message in messages]
 
     async def clear(self) -> None:
-        """Forget everything stored."""
+        """Remove all messages."""
         self.messages.clear()
 
 
@@ -186,7 +185,7 @@ def _checked(message: dict[str, Any]) -> dict[str, Any]:
 
 @final
 class MockDisplaySystem:
-    """Shows nothing and remembers everything.
+    """Records messages instead of showing them.
 
     Attributes:
         messages: Triples of text, level and source, in order.
@@ -199,7 +198,7 @@ class MockDisplaySystem:
         return f"<MockDisplaySystem {len(self.messages)} messages>"
 
     def show_message(self, message: str, level: UserMessageLevel, source: str = "hook") -> None:
-        """Remember a message."""
+        """Record a message."""
         self.messages.append((message, level, source))
 
 
@@ -208,8 +207,9 @@ class EventRecorder:
     """Records every event it receives and lets it pass.
 
     Attributes:
-        events: Pairs of event name and payload, in order; the payloads are copies.
-        emit: The same as `record`, for code that expects a hook registry; calling the recorder is the same, too, as a handler is called.
+        events: Pairs of event name and payload, in order. The payloads are copies.
+        emit: Alias of `record`, for code that expects a hook registry. The recorder is also
+            callable, like a handler.
     """
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ class EventRecorder:
         return f"<EventRecorder {len(self.events)} events>"
 
     async def record(self, event: str, data: Mapping[str, Any] | None = None) -> HookResult:
-        """Remember one event.
+        """Record one event.
 
         Returns:
             ``continue`` with the payload, like a registry without handlers.
@@ -229,28 +229,28 @@ class EventRecorder:
         return HookResult(action="continue", data=copy_json(payload))
 
     emit = record
-    """The same, for code that expects a hook registry."""
+    """Alias of `record`, for code that expects a hook registry."""
     __call__ = record
-    """The same, for a registry that expects a handler."""
+    """Alias of `record`, for a registry that expects a handler."""
 
     def listen(self, hooks: Hooks, event: str = "*") -> Callable[[], None]:
-        """Register with a registry, for every event unless names are given.
+        """Register with a registry, by default for every event.
 
         Returns:
-            A function that ends it.
+            A function that unregisters the recorder.
         """
         return hooks.register(event, self, name="event-recorder")
 
     def get_events(self, event_type: str | None = None) -> list[tuple[str, dict[str, Any]]]:
-        """The pairs of event name and payload, all of them or those of one name."""
+        """Return the pairs of event name and payload, all of them or those of one name."""
         return [pair for pair in self.events if event_type is None or pair[0] == event_type]
 
     def names(self) -> list[str]:
-        """The event names, in order."""
+        """Return the event names, in order."""
         return [event for event, _ in self.events]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all events."""
         self.events.clear()
 
 
@@ -260,7 +260,7 @@ MINIMAL_PLAN: Mapping[str, Any] = {
 
 
 class StandInSession:
-    """What a module reads of its session, without turns: those need an `AmplifierSession`."""
+    """The parts of a session that modules read. Turns need an `AmplifierSession`."""
 
     def __init__(self, session_id: str, parent_id: str | None, config: dict[str, Any]) -> None:
         self.session_id = session_id
@@ -275,7 +275,7 @@ class StandInSession:
         session_id: str | None = None,
         inherit: bool = True,
     ) -> AmplifierSession:
-        """A real child session, not opened yet; it finds the modules that the coordinator's loader finds."""
+        """Return an unopened child session, with the modules of the coordinator's loader."""
         child = AmplifierSession(
             merge_plans(self.config if inherit else {}, overlay or {}),
             session_id=session_id,
@@ -290,22 +290,26 @@ class StandInSession:
 
 
 class TestCoordinator(ModuleCoordinator):
-    """A real coordinator that needs no session and remembers what was mounted.
+    """A real coordinator that needs no session and records all mounts.
 
-    Background work and structured mounts need the task group of an `AmplifierSession` and are refused here.
+    Background work and structured mounts need the task group of an `AmplifierSession` and raise an
+    error here.
 
     Args:
-        session_id: The id of the session that is not there.
-        config: The mount plan; a minimal one if absent.
-        parent_id: The id of its parent.
-        modules: Modules its loader knows, by id.
+        session_id: The id of the session.
+        config: The mount plan. By default it is minimal.
+        parent_id: The id of the parent session.
+        modules: Modules for the loader, by id.
+        approval_system: Answers questions. By default it is a `MockApprovalSystem`.
+        display_system: Shows messages. By default it is a `MockDisplaySystem`.
 
     Attributes:
-        mount_history: ``mount_point``, ``module`` and ``name`` of everything mounted, in order.
-        unmount_history: ``mount_point`` and ``name`` of everything unmounted, in order.
+        mount_history: ``mount_point``, ``module`` and ``name`` of every mount, in order.
+        unmount_history: ``mount_point`` and ``name`` of every unmount, in order.
     """
 
-    __test__ = False  # pytest takes every class called Test… for a test otherwise
+    # Otherwise pytest would collect it, because its name begins with Test.
+    __test__ = False
 
     def __init__(
         self,
@@ -328,31 +332,32 @@ class TestCoordinator(ModuleCoordinator):
         self.unmount_history: list[dict[str, Any]] = []
 
     def mount(self, mount_point: str, module: Any, name: str | None = None) -> Any:
-        """Mount and remember it; see `ModuleCoordinator.mount`."""
-        done = super().mount(mount_point, module, name)  # type: ignore[call-overload, safe-super]  # a test may mount anything anywhere
+        """Mount and record a module, see `ModuleCoordinator.mount`."""
+        # A test may mount anything anywhere.
+        result = super().mount(mount_point, module, name)  # type: ignore[call-overload, safe-super]
         self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
-        return done
+        return result
 
     def unmount(self, mount_point: str, name: str | None = None) -> Any:
-        """Unmount and remember it; see `ModuleCoordinator.unmount`."""
-        done = super().unmount(mount_point, name)
+        """Unmount a module and record it, see `ModuleCoordinator.unmount`."""
+        result = super().unmount(mount_point, name)
         self.unmount_history.append({"mount_point": mount_point, "name": name})
-        return done
+        return result
 
 
 MockCoordinator = TestCoordinator
 
 
 def create_test_coordinator() -> TestCoordinator:
-    """A `TestCoordinator` with two tools, ``echo`` and ``fail``, and a `MockContextManager`.
+    """Return a `TestCoordinator` with two tools, ``echo`` and ``fail``, and a `MockContextManager`.
 
-    They do not count as mounts of the test: `TestCoordinator.mount_history` begins empty.
+    They don't count as mounts of the test: `TestCoordinator.mount_history` begins empty.
     """
     coordinator = TestCoordinator()
     echo = MockTool(
         "echo",
         description="Returns the text.",
-        respond=lambda given: given.get("text", "Echo response"),
+        respond=lambda arguments: arguments.get("text", "Echo response"),
     )
     fail = MockTool("fail", description="Always fails.", error="This tool always fails")
     for point, module in (("tools", echo), ("tools", fail), ("context", MockContextManager())):
@@ -361,19 +366,20 @@ def create_test_coordinator() -> TestCoordinator:
 
 
 async def wait_for(condition: Callable[[], bool | Awaitable[bool]], timeout: float = 1.0) -> bool:
-    """Look again and again until ``condition()``, sync or async, is true.
+    """Poll a condition, sync or async, until it is true.
 
-    An event that the awaited code sets is better wherever there is one; this is for what gives no sign.
+    Prefer an event that the awaited code sets, and use this only if there is none.
 
     Returns:
-        True as soon as it is; False after ``timeout`` seconds, on the loop's clock.
+        True as soon as the condition is true, or False after ``timeout`` seconds on the loop's
+        clock.
     """
     with anyio.move_on_after(timeout):
         while True:
-            holds = condition()
-            if inspect.isawaitable(holds):
-                holds = await holds
-            if holds:
+            result = condition()
+            if inspect.isawaitable(result):
+                result = await result
+            if result:
                 return True
-            await anyio.sleep(_INTERVAL)
+            await anyio.sleep(_POLL_SECONDS)
     return False

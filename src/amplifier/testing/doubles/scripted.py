@@ -1,8 +1,4 @@
-"""Doubles that play a script: a provider, an orchestrator and an approval system.
-
-A step that is not in the script is an AssertionError at once; because the code under test may swallow that one, `assert_exhausted`
-raises it again, as it does for steps left over.
-"""
+"""Doubles that play a script: a provider, an orchestrator and an approval system."""
 
 from __future__ import annotations
 
@@ -44,27 +40,29 @@ from amplifier.models import (
     Usage,
 )
 
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
+# An unexpected call raises an AssertionError at once. The code under test may swallow it, so
+# assert_exhausted() raises it again, and also reports steps that were never played.
 @final
 class Script:
-    """Steps in order, each handed out once.
+    """Steps that are returned in order, once each.
 
     Args:
-        owner: Who plays it, for messages: ``MockProvider 'mock'``.
-        steps: What it plays.
-        unit: What one step is called, for messages: ``turn``, ``response``.
+        owner: The double, for messages: ``MockProvider 'mock'``.
+        steps: The steps to play.
+        unit: The name of one step, for messages: ``turn``, ``response``.
     """
 
-    __slots__ = ("_owner", "_position", "_steps", "_surprises", "_unit")
+    __slots__ = ("_owner", "_position", "_steps", "_unexpected", "_unit")
 
     def __init__(self, owner: str, steps: Iterable[Any], unit: str) -> None:
         self._owner = owner
         self._steps = list(steps)
         self._unit = unit
         self._position = 0
-        self._surprises: list[str] = []
+        self._unexpected: list[str] = []
 
     def __repr__(self) -> str:
         return f"<script of {self._owner}: {self._position} of {self._scripted()} played>"
@@ -75,22 +73,22 @@ class Script:
         return self._steps[self._position :]
 
     def take(self, call: str) -> Any:
-        """The next step.
+        """Return the next step.
 
         Args:
-            call: What was called, for the message.
+            call: The call, for the message.
 
         Raises:
-            AssertionError: There is none.
+            AssertionError: No step is left.
         """
         if self._position == len(self._steps):
-            number = self._position + len(self._surprises) + 1
-            surprise = (
-                f"{self._owner}: unexpected call {number}, {call}; expected {self._scripted()}, all of which were "
-                f"played; add a {self._unit} to the script or find out who calls"
+            number = self._position + len(self._unexpected) + 1
+            message = (
+                f"{self._owner}: unexpected call {number}, {call}; expected {self._scripted()}, "
+                f"all of which were played; add a {self._unit} to the script or find the caller"
             )
-            self._surprises.append(surprise)
-            raise AssertionError(surprise)
+            self._unexpected.append(message)
+            raise AssertionError(message)
         step = self._steps[self._position]
         self._position += 1
         return step
@@ -101,16 +99,16 @@ class Script:
         Raises:
             AssertionError: Otherwise.
         """
-        if self._surprises:
-            raise AssertionError("; ".join(self._surprises))
-        left = self.remaining
-        if left:
-            shown = ", ".join(_shorten(repr(step)) for step in left[:3]) + (
-                ", …" if len(left) > 3 else ""
-            )
+        if self._unexpected:
+            raise AssertionError("; ".join(self._unexpected))
+        remaining = self.remaining
+        if remaining:
+            shown = [_shorten(repr(step)) for step in remaining[:3]]
+            if len(remaining) > 3:
+                shown.append("…")
             raise AssertionError(
-                f"{self._owner}: {len(left)} of {self._scripted()} never played: {shown}; "
-                "the code under test called less often than the script expects"
+                f"{self._owner}: {len(remaining)} of {self._scripted()} never played: "
+                f"{', '.join(shown)}; the code under test called less often than the script expects"
             )
 
     def _scripted(self) -> str:
@@ -119,9 +117,10 @@ class Script:
 
 
 class Scripted:
-    """A double with a script: as a context manager it checks on leaving that the script was played to its end.
+    """A double with a script.
 
-    An exception that is already on its way is not covered up by that check.
+    As a context manager it checks on exit that the whole script was played, unless an exception
+    is already propagating.
     """
 
     _script: Script | None
@@ -130,7 +129,8 @@ class Scripted:
         """Check that every scripted step was used, and that there was no call beyond them.
 
         Raises:
-            AssertionError: Otherwise; also when the code under test swallowed the error of an unexpected call.
+            AssertionError: Otherwise, even if the code under test swallowed the error of an
+                unexpected call.
         """
         if self._script is not None:
             self._script.assert_exhausted()
@@ -148,19 +148,19 @@ class Scripted:
             self.assert_exhausted()
 
 
-async def _played(step: Any, asked: Any) -> Any:
-    """What a step comes to: an exception is raised, a function, sync or async, is called with what was asked."""
+async def _evaluate(step: Any, request: object) -> Any:
+    """Return a step's value: raise an exception, call a sync or async function with the request."""
     if isinstance(step, BaseException) or (
         isinstance(step, type) and issubclass(step, BaseException)
     ):
         raise step
     if callable(step):
-        step = step(asked)
+        step = step(request)
     return await step if inspect.isawaitable(step) else step
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 _DEFAULT_TEXT = "Mock response"
@@ -170,44 +170,47 @@ _BLOCKS = get_args(ContentBlockUnion)
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 NamedCall: TypeAlias = tuple[str, Mapping[str, Any]]
-"""A tool call as tool name and arguments; the provider makes up its id."""
+"""A tool call as tool name and arguments. The provider generates its id."""
 
 Part: TypeAlias = "str | ToolCall | NamedCall | ContentBlockUnion | BaseException"
-"""One piece of an answer: text, a tool call, a content block, or, as the last one, the error that cuts its stream off."""
+"""One piece of an answer: text, a tool call, a content block, or, as the last piece, an error that
+interrupts the stream."""
 
 Answer: TypeAlias = "Part | Sequence[Part] | ChatResponse | BaseException | type[BaseException]"
-"""What one turn comes to: pieces in order, a whole response, or an exception to raise."""
+"""The answer of one turn: pieces in order, a whole response, or an exception to raise."""
 
 
 @final
 @attrs.frozen
 class Delayed:
-    """A turn that takes its time: ``Delayed(2.5, "at last")``."""
+    """A turn that is played after some seconds: ``Delayed(2.5, "at last")``."""
 
     seconds: float
     turn: Turn
 
 
 Turn: TypeAlias = "Answer | Delayed | Callable[[Any], Answer | Awaitable[Answer]]"
-"""One step of a script; a function is called with the request and gives the answer."""
+"""One step of a script. A function is called with the request and returns the answer."""
 
 
 @final
 class MockProvider(Scripted):
-    """Plays one turn per call of `complete` or `stream`; a stream comes word by word.
+    """Plays one turn per call of `complete` or `stream`. A stream arrives word by word.
 
         provider = MockProvider([("echo", {"text": "hi"}), "All done."])
 
-    asks for one tool in its first answer and ends with text in its second. Use it as a context manager, or call
-    `assert_exhausted`, to find turns that were never requested. `script` is the short way to write it.
+    The first answer of this provider calls a tool, and the second one is text. Use it as a context
+    manager, or call `assert_exhausted`, to find turns that were never requested. `script` is its
+    short form.
 
     Args:
-        turns: What to answer, in order: text; a tool call as ``(name, arguments)`` or ToolCall; a list of such pieces
-            and of content blocks, which may end with an error that cuts the stream off; a ChatResponse; an exception to raise; a function of the request; or one of these as
-            `Delayed`. A function in place of the list answers every request. Left out, every call gets the same short text;
-            an empty list means that no call is expected.
+        turns: The answers, in order. An answer is text, a tool call as ``(name, arguments)`` or
+            ToolCall, a list of such pieces and of content blocks, which may end with an error that
+            interrupts the stream, a ChatResponse, an exception to raise, a function of the request,
+            or one of these as `Delayed`. A function in place of the list answers every request.
+            By default every call gets the same short text. An empty list allows no call.
         name: The provider's name.
-        defaults: More for the ``defaults`` of `get_info`, such as another ``context_window``.
+        defaults: Additional ``defaults`` of `get_info`, such as another ``context_window``.
         delay: Seconds to wait before each answer.
 
     Attributes:
@@ -244,16 +247,16 @@ class MockProvider(Scripted):
 
     @property
     def call_count(self) -> int:
-        """How often it was asked."""
+        """Number of requests."""
         return len(self.requests)
 
     @property
     def last_request(self) -> Any:
-        """The newest request; None before the first."""
+        """The latest request, or None before the first."""
         return self.requests[-1] if self.requests else None
 
     def get_info(self) -> ProviderInfo:
-        """Describe a provider that can do everything and needs nothing."""
+        """Describe a provider with all capabilities that needs no key."""
         defaults = {
             "model": "mock-model",
             "context_window": _CONTEXT_WINDOW,
@@ -266,7 +269,7 @@ class MockProvider(Scripted):
         )
 
     async def list_models(self) -> list[ModelInfo]:
-        """The one model there is."""
+        """Return the only model."""
         defaults = self.get_info().defaults
         return [
             ModelInfo(
@@ -279,14 +282,14 @@ class MockProvider(Scripted):
         ]
 
     def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal:
-        """A script costs nothing."""
+        """Return 0, because a script costs nothing."""
         return Decimal(0)
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Play the next turn.
 
         Raises:
-            AssertionError: The script has none left.
+            AssertionError: The script has no turn left.
             BaseException: The turn is an exception.
         """
         response, error = await self._play("complete", request, kwargs)
@@ -298,7 +301,10 @@ class MockProvider(Scripted):
     async def stream(
         self, request: ChatRequest, **kwargs: Any
     ) -> AsyncIterator[AsyncIterator[StreamChunk]]:
-        """Play the next turn word by word; the last chunk has the whole response. What `complete` raises, the stream does."""
+        """Play the next turn word by word. The last chunk has the whole response.
+
+        The stream raises the same exceptions as `complete`.
+        """
         async with aclosing(self._chunks(request, kwargs)) as chunks:
             yield chunks
 
@@ -321,15 +327,13 @@ class MockProvider(Scripted):
         yield StreamChunk(kind="response", response=response)
 
     async def _play(
-        self, called: str, request: ChatRequest, kwargs: dict[str, Any]
+        self, method: str, request: ChatRequest, kwargs: dict[str, Any]
     ) -> tuple[ChatResponse, BaseException | None]:
         self.requests.append(copy.deepcopy(request))
         self.options.append(kwargs)
-        turn: Any = (
-            self._always
-            if self._script is None
-            else self._script.take(f"{called}({_about(request)})")
-        )
+        turn: Any = self._always
+        if self._script is not None:
+            turn = self._script.take(f"{method}({_describe(request)})")
         if self._delay > 0:
             await anyio.sleep(self._delay)
         while callable(turn) or isinstance(turn, (Delayed, BaseException)):
@@ -337,7 +341,7 @@ class MockProvider(Scripted):
                 await anyio.sleep(turn.seconds)
                 turn = turn.turn
             else:
-                turn = await _played(turn, request)
+                turn = await _evaluate(turn, request)
         if isinstance(turn, ChatResponse):
             return copy.deepcopy(turn), None
         parts = list(turn) if isinstance(turn, list) else [turn]
@@ -345,22 +349,20 @@ class MockProvider(Scripted):
         return self._response(parts), error
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        """The calls of a response; of one that lists none, those among its content blocks."""
-        return (
-            list(response.tool_calls)
-            if response.tool_calls is not None
-            else _calls_among(response.content)
-        )
+        """Return the calls of a response, by default those among its content blocks."""
+        if response.tool_calls is not None:
+            return list(response.tool_calls)
+        return _calls_among(response.content)
 
     def _response(self, parts: list[Any]) -> ChatResponse:
         blocks = [self._block(part) for part in parts]
         calls = _calls_among(blocks)
         words = sum(len(block.text.split()) for block in blocks if isinstance(block, TextBlock))
-        asked, answered = max(len(self.requests), 1) * 10, words + 5 * len(calls)
+        sent, received = max(len(self.requests), 1) * 10, words + 5 * len(calls)
         return ChatResponse(
             content=blocks,
             tool_calls=calls or None,
-            usage=Usage(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered),
+            usage=Usage(input_tokens=sent, output_tokens=received, total_tokens=sent + received),
             finish_reason="tool_calls" if calls else "stop",
         )
 
@@ -379,20 +381,23 @@ class MockProvider(Scripted):
         if isinstance(part, _BLOCKS):
             return copy.deepcopy(part)
         raise TypeError(
-            f"MockProvider {self.name!r} cannot play {part!r}; expected text, a ToolCall, (name, arguments), "
-            "a content block, a list of those, a ChatResponse, an exception, a function, or Delayed"
+            f"MockProvider {self.name!r} cannot play {part!r}; expected text, a ToolCall, "
+            "(name, arguments), a content block, a list of those, a ChatResponse, an exception, "
+            "a function, or Delayed"
         )
 
 
 def script(*turns: Turn) -> MockProvider:
-    """A model that plays these turns, as of `MockProvider`, and fails the test on one too many or too few.
+    """Return a model that plays these turns, and fails the test on one too many or too few.
 
         with script(("weather", {"city": "Oslo"}), "It rains.") as model:
             async with agent(model, tools=[weather]) as session:
                 assert await session.execute("Will it rain?") == "It rains."
 
-    A request that is not in the script is an AssertionError, out of the turn and again at the end of the block; so are turns that
-    were never played. Without the block call ``model.assert_exhausted()``, or use the pytest fixture ``amplifier_script``.
+    An unexpected request raises an AssertionError in the turn, and again at the end of the block.
+    Turns that were never played raise one at the end of the block. Without the block, call
+    ``model.assert_exhausted()``, or use the pytest fixture ``amplifier_script``.
+    `MockProvider` describes the turns.
     """
     return MockProvider(turns)
 
@@ -408,7 +413,7 @@ def _text_of(block: Any) -> str:
     return str(getattr(block, "text", None) or getattr(block, "thinking", ""))
 
 
-def _about(request: Any) -> str:
+def _describe(request: object) -> str:
     messages = getattr(request, "messages", request)
     return f"{len(messages)} messages" if isinstance(messages, Sequence) else type(request).__name__
 
@@ -423,11 +428,12 @@ _OUTCOME = {"completed": "success", "cancelled": "cancelled", "error": "incomple
 class ScriptedOrchestrator(Scripted):
     """Answers each prompt with the next response.
 
-    A turn stores the prompt and the answer in the context and emits ``execution:start``, ``execution:end`` and
-    ``orchestrator:complete``, as far as it is given a context and hooks.
+    A turn stores the prompt and the answer if it gets a context, and emits ``execution:start``,
+    ``execution:end`` and ``orchestrator:complete`` if it gets hooks.
 
     Args:
-        responses: What to answer, in order: text, an exception to raise, or a function of the prompt, sync or async.
+        responses: The answers, in order: text, an exception to raise, or a sync or async function
+            of the prompt.
         delay: Seconds to wait before each answer.
 
     Attributes:
@@ -437,7 +443,8 @@ class ScriptedOrchestrator(Scripted):
     def __init__(self, responses: Sequence[Response], *, delay: float = 0.0) -> None:
         if isinstance(responses, str):
             raise TypeError(
-                f"ScriptedOrchestrator takes a list of responses, got {responses!r}; write [{responses!r}]"
+                f"ScriptedOrchestrator takes a list of responses, got the text {responses!r}; "
+                f"write [{responses!r}]"
             )
         self.calls: list[dict[str, Any]] = []
         self._delay = delay
@@ -448,7 +455,7 @@ class ScriptedOrchestrator(Scripted):
 
     @property
     def call_count(self) -> int:
-        """How many turns were asked for."""
+        """Number of turns."""
         return len(self.calls)
 
     @property
@@ -507,7 +514,7 @@ class ScriptedOrchestrator(Scripted):
     async def _answer(self, response: Any, prompt: str) -> str:
         if self._delay > 0:
             await anyio.sleep(self._delay)
-        response = await _played(response, prompt)
+        response = await _evaluate(response, prompt)
         if not isinstance(response, str):
             raise TypeError(f"ScriptedOrchestrator cannot answer with {response!r}; expected text")
         return response
@@ -520,10 +527,11 @@ async def _emit(hooks: Any, event: str, data: dict[str, Any]) -> None:
 
 @final
 class MockApprovalSystem(Scripted):
-    """Answers with one scripted option after the other; without a script, with the default of each question.
+    """Answers questions from a script, or with the default of each question.
 
     Args:
-        answers: What to answer, in order, or a function of the prompt that answers every question; an exception is raised.
+        answers: The answers, in order, or a function of the prompt that answers every question. An
+            exception is raised. By default each question gets its own default.
         delay: Seconds to wait before each answer.
 
     Attributes:
@@ -550,7 +558,7 @@ class MockApprovalSystem(Scripted):
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: ApprovalDefault
     ) -> str:
-        """Note the question and give the next answer.
+        """Record the question and return the next answer.
 
         Raises:
             AssertionError: The script has no answer left.
@@ -562,7 +570,7 @@ class MockApprovalSystem(Scripted):
         if self._script is not None:
             answer = self._script.take(f"request_approval({prompt!r})")
         elif self._answer is not None:
-            answer = await _played(self._answer, prompt)
+            answer = await _evaluate(self._answer, prompt)
         if self._delay > 0:
             await anyio.sleep(self._delay)
-        return str(await _played(answer, prompt))
+        return str(await _evaluate(answer, prompt))
