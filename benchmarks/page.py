@@ -1,6 +1,6 @@
 """The tables of benchmarks/RESULTS.md and the plot of docs/reference/performance.md, from the results of a full run.
 
-    make bench && make bench-docs
+    make bench && .venv/bin/python -m benchmarks.page
 
 The page is written by hand; the text between its two marks, and the plot, are replaced.
 """
