@@ -1,4 +1,4 @@
-"""tool-web: read a page of the public web, and nothing that only this machine or its network can reach.
+"""tool-web: read a page of the public web, and nothing that only this machine can reach.
 
 `_tool` is the tool, `_urls` decides where a URL may lead, `_fetcher` fetches one over a network
 that connects to checked addresses only, and `_html_to_text` turns HTML into text. The HTTP client

@@ -36,9 +36,9 @@ class WebFetchTool(BuiltinTool):
     _name = "web_fetch"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "Fetch a page of the public web with GET and return it as text: HTML without its markup, JSON and other text as they "
-        "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
-        "for more with offset."
+        "Fetch a page of the public web with GET and return it as text: HTML without its markup, "
+        "JSON and other text as they are. Only http and https; no private addresses, logins or "
+        "binary files. Of a long page a part is returned; ask for more with offset."
     )
     _input = tool_input(
         url=option(characters(1, 8192), doc="The whole URL."),

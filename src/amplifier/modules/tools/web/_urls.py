@@ -61,7 +61,8 @@ class WebOptions:
     """Which hosts may be fetched from, and how much one fetch may take.
 
     Attributes:
-        allow_hosts: The only hosts that may be fetched, ``*.`` for all below one; empty for every public one.
+        allow_hosts: The only hosts that may be fetched, ``*.`` for all below one. Empty for every
+            public host.
         allow_private: Hosts and ports that need not be public.
         ports: The only ports of public hosts.
         timeout: Seconds for one fetch: name resolution, redirects and the whole body.
@@ -109,8 +110,8 @@ _REFUSED: Final = {
     "3fff::/20": "an address for documentation",
 }
 _NETWORKS: Final = [(ipaddress.ip_network(network), why) for network, why in _REFUSED.items()]
-# The upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address. The lower half is
-# the IPv4 address, which a router of any prefix may take the packet to (RFC 5214).
+# The upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address. The
+# lower half is the IPv4 address, which a router of any prefix may take the packet to (RFC 5214).
 _ISATAP: Final = 0x00005EFE
 _EXCEPT_GLOBAL_BIT: Final = 0xFDFFFFFF
 _GLOBAL_IPV6: Final = ipaddress.ip_network("2000::/3")
@@ -118,15 +119,13 @@ _NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
 
 
 # ── public addresses ──────────────────────────────────────────────────────────────────────────────
-# Which addresses belong to the public internet; pure.
-#
-# A table of its own and not ``ipaddress.is_global``, whose answers differ between releases of Python. IPv6 is refused
-# but for what is handed out as global unicast, so every form that hides an IPv4 address (mapped, compatible, NAT64,
-# Teredo, 6to4, ISATAP) is refused, whatever it hides.
+# ``ipaddress.is_global`` differs between releases of Python, so the table is our own. IPv6 is
+# refused except for global unicast. So every form that hides an IPv4 address (mapped, compatible,
+# NAT64, Teredo, 6to4, ISATAP) is refused, whatever it hides.
 
 
 def read_address(text: str) -> Address | None:
-    """The address a text spells in its usual form; None for anything else, forms with a zone included."""
+    """Read an address in its usual form. Return None for anything else, and for one with a zone."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -135,7 +134,7 @@ def read_address(text: str) -> Address | None:
 
 
 def reason_to_refuse(address: Address) -> str | None:
-    """Why an address is refused; None if it is public."""
+    """Return why an address is refused, or None if it is public."""
     for network, why in _NETWORKS:
         if address in network:
             return why
@@ -147,7 +146,7 @@ def reason_to_refuse(address: Address) -> str | None:
 
 
 def is_never_allowed(address: Address) -> bool:
-    """Whether an address is refused even for a name that the plan lets be private."""
+    """Return whether an address is refused even for a name that may be private."""
     why = reason_to_refuse(address)
     return why is not None and any(word in why for word in _NEVER)
 
