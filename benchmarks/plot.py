@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-WIDTH, LABELS, RIGHT, TOP, STEP, BAR = 860, 330, 60, 54, 22, 13
+WIDTH, LABELS, RIGHT, TOP, STEP, BAR = 860, 345, 60, 54, 22, 13
 
 # A forge and the manual show it as an image, which knows the reader's preference, too.
 _STYLE = """
