@@ -340,8 +340,10 @@ async def test_the_tools_of_a_server_are_there():
     ids=["no one", "no one, metered", "n", "Deny", "1", "None"],
 )
 async def test_a_marked_function_is_asked_about_in_every_wrapper_and_only_true_allows(
-    is_partial, options
+    is_partial, options, tmp_path, monkeypatch
 ):
+    # The places below the current folder are looked through before a path is judged.
+    monkeypatch.chdir(tmp_path)
     deleted: list[str] = []
 
     @tool(approve=True)

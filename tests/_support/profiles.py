@@ -1,6 +1,7 @@
-"""How much chance the tests take: ``HYPOTHESIS_PROFILE=default|ci|search|large|thorough`` and ``TEST_SEED``.
+"""Choose how many examples of a property are tried, and which points of a sweep.
 
-`make test` uses ``default``, .ci/run uses ``ci`` and, on the other Python, ``search``, `make test-all` uses ``large``.
+``HYPOTHESIS_PROFILE`` is ``default``, ``search``, ``large`` or ``thorough``. `make test` and
+.ci/run use the first, `make test-all` uses ``large``. ``TEST_SEED`` draws the points.
 """
 
 from __future__ import annotations
@@ -12,12 +13,9 @@ import pytest
 from hypothesis import settings
 
 # No profile has a deadline: wall time on a busy machine proves nothing about the code.
-# The first two draw the same examples in every run, so that a red run is about the change and not about luck.
+# The first draws the same examples in every run: a red run is about the change and not about luck.
 settings.register_profile(
     "default", max_examples=10, deadline=None, print_blob=True, derandomize=True, database=None
-)
-settings.register_profile(
-    "ci", max_examples=30, deadline=None, print_blob=True, derandomize=True, database=None
 )
 settings.register_profile("search", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("large", max_examples=200, deadline=None, print_blob=True)

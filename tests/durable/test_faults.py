@@ -76,6 +76,16 @@ async def test_a_process_has_one_worker(tmp_path):
         assert await engine.result(await engine.start("s", "hi")) == "Hello."
 
 
+async def test_a_worker_that_fails_to_launch_leaves_no_instance(tmp_path):
+    async with open_quick_engine("sqlite", tmp_path) as engine:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_worker.DBOS, "launch", lambda: int("lost"))
+            with pytest.raises(ValueError, match="lost"):
+                await engine.work(agent(answering("Hello.")))
+        async with working(engine, agent(answering("Hello."))):
+            assert await engine.result(await engine.start("s", "hi")) == "Hello."
+
+
 WORKER = """
 import sys
 import anyio

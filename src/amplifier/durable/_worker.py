@@ -379,6 +379,14 @@ class Worker:
         if DBOS.executor_id != self.name:
             # The application has made an instance of its own, which it has not launched yet.
             raise _in_use("for the application itself")
+        try:
+            self._launch_instance()
+        except BaseException:
+            # Or this process could not begin another worker.
+            DBOS.destroy()
+            raise
+
+    def _launch_instance(self) -> None:
         self._datasource = SQLAlchemyDatasource.create(
             self._database.url, engine=self._database.engine, serializer=self._database.serializer
         )

@@ -120,7 +120,11 @@ ALLOWING = {"module": "hooks-approval", "config": {"tools": {"delete": "allow"}}
     ids=[*LOOPS, "allowed by the plan"],
 )
 @pytest.mark.parametrize("is_allowed", [True, False])
-async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(plan, shown, is_allowed):
+async def test_a_marked_function_of_an_agent_that_asks_is_asked_about_once(
+    plan, shown, is_allowed, tmp_path, monkeypatch
+):
+    # The places below the current folder are looked through before a path is judged.
+    monkeypatch.chdir(tmp_path)
     asked, deleted = [], []
 
     @tool(approve=True)
