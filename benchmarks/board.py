@@ -1,8 +1,4 @@
-"""The board: every row of the result table, met or missed, printed at the end and written as JSON.
-
-A row is a ratio (ours against another library) or a figure (kibibytes, milliseconds, a slope). Targets are those of the project;
-a missed target is a row that says so: a run that has measured everything succeeds.
-"""
+"""The board: rows of ours, the other's and the ratio, printed at the end and written as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import attrs
 from attrs import define, field, frozen
@@ -28,15 +24,12 @@ class Row:
 
     Attributes:
         work: What was done.
-        rival: The library it is compared with; empty if there is none.
+        rival: The library it is compared with.
         group: The file that made it.
-        value: The median.
+        value: The median of how many times less ours takes.
         low: The lower quartile, the same as the value if there is no spread.
         high: The upper quartile.
-        unit: ``"x"`` for ratios.
-        target: The limit, if there is one.
-        sense: On which side of the target the value should be.
-        ours: Our own figure behind it, as text.
+        ours: Our own figure, as text.
         theirs: The other one's.
         note: A short remark for readers.
         by_clock: The ratio of the times by the clock, beside that of processor time.
@@ -48,33 +41,19 @@ class Row:
     value: float
     low: float
     high: float
-    unit: str = "x"
-    target: float | None = None
-    sense: Literal["at least", "at most"] = "at least"
-    ours: str = ""
-    theirs: str = ""
+    ours: str
+    theirs: str
     note: str = ""
     by_clock: float | None = None
 
-    @property
-    def is_met(self) -> bool:
-        if self.target is None:
-            return True
-        return self.value >= self.target if self.sense == "at least" else self.value <= self.target
-
     def line(self) -> str:
-        wanted = (
-            ""
-            if self.target is None
-            else f"{self.sense} {self.target:g}" + ("" if self.is_met else "  MISSED")
-        )
         spread = f"{shown(self.low)}..{shown(self.high)}" if self.low != self.high else ""
-        who = f" ({self.rival})" if self.rival and self.rival != PUBLISHED else ""
-        figure = f"{shown(self.value)} {self.unit}".replace(" x", "x")
-        return f"{self.work + who:<66}{self.theirs:>12}{self.ours:>12}{figure:>12}  {spread:<14}{wanted}"
+        who = f" ({self.rival})" if self.rival != PUBLISHED else ""
+        ratio = f"{shown(self.value)}x"
+        return f"{self.work + who:<66}{self.theirs:>12}{self.ours:>12}{ratio:>12}  {spread}"
 
 
-HEADING = f"{'':<66}{'theirs':>12}{'ours':>12}{'median':>12}  quartiles"
+HEADING = f"{'':<66}{'theirs':>12}{'ours':>12}{'ratio':>12}  quartiles"
 
 
 @define
@@ -91,60 +70,33 @@ class Board:
     def duel(
         self, work: str, theirs: Side, ours: Side, *, rival: str = PUBLISHED, **options: Any
     ) -> Row:
-        """Time both sides; the row has how many times faster ours is."""
-        return self.score(work, fight(theirs, ours), rival=rival, **options)
+        """Time both sides."""
+        return self.score(work, fight(theirs, ours, **options), rival=rival)
 
-    def score(
-        self,
-        work: str,
-        bout: Bout,
-        *,
-        rival: str = PUBLISHED,
-        target: float | None = None,
-        **more: Any,
-    ) -> Row:
-        """The row of a duel that was fought."""
-        more.setdefault("ours", micro(bout.our_us))
-        more.setdefault("theirs", micro(bout.their_us))
-        more["by_clock"] = bout.wall_ratio
-        return self.spread(work, bout.ratios, rival=rival, target=target, **more)
-
-    def multiple(
-        self,
-        work: str,
-        base: Side,
-        ours: Side,
-        *,
-        rival: str,
-        at_most: float | None,
-        **options: Any,
-    ) -> Row:
-        """The row with the cost of ours as a multiple of the base."""
-        bout = fight(base, ours, **options)
-        costs = [1 / ratio for ratio in bout.ratios]
+    def score(self, work: str, bout: Bout, *, rival: str = PUBLISHED, **more: Any) -> Row:
+        """Add the row of a duel that was fought."""
         figures = {"ours": micro(bout.our_us), "theirs": micro(bout.their_us)}
-        return self.spread(work, costs, rival=rival, target=at_most, sense="at most", **figures)
+        return self.spread(
+            work, bout.ratios, rival=rival, by_clock=bout.wall_ratio, **figures | more
+        )
 
-    def spread(self, work: str, values: Sequence[float], *, rival: str = "", **more: Any) -> Row:
-        """A row of many values: their median and quartiles."""
+    def spread(
+        self, work: str, ratios: Sequence[float], *, rival: str = PUBLISHED, **more: Any
+    ) -> Row:
+        """Add a row of many ratios: their median and quartiles."""
         low, middle, high = (
-            statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+            statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
         )
-        return self.add(Row(work=work, rival=rival, value=middle, low=low, high=high, **more))
+        row = Row(
+            work=work, rival=rival, group=self.group, value=middle, low=low, high=high, **more
+        )
+        self.rows.append(row)
+        return row
 
-    def figure(self, work: str, value: float, unit: str, **more: Any) -> Row:
-        """A row of one value."""
-        return self.add(
-            Row(
-                work=work,
-                rival=more.pop("rival", ""),
-                value=value,
-                low=value,
-                high=value,
-                unit=unit,
-                **more,
-            )
-        )
+    def figures(self, work: str, theirs: float, ours: float, unit: str, *, note: str = "") -> Row:
+        """Add a row of one figure each, beside the published kernel."""
+        texts = {"theirs": f"{shown(theirs)} {unit}", "ours": f"{shown(ours)} {unit}"}
+        return self.spread(work, [theirs / ours], note=note, **texts)
 
     def write(self, about: dict[str, Any], path: Path = RESULTS, *, is_whole: bool = False) -> None:
         """Write the rows to a JSON file.
@@ -155,9 +107,7 @@ class Board:
             is_whole: Forget what was there; otherwise only rows of the same work and rival are replaced.
         """
         known = [] if is_whole else read(path).get("rows", [])
-        fresh = {
-            (row.work, row.rival): attrs.asdict(row) | {"met": row.is_met} for row in self.rows
-        }
+        fresh = {(row.work, row.rival): attrs.asdict(row) for row in self.rows}
         kept = {(row["work"], row["rival"]): row for row in known}
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(

@@ -67,7 +67,3 @@ KINDS: dict[str, Make] = {
     " with the whole payload": taking_all,
 }
 """The kinds of handlers by what a row says behind their number."""
-
-
-def nothing_to_say() -> None:
-    """The answer of a handler that only observes."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import amplifier
 from amplifier.modules.context import simple as context_simple
 from amplifier.modules.loop import basic as loop_basic
-from benchmarks.handlers import Make, fields_of, looking, nothing_to_say
 from benchmarks.payloads import exchanged_texts
 
 PLAN = {
@@ -19,9 +17,6 @@ PLAN = {
     },
     "providers": [{"module": "provider-bench"}],
 }
-
-
-BUILT_IN_HOOKS = ("hooks-approval", "hooks-redaction", "hooks-otel")
 
 
 class Provider:
@@ -44,13 +39,12 @@ class Provider:
         return []
 
 
-async def one_call_after(
-    size: int, handlers: int = 0, make: Make = looking, log: Path | None = None
-) -> Callable[[], Awaitable[Any]]:
-    """A turn with one model call, and so many handlers of every event; with a file for the log, also all built-in hooks.
+async def one_call_after(size: int) -> Callable[[], Awaitable[Any]]:
+    """Prepare a turn with one model call after a conversation of `size` messages.
 
-    A turn adds two messages. After as many turns as there were messages, 50 at least, the conversation is as it was at first: to
-    put it back costs about as much as one short turn for every 20 messages, which must not be seen in the time of a turn.
+    A turn adds two messages. After as many turns as there were messages, 50 at least, the
+    conversation is put back. That costs about as much as one short turn for every 20 messages,
+    which must not be seen in the time of a turn.
     """
 
     async def mount_provider(coordinator: Any, config: Any) -> None:
@@ -61,21 +55,8 @@ async def one_call_after(
         "context-simple": context_simple.mount,
         "provider-bench": mount_provider,
     }
-    hooks = (
-        [] if log is None else [{"module": name, "source": "builtin"} for name in BUILT_IN_HOOKS]
-    )
-    hooks += (
-        []
-        if log is None
-        else [{"module": "hooks-logging", "source": "builtin", "config": {"path": str(log)}}]
-    )
-    session = amplifier.AmplifierSession(
-        {**PLAN, "hooks": hooks}, loader=amplifier.ModuleLoader(modules=modules)
-    )
+    session = amplifier.AmplifierSession(PLAN, loader=amplifier.ModuleLoader(modules=modules))
     await session.initialize()
-    handler = make(nothing_to_say)
-    for number in range(handlers):
-        session.coordinator.hooks.register("*", handler, name=f"h{number}", fields=fields_of(make))
     context: Any = session.coordinator.get("context")
     history = [
         {"role": ("user", "assistant")[at % 2], "content": text}

@@ -9,19 +9,19 @@ import pytest
 from benchmarks.kernels import OURS, THEIRS, Kernel, Prepare, Work
 
 
-def both(board: Any, work: str, prepare: Prepare, **options: Any) -> Any:
-    return board.duel(work, THEIRS.timed(prepare), OURS.timed(prepare), **options)
+def both(board: Any, work: str, prepare: Prepare) -> None:
+    board.duel(work, THEIRS.timed(prepare), OURS.timed(prepare))
 
 
-@pytest.mark.parametrize(("contributors", "target"), [(10, 1.5), (100, 3)])
-def test_collecting_contributions(board, contributors, target):
+@pytest.mark.parametrize("contributors", [10, 100])
+def test_collecting_contributions(board, contributors):
     async def prepare(kernel: Kernel) -> Work:
         coordinator = (await kernel.opened()).coordinator
         for number in range(contributors):
             coordinator.register_contributor("channel", f"c{number}", lambda: ["x"])
         return lambda: coordinator.collect_contributions("channel")
 
-    both(board, f"collect_contributions, {contributors} contributors", prepare, target=target)
+    both(board, f"collect_contributions, {contributors} contributors", prepare)
 
 
 @pytest.mark.orientation
@@ -56,7 +56,7 @@ def test_mounting_and_unmounting(board):
 
         return work
 
-    both(board, "mount and unmount", prepare, target=50)
+    both(board, "mount and unmount", prepare)
 
 
 @pytest.mark.parametrize(("name", "argument"), [("get", "context"), ("get_capability", "x")])
@@ -72,11 +72,11 @@ def test_looking_things_up(board, name, argument):
 
         return work
 
-    both(board, f"{name}, 100 times", prepare, target=1)
+    both(board, f"{name}, 100 times", prepare)
 
 
-@pytest.mark.parametrize(("action", "target"), [("continue", 50), ("inject_context", 20)])
-def test_processing_a_result(board, action, target):
+@pytest.mark.parametrize("action", ["continue", "inject_context"])
+def test_processing_a_result(board, action):
     async def prepare(kernel: Kernel) -> Work:
         coordinator = (await kernel.opened()).coordinator
         more = (
@@ -93,4 +93,4 @@ def test_processing_a_result(board, action, target):
 
         return work
 
-    both(board, f"process_hook_result, {action}", prepare, target=target)
+    both(board, f"process_hook_result, {action}", prepare)

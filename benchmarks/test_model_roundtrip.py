@@ -42,7 +42,7 @@ def test_reading_against_pydantic(board, kind, data):
         timed_call(lambda: pydantic_models.Request.model_validate_json(text)),
         timed_call(lambda: from_json(ChatRequest, text)),
     )
-    board.multiple(f"read 200 {kind}", *sides, rival="pydantic 2", at_most=2.5)
+    board.duel(f"read 200 {kind}", *sides, rival="pydantic 2")
 
 
 @OF_EACH_KIND
@@ -51,7 +51,7 @@ def test_writing_against_pydantic(board, kind, data):
     theirs, ours = pydantic_models.Request.model_validate_json(text), from_json(ChatRequest, text)
     assert to_json(from_json(ChatRequest, to_json(ours))) == to_json(ours) == text
     sides = timed_call(theirs.model_dump_json), timed_call(lambda: to_json(ours))
-    board.multiple(f"write 200 {kind}", *sides, rival="pydantic 2", at_most=1.3)
+    board.duel(f"write 200 {kind}", *sides, rival="pydantic 2")
 
 
 @pytest.fixture(scope="module")

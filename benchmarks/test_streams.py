@@ -70,9 +70,7 @@ def test_each_further_piece_on_another_library(board, stream_of, rival):
 @pytest.mark.parametrize("how", ["text", "events"])
 def test_streamed_turn_and_the_same_turn_without_a_stream(board, how, backend):
     base, ours = turns(backend, "execute"), turns(backend, how)
-    board.multiple(
-        f"streamed {how}, {backend}", base, ours, rival="execute", at_most=1.3, rounds=ROUNDS
-    )
+    board.duel(f"streamed {how}, {backend}", base, ours, rival="execute", rounds=ROUNDS)
 
 
 # ── behind a server ──
@@ -80,19 +78,17 @@ def test_streamed_turn_and_the_same_turn_without_a_stream(board, how, backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("kind", "path", "at_most"),
-    [("serve", CHAT, 2.0), ("serve", AG_UI, 2.5), ("embedded", CHAT, None)],
+    ("kind", "path"),
+    [("serve", CHAT), ("serve", AG_UI), ("embedded", CHAT)],
     ids=["chat", "ag-ui", "embedded"],
 )
-def test_server_and_bare_starlette(board, server, kind, path, at_most, backend):
+def test_server_and_bare_starlette(board, server, kind, path, backend):
     bare, ours = (
         server("starlette", backend).turns(CLIENTS),
         server(kind, backend).turns(CLIENTS, path),
     )
     name = f"{'stream_text in a route' if kind == 'embedded' else f'amplifier serve {path}'}, {backend}"
-    board.multiple(
-        name, bare, ours, rival="bare Starlette", at_most=at_most, rounds=ROUNDS, seconds=SECONDS
-    )
+    board.duel(name, bare, ours, rival="bare Starlette", rounds=ROUNDS, seconds=SECONDS)
 
 
 @pytest.mark.parametrize("rival", RIVALS)
@@ -103,20 +99,22 @@ def test_server_and_another_library_in_a_route(board, server, rival):
     )
 
 
-GROWN = ["serve", "starlette", *RIVALS.values()]
+RIVAL_SERVERS = {"bare Starlette": "starlette", **RIVALS}
 
 
-@pytest.mark.parametrize("kind", GROWN)
-def test_growth_with_pieces(board, server, kind):
-    """A turn of ten times the pieces, in turns of the usual ones."""
-    few, many = server(kind).turns(CLIENTS), server(kind).turns(CLIENTS, pieces=MORE_PIECES)
-    work = f"{kind}, {MORE_PIECES} pieces"
-    rival = f"the same, {PIECES}"
-    board.multiple(work, few, many, rival=rival, at_most=None, rounds=ROUNDS, seconds=SECONDS)
+@pytest.mark.parametrize("rival", RIVAL_SERVERS)
+def test_server_with_many_pieces(board, server, rival):
+    theirs, ours = (
+        server(kind).turns(CLIENTS, pieces=MORE_PIECES) for kind in (RIVAL_SERVERS[rival], "serve")
+    )
+    work = f"amplifier serve {CHAT}, {MORE_PIECES} pieces"
+    board.duel(work, theirs, ours, rival=rival, rounds=ROUNDS, seconds=SECONDS)
 
 
-@pytest.mark.parametrize("kind", GROWN)
-def test_growth_with_clients(board, server, kind):
-    few, many = [server(kind).turns(clients, pause=0.05) for clients in (CLIENTS, MORE_CLIENTS)]
-    work, rival = f"{kind}, {MORE_CLIENTS} clients", f"the same, {CLIENTS}"
-    board.multiple(work, few, many, rival=rival, at_most=None, rounds=ROUNDS, seconds=SECONDS)
+@pytest.mark.parametrize("rival", RIVAL_SERVERS)
+def test_server_with_many_clients(board, server, rival):
+    theirs, ours = (
+        server(kind).turns(MORE_CLIENTS, pause=0.05) for kind in (RIVAL_SERVERS[rival], "serve")
+    )
+    work = f"amplifier serve {CHAT}, {MORE_CLIENTS} clients"
+    board.duel(work, theirs, ours, rival=rival, rounds=ROUNDS, seconds=SECONDS)

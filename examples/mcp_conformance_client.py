@@ -6,7 +6,7 @@
 The suite starts this program once for each scenario, with the address of its server as the last
 argument. The program does what an application does that has `tool-mcp` in its plan: it opens a
 session, lets its user log in, answers the questions of the server and calls its tools. The user is
-a program here, which follows every login page and accepts every form as it is. `make suites` runs
+a program here, which follows every login page and accepts every form as it is. `tests/suites` runs
 all required scenarios.
 """
 

@@ -6,7 +6,7 @@
 
 `amplifier mcp serve` offers one tool, `run`. The suite wants tools, resources and prompts of certain
 names as well, so they are here: made with the official SDK, which the extra `mcp` brings, and served
-by hypercorn on the event loop of your choice. `make suites` runs all required scenarios against both
+by hypercorn on the event loop of your choice. `tests/suites` runs all required scenarios against both
 servers.
 
 Without arguments it listens on a free port, on asyncio. It prints its address once it listens.

@@ -44,9 +44,9 @@ async def _turning(**others: Any) -> Callable[[], Awaitable[Any]]:
     return work
 
 
-async def prepare_long(size: int, handlers: int = 0) -> Callable[[], Awaitable[Any]]:
+async def prepare_long(size: int) -> Callable[[], Awaitable[Any]]:
     """One model call after so many messages, with our loop-basic and context-simple."""
-    return await one_call_after(size, handlers)
+    return await one_call_after(size)
 
 
 async def _none(calls: list[Awaitable[Any]]) -> list[Any]:

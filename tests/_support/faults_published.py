@@ -1,7 +1,7 @@
 """What the published kernel does under each fault: amplifier-core 2.0.2, on asyncio, each fault in a process of its own.
 
 Measured before this kernel was written, twice for every fault, with the same outcome. A plain "holds" means that it does what
-one would want. The figures that `make faults` and the manual give for it come from here.
+one would want. The figures that `pytest tests/faults` and the manual give for it come from here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Python programs that talk to the OpenAI API, from PyPI: ``python -m tests._support.openai_clients``.
 
 Each has an environment of its own below ``.openai-clients``, because they need different versions of the SDK. A second run finds
-everything in place and does nothing. Only tests marked ``slow`` use them; `make test-slow` installs them first.
+everything in place and does nothing. Only tests marked ``slow`` use them; `make parts` installs them.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Scenario = Callable[["World"], Awaitable[object]]
 WHOLE = bool(os.environ.get("WHOLE_SWEEPS"))
 """Whether the second of two cancellations comes after each of the usual numbers of steps, or after one and three.
 
-`make test-all` and `make test-long` set it.
+`make test-all` sets it.
 """
 
 SAMPLE = 0 if WHOLE else int(os.environ.get("SWEPT_POINTS", "8"))

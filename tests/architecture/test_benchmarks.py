@@ -1,17 +1,18 @@
-"""The benchmarks count right: what a duel, a row, a fit and the page make of known numbers."""
+"""The benchmarks count right: a duel, a row, the plot and the page, of known numbers."""
 
 from __future__ import annotations
 
 import gc
+import xml.etree.ElementTree
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from benchmarks import page
-from benchmarks.board import Row
+from benchmarks.board import Board
 from benchmarks.duel import Sample, Side, fight
-from benchmarks.fit import slope
+from benchmarks.plot import bars
 
 
 @pytest.fixture(autouse=True)
@@ -33,25 +34,15 @@ def test_ratio_is_theirs_by_ours():
     assert (bout.their_us, bout.our_us) == pytest.approx((10_000, 2_000))
 
 
-@pytest.mark.parametrize(
-    ("value", "target", "sense", "met"),
-    [
-        (10.0, 10.0, "at least", True),
-        (9.9, 10.0, "at least", False),
-        (10.0, 10.0, "at most", True),
-        (10.1, 10.0, "at most", False),
-        (0.0, None, "at least", True),
-    ],
-)
-def test_target_is_met_from_its_side(value: float, target: float | None, sense: Any, met: bool):
-    row = Row(work="w", rival="", value=value, low=value, high=value, target=target, sense=sense)
-    assert row.is_met is met
-    assert ("MISSED" in row.line()) is not met
-
-
-@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_fit_finds_power(power):
-    assert slope({size: 3e-6 * size**power for size in (100, 1000, 10_000)}) == pytest.approx(power)
+def test_row_has_both_sides_and_ratio():
+    board = Board(group="hooks")
+    board.score("emit", fight(taking(0.010), taking(0.002), rounds=5))
+    board.figures("memory", 20, 8, "KiB")
+    assert [(row.theirs, row.ours, row.value) for row in board.rows] == [
+        ("10.0 ms", "2.00 ms", pytest.approx(5.0)),
+        ("20.0 KiB", "8.00 KiB", 2.5),
+    ]
+    assert "5.00x" in board.rows[0].line()
 
 
 RESULTS: dict[str, Any] = {
@@ -59,19 +50,24 @@ RESULTS: dict[str, Any] = {
     "rows": [
         {
             "work": "emit & more", "rival": "amplifier-core 2.0.2", "group": "hooks", "value": 42.0, "low": 40.0, "high": 45.0,
-            "unit": "x", "target": 30, "sense": "at least", "ours": "1 µs", "theirs": "42 µs", "note": "", "met": True,
+            "ours": "1 µs", "theirs": "42 µs", "note": "",
         },
         {
-            "work": "memory", "rival": "", "group": "memory", "value": 9.0, "low": 9.0, "high": 9.0,
-            "unit": "KiB", "target": 7, "sense": "at most", "ours": "9 KiB", "theirs": "", "note": "so it is", "met": False,
+            "work": "read", "rival": "pydantic 2", "group": "memory", "value": 0.5, "low": 0.5, "high": 0.5,
+            "ours": "2 µs", "theirs": "1 µs", "note": "so it is",
         },
     ],
 }  # fmt: skip
 
 
-def test_page_shows_rows_and_marks_misses():
+def test_page_shows_every_row():
     text = page.results_section(RESULTS)
-    assert "| emit & more | 42 µs | 1 µs | 42.0× | 40.0 … 45.0 | ≥ 30× |" in text
-    assert "| memory |  | 9 KiB | **9 KiB** |  | ≤ 7 KiB |" in text
-    assert "Of 2 targets 1 was missed; its median is bold.\n" in text
+    assert "| emit & more | 42 µs | 1 µs | 42.0× | 40.0 … 45.0 |" in text
+    assert "| read (pydantic 2) | 1 µs | 2 µs | 0.50× |  |" in text
     assert "So it is." in text
+
+
+def test_the_plot_draws_a_bar_on_either_side_of_one():
+    svg = bars([("fast & small", 10.0, 9.0, 11.0), ("slow", 0.5, 0.4, 0.6)], title="t")
+    xml.etree.ElementTree.fromstring(svg)
+    assert svg.count('class="bar"') == svg.count('class="bar slower"') == 1

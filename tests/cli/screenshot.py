@@ -1,4 +1,4 @@
-"""Makes the picture of the terminal in the manual and the README: ``make screenshots``."""
+"""Makes the picture of the terminal in the manual and the README: ``python -m tests.cli.screenshot``."""
 
 from __future__ import annotations
 

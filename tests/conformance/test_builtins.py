@@ -1,4 +1,4 @@
-"""The built-in modules conform: all of them with the quick profile here, with the thorough one in ``make conformance``."""
+"""The built-in modules conform: all of them with the quick profile here, with the thorough one with ``THOROUGH_CONFORMANCE=1``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SLOW = {
     "provider-mock",
     "tool-filesystem",
 }
-"""What `make test-slow` checks, one of each kind; `make test-long` checks the others, `make conformance` all of them thoroughly."""
+"""One of each kind, marked slow. The others are long. `THOROUGH_CONFORMANCE=1` checks all thoroughly."""
 SET_UP = {
     "hooks_traced.py": """
         from opentelemetry import trace
@@ -91,7 +91,7 @@ their mount is examined. `SET_UP` has the rest."""
 
 
 def backends_of(place: int) -> tuple[str, ...]:
-    # Each on one of the two here, to save time; on both in `make conformance`.
+    # Each on one of the two here, to save time; on both with `THOROUGH_CONFORMANCE=1`.
     return BACKENDS if THOROUGH else BACKENDS[place % 2 :][:1]
 
 

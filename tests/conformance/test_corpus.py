@@ -3,7 +3,7 @@
 ``corpus/<type>/faulty/<clause>_<what>`` (``.py`` or ``.patch``, see `corpus_modules`) breaks exactly that clause; ``corpus/<type>/sound/<what>`` breaks none;
 ``corpus/<type>/allowed/<clause>_<what>`` leaves out what that clause recommends, and conforms. Modules that the kit does not
 judge correctly yet, or was not tried on, are in ``corpus/<type>/open/``; see `open_corpus`.
-Each takes seconds, so `make test` checks one of each type, `make test-slow` a fixed sample, and ``make corpus`` all: the faulty ones
+Each takes seconds, so `make test` checks one of each type, the slow tests a fixed sample, and ``WHOLE_CORPUS=1`` all: the faulty ones
 with the checks of their clause and one seed, for a fault is there or it is not; the others with every check and three seeds, for a
 false finding may depend on the cases that were drawn. A sample is examined on one backend each, by turns; all on both.
 """

@@ -30,7 +30,7 @@ from tests.modules.durable_agent import EffectTool, ScriptedModel
 REPEATABLE = {"again": True, "once": False, "unknown": None}
 
 ENGINES = ("sqlite", pytest.param("postgres", marks=pytest.mark.long))
-"""A file, and a server. `test_engines_on_servers.py` runs the main tests with the server in `make test-slow`."""
+"""A file, and a server. `test_engines_on_servers.py` runs the main tests with the server among the slow tests."""
 
 
 def open_engine(

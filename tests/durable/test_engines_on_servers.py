@@ -1,4 +1,4 @@
-"""The main tests with Postgres, so that `make test-slow` has them; `make test-long` runs all of them there."""
+"""The main tests with Postgres, so that the slow tests have them. The long ones run all of them there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every class of the fault programme on both backends: a small part of each, or, with FAULT_SHARE, that share of the whole.
 
-`make fault-programme` runs all of it.
+CONTRIBUTING.md has the commands.
 """
 
 from __future__ import annotations

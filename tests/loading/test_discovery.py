@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from amplifier.loading import ModuleLoader, found
-from amplifier.loading.found import effective_search_paths, find_directory
-from amplifier.loading.found import installed_claims as entry_points
+from amplifier.loading import ModuleLoader, discovery
+from amplifier.loading.discovery import effective_search_paths, find_directory
+from amplifier.loading.discovery import installed_claims as entry_points
 from tests.loading._forge import distribution, package, root, run_python, write
 
 
@@ -64,13 +64,13 @@ def test_only_changed_directory_is_read_again(site, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(quiet)])
     entry_points()
     read: list[str] = []
-    read_directory = found._read_directory
+    read_directory = discovery._read_directory
 
     def noted(entry):
         read.append(entry)
         return read_directory(entry)
 
-    monkeypatch.setattr(found, "_read_directory", noted)
+    monkeypatch.setattr(discovery, "_read_directory", noted)
     distribution(site, "acme", {"tool-acme": "acme:mount"})
     assert (claims("tool-acme"), claims("tool-calm")) == (["acme:mount"], ["calm:mount"])
     assert str(site) in read
@@ -162,7 +162,7 @@ def test_metadata_library_stays_unimported(tmp_path):
     printed = run_python(
         """
         import sys
-        from amplifier.loading.found import installed_claims as entry_points
+        from amplifier.loading.discovery import installed_claims as entry_points
         print("tool-acme" in entry_points(), "importlib.metadata" in sys.modules)
         """,
         tmp_path,

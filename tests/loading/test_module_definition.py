@@ -9,9 +9,9 @@ import pytest
 
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import FoundModule
-from amplifier.loading.loaded import LoadedModule
-from amplifier.loading.loaded import examine_imported as examine
-from amplifier.loading.loaded import examine_registered as examine_found
+from amplifier.loading.inspection import LoadedModule
+from amplifier.loading.inspection import examine_imported as examine
+from amplifier.loading.inspection import examine_registered as examine_found
 
 
 async def good_mount(coordinator, config):

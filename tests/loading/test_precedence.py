@@ -10,7 +10,7 @@ import pytest
 from amplifier import AmplifierSession
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 from amplifier.loading import ModuleLoader
-from amplifier.loading.found import is_pin
+from amplifier.loading.discovery import is_pin
 from amplifier.testing import MockContextManager
 from tests.loading._forge import Coordinator, distribution, package, root, write
 

@@ -10,8 +10,8 @@ import pytest
 
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import ModuleLoader
-from amplifier.loading.found import find_package
-from amplifier.loading.found import path_from_source as path_from_hint
+from amplifier.loading.discovery import find_package
+from amplifier.loading.discovery import path_from_source as path_from_hint
 from amplifier.loading.loader import _resolve_with as resolve_with
 from tests.loading._forge import MOUNT, package, root, write
 

@@ -1,4 +1,4 @@
-"""Makes the pictures of the trace page in the manual: ``make screenshots``."""
+"""Makes the pictures of the trace page in the manual: ``python -m tests.tracing.screenshots``."""
 
 from __future__ import annotations
 

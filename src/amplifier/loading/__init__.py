@@ -4,8 +4,8 @@
 reads its coordinator's ``module-source-resolver`` mount point and nothing else of it.
 """
 
-from .found import FoundModule
-from .loaded import LoadedModule, load_thing
+from .discovery import FoundModule
+from .inspection import LoadedModule, load_thing
 from .loader import AmplifierModuleLoader, ModuleLoader
 
 __all__ = ["AmplifierModuleLoader", "FoundModule", "LoadedModule", "ModuleLoader", "load_thing"]

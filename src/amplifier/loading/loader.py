@@ -29,7 +29,7 @@ from amplifier.plan import LOCAL_MODEL_ADVICE
 from amplifier.plan.dicts import places_of
 from amplifier.plan.spec import MODULE_ID_RULE, is_module_id
 
-from .found import (
+from .discovery import (
     ENTRY_POINT_GROUP,
     SEARCH_PATH_VARIABLE,
     TYPE_TO_MOUNT_POINT,
@@ -61,7 +61,7 @@ from .importing import (
     is_published_mount,
     package_from,
 )
-from .loaded import LoadedModule, examine_imported, examine_registered, find_target, usable_here
+from .inspection import LoadedModule, examine_imported, examine_registered, find_target, usable_here
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -6,10 +6,11 @@ import ipaddress
 import ssl
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
-import anyio
+import httpcore2
+import httpx2
 import pytest
-from anyio.abc import ByteStream
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from amplifier.modules._shared.failure import ToolFailure
 from amplifier.modules.tools import web as tool_web
 from amplifier.modules.tools.web import WebFetchTool
 from amplifier.modules.tools.web._fetcher import Fetcher
-from amplifier.modules.tools.web._urls import WebOptions, read_address, read_url, reason_to_refuse
+from amplifier.modules.tools.web._urls import WebOptions, read_url, reason_to_refuse
 from tests.modules.tools.test_tool_filesystem import Desk
 from tests.modules.tools.test_tool_web import Site
 
@@ -254,15 +255,15 @@ URLS = [
 ]
 
 
-class Guarded:
-    """A fetcher whose network answers with `NAMES`, and which notes every connection instead of making it."""
+class Guarded(httpcore2.AsyncNetworkBackend):
+    """A network whose names are `NAMES`, and which notes every connection instead of making it."""
 
     def __init__(self, answers: Any = None, **options: Any) -> None:
         self.dialled: list[tuple[str, int]] = []
         self.asked: list[str] = []
         self._answers = answers
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(WebOptions(**options), context, resolver=self.resolve, dial=self.dial)
+        fetcher = Fetcher(WebOptions(**options), context, resolver=self.resolve, network=self)
         self.tool = WebFetchTool(fetcher, WebOptions(**options))
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
@@ -271,9 +272,9 @@ class Guarded:
             return self._answers(host)
         return NAMES.get(host, [PUBLIC])
 
-    async def dial(self, address: str, port: int) -> ByteStream:
-        self.dialled.append((address, port))
-        raise ConnectionRefusedError
+    async def connect_tcp(self, host: str, port: int, *args: Any) -> httpcore2.AsyncNetworkStream:
+        self.dialled.append((host, port))
+        raise httpcore2.ConnectError
 
     async def fetch(self, url: str) -> ToolResult:
         result = await self.tool.execute({"url": url})
@@ -390,14 +391,11 @@ async def test_every_hop_is_checked_anew():
         places = frozenset((f"hop{n}.example", port) for n in range(9))
         options = WebOptions(allow_private=places, max_redirects=10)
 
-        async def dial(address: str, to: int) -> ByteStream:
-            return await anyio.connect_tcp("127.0.0.1", to)
-
         async def resolve(host: str, to: int) -> list[str]:
             return ["127.0.0.1"]
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        fetcher = Fetcher(options, context, resolver=resolve, dial=dial)
+        fetcher = Fetcher(options, context, resolver=resolve)
         result = await WebFetchTool(fetcher, options).execute(
             {"url": f"http://hop0.example:{port}/0"}
         )
@@ -499,10 +497,20 @@ def test_embedding_ipv6_addresses_are_not_public(number):
 @given(text=st.text("htps:/.@#?[]%\\127x0é ", max_size=30))
 def test_url_parsing_is_stable(text):
     try:
-        target = read_url(f"http://{text}")
+        url = read_url(f"http://{text}")
     except ToolFailure:
         return
-    again = read_url(target.url)
-    assert again == target
-    assert target.url.isascii()
-    assert read_address(target.host) == target.literal
+    assert read_url(url) == url
+    assert url.isascii()
+
+
+@given(text=st.text("htps:/.@#?[]%\\127x0é ", max_size=30))
+def test_the_client_connects_to_the_host_that_was_read(text):
+    try:
+        url = read_url(f"http://{text}")
+    except ToolFailure:
+        return
+    sent = httpx2.URL(url)
+    assert sent.raw_host.decode() == urlsplit(url).hostname
+    assert sent.port == urlsplit(url).port
+    assert read_url(str(sent)) == str(sent)

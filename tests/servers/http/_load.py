@@ -1,6 +1,6 @@
 """Many clients at once on `amplifier serve`, a tenth of which leaves early: how fast it is, and what it still has afterwards.
 
-    make load                                     200 clients for a minute on each backend, as a table
+    python -m tests.servers.http._load            200 clients for a minute on each backend, as a table
     python -m tests.servers.http._load CLIENTS SECONDS   the same with other numbers
 
 The server is the command, as a process; the clients are another process. The model is scripted: an answer has 20 pieces, one every

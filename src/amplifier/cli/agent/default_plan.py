@@ -14,7 +14,7 @@ from amplifier._internal.json import copy_json, visible_text
 from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import PlanError
-from amplifier.loading.found import BUILT_IN_SOURCE
+from amplifier.loading.discovery import BUILT_IN_SOURCE
 from amplifier.loading.loader import missing_package
 from amplifier.plan import (
     LOCAL_MODEL_ADVICE,

@@ -24,7 +24,7 @@ from amplifier.cli.terminal.output import Output, StandardStreams, print_table
 from amplifier.contracts import CONTRACTS
 from amplifier.errors import AmplifierError, ModuleLoadError, ModuleNotFoundError
 from amplifier.loading import FoundModule, LoadedModule, ModuleLoader
-from amplifier.loading.found import BUILT_IN_SOURCE, nearest_module
+from amplifier.loading.discovery import BUILT_IN_SOURCE, nearest_module
 from amplifier.loading.loader import (
     ON_ISLAND,
     all_modules,

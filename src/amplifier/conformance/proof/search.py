@@ -39,7 +39,7 @@ from amplifier.conformance.target.process import (
     started_processes,
 )
 from amplifier.errors import AmplifierError, ExecutionCancelled
-from amplifier.loading.found import SEARCH_PATH_VARIABLE
+from amplifier.loading.discovery import SEARCH_PATH_VARIABLE
 from amplifier.plan import merge_plans
 from amplifier.plan.dicts import module_hashes, places_of
 from amplifier.testing import SweepReport, Violation, cancel_everywhere

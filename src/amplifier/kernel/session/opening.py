@@ -26,7 +26,7 @@ from amplifier.errors import (
 )
 from amplifier.events import MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED
 from amplifier.loading import LoadedModule, ModuleLoader, load_thing
-from amplifier.loading.loaded import is_structured
+from amplifier.loading.inspection import is_structured
 from amplifier.loading.loader import Listing
 from amplifier.models import ModuleType
 from amplifier.plan import ModuleSpec, MountPlan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import anyio.lowlevel
@@ -16,6 +16,7 @@ from amplifier.kernel import AmplifierSession
 from ..access import LOOPBACK_HOSTS, address_of, check_token, listen_on
 
 if TYPE_CHECKING:  # of an extra
+    from mcp.server import Server
     from mcp.server.auth.provider import TokenVerifier
     from mcp.server.auth.settings import AuthSettings
     from starlette.types import ASGIApp
@@ -79,13 +80,9 @@ async def serve(
 
     opened = open_agent_server(session_factory, name, max_sessions, transport, prompts or {})
     if transport == "stdio":
-        from ._agent_server import open_standard_streams  # noqa: PLC0415 - the same
-
-        async with opened as server, open_standard_streams() as (received, to_send):
-            await server.run(received, to_send, server.create_initialization_options())
+        async with opened as server:
+            await _serve_standard_streams(server)
         return
-    from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - the same
-
     from ..http.requests import guarded  # noqa: PLC0415 - of the extra ``serve``
 
     check_token(token or None)
@@ -93,29 +90,53 @@ async def serve(
         async with opened as server:
             if on_listening is not None:
                 on_listening(f"{address_of(bound, host)}/mcp")
-            unguarded = TransportSecuritySettings(
-                enable_dns_rebinding_protection=False
-            )  # the guard knows the names
-            served = server.streamable_http_app(
-                transport_security=unguarded, auth=auth, token_verifier=token_verifier
+            app = guarded(
+                _http_app(server, auth, token_verifier),
+                token=token or None,
+                hosts=LOOPBACK_HOSTS if hosts is None else hosts,
+                origins=origins,
             )
-            names = LOOPBACK_HOSTS if hosts is None else hosts
-            app = guarded(served, token=token or None, hosts=names, origins=origins)
-            stop = anyio.Event()
-            async with anyio.create_task_group() as group:
-                group.start_soon(_listen, app, bound, stop)
-                try:
-                    await anyio.sleep_forever()
-                finally:
-                    stop.set()
+            await _serve_http(app, bound)
+
+
+async def _serve_standard_streams(server: Server[Any]) -> None:
+    from ._agent_server import open_standard_streams  # noqa: PLC0415 - it imports the SDK
+
+    async with open_standard_streams() as (received, to_send):
+        await server.run(received, to_send, server.create_initialization_options())
+
+
+def _http_app(
+    server: Server[Any], auth: AuthSettings | None, token_verifier: TokenVerifier | None
+) -> ASGIApp:
+    from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - an extra
+
+    # The guard around it checks the names.
+    unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    return server.streamable_http_app(
+        transport_security=unguarded, auth=auth, token_verifier=token_verifier
+    )
+
+
+async def _serve_http(app: ASGIApp, bound: socket.socket) -> None:
+    """Serve until cancelled."""
+    stop = anyio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(_listen, app, bound, stop)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stop.set()
 
 
 async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None:
     from ..http.application import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
 
-    # Stopped by its event, not by cancellation, which ASGI servers do not unwind from; bounded by their own limits.
+    # Stopped by its event, not by cancellation, which ASGI servers do not unwind from. It is
+    # bounded by their own limits.
     with anyio.CancelScope(shield=True):
-        # Nothing has to be shut down before: a request that ends stops its turn, and then the sessions are closed.
+        # Nothing has to be shut down before: a request that ends stops its turn, and then the
+        # sessions are closed.
         await run_asgi_server(app, bound, stop, anyio.lowlevel.checkpoint)
 
 

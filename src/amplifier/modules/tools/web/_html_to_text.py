@@ -1,7 +1,8 @@
-r"""Converts HTML to readable text; pure, and in linear time for every page.
+r"""Convert HTML to readable text, in linear time for every page.
 
-Not the standard library's parser: some versions of it take a minute for 60 kB of ``<a <a <a``. This one looks at every
-character a bounded number of times: a tag or comment without an end matches up to the end of the page.
+Some versions of the standard library's parser take a minute for 60 kB of ``<a <a <a``. This one
+looks at every character a bounded number of times: a tag or comment without an end matches up to
+the end of the page.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ _PARAGRAPHS: Final = frozenset(
 )
 _LONGEST_LINK = 2000
 
-# In the text that is being made: where a line or a paragraph ends, a <br>, a cell of a table, and white space that stays.
+# Marks in the text that is being built: the end of a line or a paragraph, a <br>, a cell of a
+# table, and white space that stays.
 _LINE, _PARAGRAPH, _BREAK, _CELL, _KEPT_SPACE, _KEPT_LINE = "\1\2\3\4\5\6"
 _PREFORMATTED: Final = str.maketrans({" ": _KEPT_SPACE, "\t": _KEPT_SPACE * 4, "\n": _KEPT_LINE})
 _BREAKS = re.compile(
@@ -83,7 +85,8 @@ def readable(page: str, base: str, check: Callable[[], None]) -> tuple[str, str]
         check: Called now and then; may raise to end the work.
 
     Returns:
-        The title and the text: a line per block, ``#`` for headings, ``-`` for items, ``[text](url)`` for links.
+        The title and the text: a line per block, ``#`` for headings, ``-`` for items,
+        ``[text](url)`` for links.
     """
     writer = _Writer(base)
     for number, (name, closing, text) in enumerate(_tokens(page.translate(_NOT_TEXT))):

@@ -36,9 +36,9 @@ class WebFetchTool(BuiltinTool):
     _name = "web_fetch"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "Fetch a page of the public web with GET and return it as text: HTML without its markup, JSON and other text as they "
-        "are. Only http and https; no private addresses, logins or binary files. Of a long page a part is returned; ask "
-        "for more with offset."
+        "Fetch a page of the public web with GET and return it as text: HTML without its markup, "
+        "JSON and other text as they are. Only http and https; no private addresses, logins or "
+        "binary files. Of a long page a part is returned; ask for more with offset."
     )
     _input = tool_input(
         url=option(characters(1, 8192), doc="The whole URL."),
@@ -68,9 +68,7 @@ class WebFetchTool(BuiltinTool):
         }
         if fetched.hops:
             output["redirected_from"] = [shown(hop, 9000) for hop in fetched.hops]
-        if fetched.body is None or (
-            b"\0" in fetched.body.data[:_SNIFFED] and not _is_utf16(fetched)
-        ):
+        if fetched.body is None or (b"\0" in fetched.body[:_SNIFFED] and not _is_utf16(fetched)):
             kind = shown(fetched.content_type, 80) or "binary data"
             failure = ToolFailure(
                 "UnsupportedContent", f"HTTP {fetched.status} with {kind}, which is not text"
@@ -88,7 +86,7 @@ class WebFetchTool(BuiltinTool):
             if is_error
             else min(values.get("limit", self._max_chars), self._max_chars)
         )
-        self._cut(output, text, values["offset"], limit, is_full=fetched.body.is_full)
+        self._cut(output, text, values["offset"], limit, is_full=fetched.is_full)
         if is_error:
             return self._failed(
                 ToolFailure("HTTPStatus", f"the server answered HTTP {fetched.status}"), output
@@ -112,15 +110,14 @@ class WebFetchTool(BuiltinTool):
 
 def _is_utf16(fetched: Fetched) -> bool:
     assert fetched.body is not None  # asked before
-    return "utf-16" in fetched.content_type.lower() or fetched.body.data.startswith(
+    return "utf-16" in fetched.content_type.lower() or fetched.body.startswith(
         (b"\xff\xfe", b"\xfe\xff")
     )
 
 
 def _text(fetched: Fetched, *, raw: bool, stop: Stop) -> tuple[str, str]:
     """Title and text of what was fetched."""
-    assert fetched.body is not None  # asked before
-    text = fetched.body.text(fetched.content_type).removeprefix("\ufeff")
+    text = fetched.text().removeprefix("\ufeff")
     name = fetched.content_type.partition(";")[0].strip().lower()
     looks_like_html = not name and text[:_SNIFFED].lstrip()[:9].lower().startswith(
         ("<!doctype", "<html")
@@ -152,7 +149,6 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 def _make_fetcher(options: WebOptions) -> Fetcher:
     """Make the fetcher; blocks while it imports the extra and reads certificates."""
     try:
-        import idna  # noqa: F401, PLC0415 - an extra, which `_urls` loads when it needs it
         import truststore  # noqa: PLC0415 - an extra
 
         from . import _fetcher  # noqa: PLC0415 - it imports the rest

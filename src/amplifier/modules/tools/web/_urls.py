@@ -1,8 +1,4 @@
-"""The options; parses a URL of the model or of a redirect, and checks whether it may be fetched as far as its text shows.
-
-One parser serves the check and the request, so both agree on where a URL leads. What a name resolves to is
-checked by `_fetcher`, right before it connects.
-"""
+"""The options, the form of a URL, and the hosts, ports and addresses that may be fetched from."""
 
 from __future__ import annotations
 
@@ -65,7 +61,8 @@ class WebOptions:
     """Which hosts may be fetched from, and how much one fetch may take.
 
     Attributes:
-        allow_hosts: The only hosts that may be fetched, ``*.`` for all below one; empty for every public one.
+        allow_hosts: The only hosts that may be fetched, ``*.`` for all below one. Empty for every
+            public host.
         allow_private: Hosts and ports that need not be public.
         ports: The only ports of public hosts.
         timeout: Seconds for one fetch: name resolution, redirects and the whole body.
@@ -113,8 +110,8 @@ _REFUSED: Final = {
     "3fff::/20": "an address for documentation",
 }
 _NETWORKS: Final = [(ipaddress.ip_network(network), why) for network, why in _REFUSED.items()]
-# The upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address. The lower half is
-# the IPv4 address, which a router of any prefix may take the packet to (RFC 5214).
+# The upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address. The
+# lower half is the IPv4 address, which a router of any prefix may take the packet to (RFC 5214).
 _ISATAP: Final = 0x00005EFE
 _EXCEPT_GLOBAL_BIT: Final = 0xFDFFFFFF
 _GLOBAL_IPV6: Final = ipaddress.ip_network("2000::/3")
@@ -122,15 +119,13 @@ _NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
 
 
 # ── public addresses ──────────────────────────────────────────────────────────────────────────────
-# Which addresses belong to the public internet; pure.
-#
-# A table of its own and not ``ipaddress.is_global``, whose answers differ between releases of Python. IPv6 is refused
-# but for what is handed out as global unicast, so every form that hides an IPv4 address (mapped, compatible, NAT64,
-# Teredo, 6to4, ISATAP) is refused, whatever it hides.
+# ``ipaddress.is_global`` differs between releases of Python, so the table is our own. IPv6 is
+# refused except for global unicast. So every form that hides an IPv4 address (mapped, compatible,
+# NAT64, Teredo, 6to4, ISATAP) is refused, whatever it hides.
 
 
 def read_address(text: str) -> Address | None:
-    """The address a text spells in its usual form; None for anything else, forms with a zone included."""
+    """Read an address in its usual form. Return None for anything else, and for one with a zone."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -139,7 +134,7 @@ def read_address(text: str) -> Address | None:
 
 
 def reason_to_refuse(address: Address) -> str | None:
-    """Why an address is refused; None if it is public."""
+    """Return why an address is refused, or None if it is public."""
     for network, why in _NETWORKS:
         if address in network:
             return why
@@ -151,7 +146,7 @@ def reason_to_refuse(address: Address) -> str | None:
 
 
 def is_never_allowed(address: Address) -> bool:
-    """Whether an address is refused even for a name that the plan lets be private."""
+    """Return whether an address is refused even for a name that may be private."""
     why = reason_to_refuse(address)
     return why is not None and any(word in why for word in _NEVER)
 
@@ -165,82 +160,53 @@ _IN_QUERY = "?" + _IN_PATH
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
-@attrs.frozen(kw_only=True)
-class Target:
-    """Where a URL leads.
-
-    Attributes:
-        url: Without user, password and fragment.
-        host: In lower case and ASCII, without a dot at the end; an address in its usual form and without brackets.
-        literal: The address, if the host is one.
-        authority: Host and port as a Host header has them.
-        path: Path and query, in ASCII.
-    """
-
-    url: str
-    host: str
-    port: int
-    literal: Address | None
-    authority: str
-    path: str
-    is_secure: bool
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Host and port."""
-        return self.host, self.port
-
-
-def check_place(target: Target, options: WebOptions) -> None:
+def check_place(host: str, port: int, options: WebOptions) -> None:
     """Refuse what host and port alone forbid.
 
     Raises:
         ToolFailure: With the reason.
     """
-    if target.place in options.allow_private:
+    if (host, port) in options.allow_private:
         return
-    if options.allow_hosts and not any(
-        _matches(target.host, pattern) for pattern in options.allow_hosts
-    ):
+    if options.allow_hosts and not any(_matches(host, pattern) for pattern in options.allow_hosts):
         raise ToolFailure(
-            "ForbiddenHost",
-            f"{shown(target.host)} is none of the hosts this session may fetch from",
+            "ForbiddenHost", f"{shown(host)} is none of the hosts this session may fetch from"
         )
-    if target.port not in options.ports:
+    if port not in options.ports:
         ports = ", ".join(map(str, sorted(options.ports)))
         raise ToolFailure(
-            "ForbiddenPort",
-            f"port {target.port} is none of those that may be fetched from: {ports}",
+            "ForbiddenPort", f"port {port} is none of those that may be fetched from: {ports}"
         )
 
 
-def check_addresses(target: Target, addresses: Collection[Address], options: WebOptions) -> None:
-    """Refuse a host if any one of its addresses is not public: which one would be used cannot be chosen here.
+def check_addresses(
+    host: str, port: int, addresses: Collection[Address], options: WebOptions
+) -> None:
+    """Refuse a host if any of its addresses isn't public.
 
     Raises:
         ToolFailure: With the kind of address, but not the address, which the model need not know.
     """
-    if target.place in options.allow_private:
-        refused = [
-            address
-            for address in addresses
-            if is_never_allowed(address) and address != target.literal
-        ]
-    else:
+    is_literal = read_address(host) is not None
+    if (host, port) not in options.allow_private:
         refused = [address for address in addresses if reason_to_refuse(address)]
+    else:
+        refused = [] if is_literal else list(filter(is_never_allowed, addresses))
     if refused:
-        verb = "is" if target.literal is not None else "leads to"
+        verb = "is" if is_literal else "leads to"
         raise ToolFailure(
-            "ForbiddenAddress", f"{shown(target.host)} {verb} {reason_to_refuse(refused[0])}"
+            "ForbiddenAddress", f"{shown(host)} {verb} {reason_to_refuse(refused[0])}"
         )
 
 
-def read_url(text: str, *, base: str | None = None) -> Target:
-    """Read a URL.
+def read_url(text: str, *, base: str | None = None) -> str:
+    """Return a URL in its usual form: ASCII, and without a user, a password or a fragment.
+
+    The host is in lower case, without a dot at its end. An address is in its usual form.
 
     Args:
         text: As the model or a server wrote it.
-        base: What a relative one is relative to.
+        base: The URL that a relative one is relative to.
 
     Raises:
         ToolFailure: It is no URL of the web, or one that tries to look like another.
@@ -264,27 +230,18 @@ def read_url(text: str, *, base: str | None = None) -> Target:
         raise ToolFailure(
             "InvalidURL", f"{subject}: a user name or password before the host is not accepted"
         )
-    host, literal = _read_host(url.hostname or "", subject, in_brackets=url.netloc.startswith("["))
+    host = _read_host(url.hostname or "", subject, in_brackets=url.netloc.startswith("["))
     port = _PORTS[url.scheme] if given_port is None else given_port
     if port == 0:
         raise ToolFailure("InvalidURL", f"{subject}: there is no port 0")
-    # From here on the host is spelled as it was parsed: what was checked and what is asked for must be the same.
     authority = f"[{host}]" if ":" in host else host
     authority = authority if port == _PORTS[url.scheme] else f"{authority}:{port}"
     path = quote(url.path, safe=_IN_PATH) or "/"
     path = f"{path}?{quote(url.query, safe=_IN_QUERY)}" if url.query else path
-    return Target(
-        url=f"{url.scheme}://{authority}{path}",
-        host=host,
-        port=port,
-        literal=literal,
-        authority=authority,
-        path=path,
-        is_secure=url.scheme == "https",
-    )
+    return f"{url.scheme}://{authority}{path}"
 
 
-def _read_host(given: str, subject: str, *, in_brackets: bool) -> tuple[str, Address | None]:
+def _read_host(given: str, subject: str, *, in_brackets: bool) -> str:
     host = given.lower().removesuffix(".")
     literal = read_address(host)
     if in_brackets or (literal is not None and literal.version == 6):
@@ -293,7 +250,7 @@ def _read_host(given: str, subject: str, *, in_brackets: bool) -> tuple[str, Add
                 "InvalidURL",
                 f"{subject}: only an IPv6 address is written in brackets, and always is",
             )
-        return str(literal), literal
+        return str(literal)
     if literal is None:
         import idna  # noqa: PLC0415 - an extra
 
@@ -302,7 +259,7 @@ def _read_host(given: str, subject: str, *, in_brackets: bool) -> tuple[str, Add
         except idna.IDNAError as error:
             raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
         _check_name(host, subject)
-    return host, literal
+    return host
 
 
 def _check_name(host: str, subject: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amplifier.errors import ModuleLoadError
 from amplifier.loading import LoadedModule, ModuleLoader
-from amplifier.loading.found import package_name
+from amplifier.loading.discovery import package_name
 from amplifier.plan import is_module_id, type_from_id
 
 

@@ -20,7 +20,7 @@ from amplifier.contracts import CONTRACTS
 from amplifier.errors import ModuleLoadError
 from amplifier.plan import ModuleSpec, type_from_id
 
-from .found import TYPE_TO_MOUNT_POINT, FoundModule, check_declared_type
+from .discovery import TYPE_TO_MOUNT_POINT, FoundModule, check_declared_type
 from .importing import MODULE_PREFIX, foreign_code
 
 _MISSING: Final = object()
