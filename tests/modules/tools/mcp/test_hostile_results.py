@@ -40,7 +40,17 @@ NESTED = {
 }
 
 
-@pytest.mark.parametrize("answer", NESTED.values(), ids=NESTED)
+# It is megabytes of text, which two processes read.
+_SLOW = ("structured, beyond what is read",)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(answer, id=name, marks=[pytest.mark.slow] * (name in _SLOW))
+        for name, answer in NESTED.items()
+    ],
+)
 async def test_a_result_that_is_nested_too_deeply_is_a_result_and_the_server_goes_on(
     answer, tmp_path
 ):
