@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import sqlalchemy as sa
+from dbos import DBOS
 
 from amplifier.durable import EngineUnavailableError, TurnFailedError, _worker, open_engine
 from amplifier.durable._database import Database, DatabaseDown
@@ -79,7 +80,7 @@ async def test_process_has_one_worker(tmp_path):
 async def test_worker_failing_to_launch_leaves_no_instance(tmp_path):
     async with open_quick_engine("sqlite", tmp_path) as engine:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_worker.DBOS, "launch", lambda: int("lost"))
+            patched.setattr(DBOS, "launch", lambda: int("lost"))
             with pytest.raises(ValueError, match="lost"):
                 await engine.work(agent(answering("Hello.")))
         async with working(engine, agent(answering("Hello."))):

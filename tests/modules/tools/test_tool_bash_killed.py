@@ -215,6 +215,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_threads, "PATIENCE", 60.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["trio", "asyncio-scope", "asyncio-native"])
 @pytest.mark.usefixtures("patient")
 def test_call_cancelled_anywhere_leaves_nothing(mode):
