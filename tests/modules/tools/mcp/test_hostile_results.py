@@ -40,10 +40,6 @@ NESTED = {
 }
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize("answer", NESTED.values(), ids=NESTED)
-async def test_deeply_nested_result_is_contained(answer, tmp_path):
-=======
 # It is megabytes of text, which two processes read.
 _SLOW = ("structured, beyond what is read",)
 
@@ -55,10 +51,7 @@ _SLOW = ("structured, beyond what is read",)
         for name, answer in NESTED.items()
     ],
 )
-async def test_a_result_that_is_nested_too_deeply_is_a_result_and_the_server_goes_on(
-    answer, tmp_path
-):
->>>>>>> g
+async def test_deeply_nested_result_is_contained(answer, tmp_path):
     server = hostile(tmp_path, erase=answer)
     server["call_timeout"] = 5  # what cannot be read is no answer
     async with opened({"s": server}, max_result_chars=LONGEST) as desk:
