@@ -493,7 +493,7 @@ def _register_approval(coordinator: Coordinator, function_tool: FunctionTool) ->
             return HookResult()
         lets_pass = coordinator.get_capability("approval.lets_pass")
         # If hooks-approval does not let the call pass, it asks or denies itself.
-        if lets_pass is not None and not lets_pass(name, arguments):
+        if lets_pass is not None and not await lets_pass(name, arguments):
             return HookResult()
         # ASCII only, because text of a model may have invisible or bidirectional characters.
         shown = json.dumps(arguments, ensure_ascii=True, sort_keys=True, default=repr)

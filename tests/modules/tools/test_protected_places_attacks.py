@@ -294,8 +294,12 @@ class Asked:
 @pytest.mark.parametrize("answer", ["Keep", "Leave aside", None])
 async def test_files_obeyed_elsewhere_wait_for_consent(answer, tmp_path, monkeypatch):
     desk = await opened(tmp_path, monkeypatch)
+
+    async def lets_pass(tool: str, given: object) -> bool:
+        return True
+
     # The rules about commands are no answer to this question.
-    desk.coordinator.register_capability("approval.lets_pass", lambda tool, given: True)
+    desk.coordinator.register_capability("approval.lets_pass", lets_pass)
     asked = Asked(desk, monkeypatch, answer=answer)
     made = "mkdir -p deep/.vscode && echo x > deep/.vscode/tasks.json && touch .envrc && ln -s deep .cursor"
     output = await desk.run(made)

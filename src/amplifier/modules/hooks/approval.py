@@ -271,12 +271,7 @@ class ApprovalHook:
         call, decision = None, _UNEXPECTED
         if tool == name and isinstance(given, Mapping):
             call = self._call(name, given)
-            if call.paths:
-                call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
-                protection = await anyio.to_thread.run_sync(self._protection, call)
-            else:
-                protection = UNPROTECTED
-            decision = self._decide(call, protection)
+            decision = self._decide(call, await self._locate_and_judge(call))
             self._note_place(call, decision, data.get("tool_call_id"))
         if decision.action == "ask":
             return await self._ask(name, given, decision, data, call)
@@ -308,15 +303,15 @@ class ApprovalHook:
 
     # ── deciding ──
 
-    def lets_pass(self, tool: str, given: Any) -> bool:
-        """Check whether no one is asked here about a call that is not denied.
+    async def lets_pass(self, tool: str, given: Any) -> bool:
+        """Check whether a call passes here without a question.
 
-        Registered as the capability ``approval.lets_pass``. Looks at the file system.
+        Registered as the capability ``approval.lets_pass``.
         """
         if not isinstance(given, Mapping):
             return False
-        call = self._located(tool, given)
-        return self._decide(call, self._protection(call)).action == "allow"
+        call = self._call(tool, given)
+        return self._decide(call, await self._locate_and_judge(call)).action == "allow"
 
     def rule_for_call(self, tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the narrowest rule that a person would expect of "always"; None if there is none.
@@ -364,6 +359,14 @@ class ApprovalHook:
         call = self._call(name, given)
         call.places, call.start = self._places(call)
         return call
+
+    async def _locate_and_judge(self, call: Call) -> Judgement:
+        """Find the places of a call, and return their strictest judgement."""
+        if not call.paths:
+            return UNPROTECTED
+        # In a thread, because a large folder that is looked through for the first time takes a second.
+        call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
+        return await anyio.to_thread.run_sync(self._protection, call)
 
     def _places(self, call: Call) -> tuple[tuple[str, ...], str]:
         """Return the real paths of a call, and that of the folder it starts at; asks the file system."""
