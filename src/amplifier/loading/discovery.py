@@ -341,10 +341,23 @@ def stamp_of(entry: str) -> _Stamp:
 Stamps = list[tuple[str, _Stamp]]
 
 
-def directory_stamps(*places: Path) -> Stamps:
-    """Return the stamps of places, and of the manifests in those that are directories."""
-    names = [str(place) for place in places]
-    return [(name, stamp_of(name)) for place in names for name in (place, f"{place}/{_MANIFEST}")]
+def directory_stamps(*directories: Path) -> Stamps:
+    """Return the stamps of the lists of files in directories, and of their manifests."""
+    return _stamps(name for directory in directories for name in (directory, directory / _MANIFEST))
+
+
+def package_stamps(*packages: Path) -> Stamps:
+    """Return the stamps of the first files of packages, and of their manifests.
+
+    The list of a package's files changes when it is imported, because its bytecode is written.
+    """
+    return _stamps(
+        name for package in packages for name in (package / "__init__.py", package / _MANIFEST)
+    )
+
+
+def _stamps(places: Iterable[Path]) -> Stamps:
+    return [(str(place), stamp_of(str(place))) for place in places]
 
 
 def are_settled(stamps: Stamps) -> bool:

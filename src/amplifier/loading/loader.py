@@ -47,6 +47,7 @@ from .discovery import (
     modules_in,
     nearest_module,
     package_name,
+    package_stamps,
     path_from_source,
     stamp_of,
 )
@@ -411,8 +412,7 @@ class ModuleLoader:
         stamps = directory_stamps(path, root)
         found = attrs.evolve(found, root=root)
         name, directory = find_package(root, found.module_id)
-        packages = root.glob(f"{MODULE_PREFIX}*")
-        stamps += directory_stamps(directory, directory / "__init__.py", *packages)
+        stamps += package_stamps(directory, *root.glob(f"{MODULE_PREFIX}*"))
         self._announce_import(name)
         with import_lock:
             # Packages beside the module's own are importable; a root that is a package has none, and its parent is none of our business.
