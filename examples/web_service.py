@@ -1,12 +1,11 @@
 """An agent in a web service: `uvicorn web_service:app`, or `hypercorn -k trio web_service:app`."""
 
 import json
-from pathlib import Path
+import pathlib
 from typing import Annotated, Any
 
 import anyio
-from fastapi import Body, FastAPI, HTTPException
-from fastapi import Path as PathParameter
+from fastapi import Body, FastAPI, HTTPException, Path
 from fastapi.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -25,11 +24,7 @@ class Turn(Response):
 
     def __init__(self, conversation: str, prompt: str) -> None:
         super().__init__()
-        options: dict[str, Any] = {
-            "approve": self.ask,
-            "approval_timeout": 120,
-            "memory": "conversations",
-        }
+        options: Any = {"approve": self.ask, "approval_timeout": 120, "memory": "conversations"}
         self.session = agent(app.state.model, tools=[transfer], session_id=conversation, **options)
         self.conversation, self.prompt = conversation, prompt
         self.questions, self.answers = dict[str, anyio.Event](), dict[str, bool]()
@@ -73,10 +68,10 @@ class Turn(Response):
 
 
 app = FastAPI()
-app.add_api_route("/", lambda: FileResponse(Path(__file__).with_suffix(".html")))
+app.add_api_route("/", lambda: FileResponse(pathlib.Path(__file__).with_suffix(".html")))
 app.state.model = "anthropic:claude-sonnet-4-5"
 turns: dict[str, Turn] = {}
-Name = Annotated[str, PathParameter(pattern=r"^[\w-]{1,80}$")]
+Name = Annotated[str, Path(pattern=r"^[\w-]{1,80}$")]
 
 
 @app.post("/conversations/{conversation}")

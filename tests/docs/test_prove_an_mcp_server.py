@@ -13,7 +13,7 @@ from tests._support.programs import run_program
 from tests._support.tree import ROOT
 
 PAGE = (ROOT / "docs" / "how-to" / "prove-an-mcp-server.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^```sh\n(amplifier .*)\n```", PAGE, re.MULTILINE)
+COMMANDS = [*dict.fromkeys(re.findall(r"^```sh\n(amplifier .*)\n```", PAGE, re.MULTILINE))]
 SERVER = next(
     block
     for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

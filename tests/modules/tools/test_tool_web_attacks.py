@@ -264,7 +264,7 @@ class Guarded(httpcore2.AsyncNetworkBackend):
         self._answers = answers
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         fetcher = Fetcher(WebOptions(**options), context, resolver=self.resolve, network=self)
-        self.tool = WebFetchTool(fetcher, WebOptions(**options))
+        self.tool = WebFetchTool(lambda: fetcher, WebOptions(**options))
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
         self.asked.append(host)
@@ -396,7 +396,7 @@ async def test_every_hop_is_checked_anew():
 
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         fetcher = Fetcher(options, context, resolver=resolve)
-        result = await WebFetchTool(fetcher, options).execute(
+        result = await WebFetchTool(lambda: fetcher, options).execute(
             {"url": f"http://hop0.example:{port}/0"}
         )
     assert result.error is not None

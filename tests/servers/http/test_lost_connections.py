@@ -198,12 +198,19 @@ async def test_slow_client_does_not_exclude_another(tmp_path):
         slow.is_taking = anyio.Event()
         quick = await followed(client, call("wait_for", path=str(tmp_path / "gate")), "0")
         (tmp_path / "gate").touch()
-        await quick.until("TOOL_CALL_RESULT")
-        await anyio.wait_all_tasks_blocked()
-        assert (quick.buffer, quick.sent.statistics().current_buffer_used) == (b"", 0)
+        assert (await quick.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
         slow.is_taking.set()
-        for exchange in (slow, quick):
-            assert (await exchange.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
+        assert (await slow.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
+
+
+async def test_slow_client_holds_long_turn():
+    async with serving() as client:
+        slow = await followed(client, "say " + "word " * 2000)
+        slow.is_taking = anyio.Event()
+        await anyio.wait_all_tasks_blocked()
+        assert client.factory.statuses() == ["running"]
+        slow.is_taking.set()
+        assert (await slow.until("RUN_FINISHED"))["outcome"] == {"type": "success"}
 
 
 @pytest.mark.slow

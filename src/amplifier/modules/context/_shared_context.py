@@ -28,7 +28,7 @@ from amplifier.contracts import (
     tool_schema,
 )
 from amplifier.contracts.cancellation import text_of as text_of_failure
-from amplifier.errors import PlanError
+from amplifier.errors import DeadlineExceeded, PlanError
 from amplifier.events import (
     CONTEXT_COMPACTION,
     CONTEXT_POST_COMPACT,
@@ -210,8 +210,10 @@ class Summariser:
                 who = "the provider"
                 return await self._coordinator.call_within(seconds, who, provider.complete, request)
             # An application uses the context without a session.
-            with contain_errors("the provider"), anyio.fail_after(seconds):
-                return await provider.complete(request)
+            with contain_errors("the provider"):
+                with anyio.move_on_after(seconds):
+                    return await provider.complete(request)
+                raise DeadlineExceeded("the provider did not answer", seconds=seconds or 0)
         except Exception as failure:  # noqa: BLE001 — a provider is foreign code
             text = f"{type(failure).__name__}: {text_of_failure(failure)}"[:500]
             return ChatResponse(content=[], finish_reason="error", metadata={_FAILURE: text})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio.to_thread
@@ -29,7 +32,7 @@ class WebFetchTool(BuiltinTool):
     """Fetches pages.
 
     Args:
-        fetcher: Knows where it may go.
+        make_fetcher: Makes the fetcher, in a thread because it imports and reads certificates.
         options: The configuration.
     """
 
@@ -51,8 +54,8 @@ class WebFetchTool(BuiltinTool):
         raw=option(flag, False, "Keep the markup of HTML."),
     )
 
-    def __init__(self, fetcher: Fetcher, options: WebOptions) -> None:
-        self._fetcher = fetcher
+    def __init__(self, make_fetcher: Callable[[], Fetcher], options: WebOptions) -> None:
+        self._make_fetcher = make_fetcher
         self._workers = Workers()
         self._max_chars = options.max_chars
 
@@ -60,7 +63,8 @@ class WebFetchTool(BuiltinTool):
         return shown(ascii(values.get("url", "")), 200)
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        fetched = await self._fetcher.fetch(values["url"])
+        fetcher = await anyio.to_thread.run_sync(self._make_fetcher)
+        fetched = await fetcher.fetch(values["url"])
         output: dict[str, Any] = {
             "url": shown(fetched.url, 9000),
             "status": fetched.status,
@@ -142,18 +146,26 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
         MissingExtraError: Its HTTP packages are not installed.
     """
     options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
-    fetcher = await anyio.to_thread.run_sync(_make_fetcher, options)
-    await coordinator.mount("tools", WebFetchTool(fetcher, options))
+    _check_packages()
+    # A session that fetches nothing does not wait for the imports.
+    make_fetcher = functools.cache(functools.partial(_make_fetcher, options))
+    if options.ca_file is not None:
+        await anyio.to_thread.run_sync(make_fetcher)
+    await coordinator.mount("tools", WebFetchTool(make_fetcher, options))
+
+
+def _check_packages() -> None:
+    for name in ("httpcore2", "httpx2", "truststore"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtraError(_MODULE, extra="providers", missing=name)
 
 
 def _make_fetcher(options: WebOptions) -> Fetcher:
-    """Make the fetcher; blocks while it imports the extra and reads certificates."""
-    try:
-        import truststore  # noqa: PLC0415 - an extra
+    """Make the fetcher. Blocks while it imports the extra and reads certificates."""
+    import truststore  # noqa: PLC0415 - an extra
 
-        from . import _fetcher  # noqa: PLC0415 - it imports the rest
-    except ImportError as error:
-        raise MissingExtraError(_MODULE, extra="providers", missing=error.name) from error
+    from . import _fetcher  # noqa: PLC0415 - it imports the rest
+
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.ca_file is not None:
         try:
