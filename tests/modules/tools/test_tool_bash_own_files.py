@@ -824,6 +824,7 @@ async def test_key_names_are_hidden(tmp_path):
 
 @in_bubblewrap
 async def test_renamed_bound_socket_is_unreachable():
+    (ROOT / ".bubblewrap").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=ROOT / ".bubblewrap") as folder:
         make_folders(Path(folder), "work/deep")
         renames = [

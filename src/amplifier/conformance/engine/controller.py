@@ -77,6 +77,10 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
         )
         try:
             finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
+            if not (finished or was_silent):
+                # It is ending by itself. A signal would take its exit code away from asyncio.
+                with anyio.move_on_after(_LAST_SECONDS):
+                    await process.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 if HAS_REAPER:
