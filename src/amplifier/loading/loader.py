@@ -151,9 +151,8 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, FoundModule] = {}
-        self._loaded: dict[
-            str, LoadedModule | None
-        ] = {}  # those registered in process as they were examined
+        # Modules registered in process, as they were examined.
+        self._loaded: dict[str, LoadedModule | None] = {}
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
             self.register(module_id, module)

@@ -253,9 +253,8 @@ class ApprovalHook:
         self._coordinator = coordinator
         self._rules: tuple[Rule, ...] = options.rules or ()
         self._provider: ApprovalProvider | None = None
-        self._remembered: dict[
-            str, bool
-        ] = {}  # what the provider has answered for the rest of the session
+        # Answers of the provider for the rest of the session.
+        self._remembered: dict[str, bool] = {}
         self._protected: ProtectedPlaces = protected_places(coordinator)
         self._first_start = ""
         self._judged: OrderedDict[str, tuple[str, bool]] = OrderedDict()
