@@ -16,7 +16,7 @@ from amplifier.conformance.target.process import audited, refused_access
 from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,
-    UNHEARD_OF,
+    UNKNOWN,
     Question,
     ask,
     holds_a_package,
@@ -65,7 +65,7 @@ async def _check_method(mounted: MountedModule, method: Method, *, is_only: bool
             "R1",
             f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)",
         )
-    outcome = await mounted.call(method, UNHEARD_OF[0])
+    outcome = await mounted.call(method, UNKNOWN[0])
     if isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
         ctx.fault("R2", f"asked without a hint, {name} {outcome}")
     is_async = inspect.iscoroutinefunction(method) or outcome.is_async

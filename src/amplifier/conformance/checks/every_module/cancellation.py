@@ -34,7 +34,7 @@ from amplifier.conformance.target.calls import (
 )
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, Fault, MountedModule
 from amplifier.conformance.target.process import (
-    PATIENCE,
+    PROCESS_EXIT_SECONDS,
     SEES_PROCESSES,
     Resources,
     files_below,
@@ -86,7 +86,7 @@ class Leftovers:
             return tasks
         return [
             *tasks,
-            *(each for each in self._before.leaks_after_patience() if each.startswith(counted)),
+            *(each for each in self._before.lasting_leaks() if each.startswith(counted)),
         ]
 
 
@@ -111,7 +111,7 @@ async def find_growing_file(mounted: MountedModule, operation: Operation) -> str
     if mounted.loaded.module_type == "tool" and len(results) > 1:
         return None
     gc.collect()
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + PROCESS_EXIT_SECONDS
     while growing := [
         (path, count) for path, count in (open_files() - start).items() if count >= CALLS
     ]:
@@ -429,9 +429,7 @@ async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> b
         operation = typical_operations(mounted)[index]
         had_process = await _cancelled(mounted, operation, before, looks)
     if before.left_processes():
-        for left in [
-            each for each in before.leaks_after_patience() if each.startswith("the process")
-        ][:1]:
+        for left in [each for each in before.lasting_leaks() if each.startswith("the process")][:1]:
             what = f"{operation.name} was cancelled while its process ran, and {left} remains after cleanup"
             ctx.fault("A14", what, given=operation.given)
     return had_process
