@@ -146,8 +146,8 @@ class ApprovalOptions:
         remember: Offer to allow the same call for the rest of the session.
         policy_driven_only: Decide only on calls that a policy module or a rule names.
         priority: The priority of the handler, after those that change a tool's input.
-        max_question_chars: The maximum length of a question. A call with a longer one is denied,
-            because nobody could review it.
+        max_question_chars: The maximum length of a question. A call that needs a longer one is
+            denied.
     """
 
     rules: tuple[Rule, ...] | None = option(list_each("rules", _RULE), default=None, restricts=True)
