@@ -22,7 +22,6 @@ from amplifier.errors import AmplifierError, MissingExtraError
 from amplifier.loading.loader import missing_modules
 from amplifier.plan.dicts import find_things
 
-
 # The controller sends a job to each worker process as JSON. A clause that no check examined must
 # not count as kept, and a module must not get a finding for a package that is missing here.
 
