@@ -212,11 +212,8 @@ def _order(
     history: Sequence[Message], view: Sequence[Message], places: _Positions
 ) -> Iterator[Violation]:
     for at in places.displaced[:1]:
-        yield (
-            "C10",
-            f"the view shows {shortened(view[at])} after messages that came later, "
-            "or more than once",
-        )
+        shown = shortened(view[at])
+        yield "C10", f"the view shows {shown} after messages that came later, or more than once"
     newest_before = -1
     for at, place in enumerate(places.chosen):
         if place is None:
@@ -262,11 +259,8 @@ def _systems(
         joined = bool(shown) and str(message.get("content") or "") in texts
         if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue
-        yield (
-            "C11",
-            f"the view leaves out the system message {shortened(message)}, "
-            f"number {at + 1} of {len(history)}",
-        )
+        where = f"number {at + 1} of {len(history)}"
+        yield "C11", f"the view leaves out the system message {shortened(message)}, {where}"
         return
 
 
@@ -290,11 +284,8 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Vio
         or is_older
         or last.get("tool_call_id") != newest.get("tool_call_id")
     ):
-        yield (
-            "C12",
-            f"the view ends with {shortened(last)}; "
-            f"expected the newest message, {shortened(newest)}",
-        )
+        wanted = shortened(newest)
+        yield "C12", f"the view ends with {shortened(last)}; expected the newest message, {wanted}"
 
 
 def _fit(
