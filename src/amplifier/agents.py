@@ -43,7 +43,7 @@ from .plan.dicts import is_thing
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 
 _T = TypeVar("_T")
-# One question at a time is asked at the terminal of an event loop.
+# The tasks of an event loop ask one after another at the terminal.
 _terminal_lock: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
 Approve: TypeAlias = Literal["ask", "deny"] | Callable[[ApprovalQuestion], bool | Awaitable[bool]]
@@ -343,15 +343,15 @@ def _server(entry: object) -> tuple[str, _Plan]:
         config = dict(entry)
         name = config.pop("name", None) or config.get("url") or config.get("command") or ""
         return (urlsplit(str(name)).hostname or Path(str(name)).stem), config
-    words = _words(entry)
-    if not words:
+    parts = _split_command(entry)
+    if not parts:
         raise _problem(f"expected a command, a URL or an entry as in tool-mcp, got {show(entry)}")
-    if words[0].startswith(("http://", "https://")):
-        return urlsplit(words[0]).hostname or "", {"url": words[0]}
-    return Path(words[0]).stem, {"command": words[0], "args": words[1:]}
+    if parts[0].startswith(("http://", "https://")):
+        return urlsplit(parts[0]).hostname or "", {"url": parts[0]}
+    return Path(parts[0]).stem, {"command": parts[0], "args": parts[1:]}
 
 
-def _words(command: object) -> list[str]:
+def _split_command(command: object) -> list[str]:
     try:
         return shlex.split(command) if isinstance(command, str) else []
     # A quotation mark isn't closed.

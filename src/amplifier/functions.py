@@ -167,7 +167,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     tool_options = _read_options(ToolOptions, options, "@tool cannot be used")
     if tool_options.quick and tool_options.isolate:
         raise TypeError(
-            "tool(quick=True, isolate=True): called directly or in a process of its own, not both"
+            "tool(quick=True, isolate=True): quick calls the function directly, and isolate in "
+            "another process; use one of them"
         )
 
     def mark(marked: _F) -> _F:

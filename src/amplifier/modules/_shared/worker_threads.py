@@ -1,4 +1,4 @@
-"""Blocking work in threads that can be asked to stop, bounded in number and in time."""
+"""Blocking work in threads that can be stopped, bounded in number and in time."""
 
 from __future__ import annotations
 

@@ -442,10 +442,10 @@ class Cassette:
             return "main"
         return f"main-{number}"
 
-    def mismatch(self, made: Exchange, uses: int) -> ReplayMismatchError:
+    def mismatch(self, exchange: Exchange, uses: int) -> ReplayMismatchError:
         """Return the error for a request that was made ``uses`` times, with the reason."""
         recorded = self.exchanges
-        candidates = [exchange for exchange in recorded if exchange.provider == made.provider]
+        candidates = [item for item in recorded if item.provider == exchange.provider]
         difference: tuple[str | None, str | None, str | None] | None = None
         if uses > 1:
             times = "once" if uses == 2 else f"{uses - 1} times"
@@ -453,27 +453,28 @@ class Cassette:
         elif not candidates:
             reason = f"; recorded providers: {', '.join(map(repr, self.providers)) or 'none'}"
         else:
-            messages = canonical_dumps(made.request["messages"])
+            messages = canonical_dumps(exchange.request["messages"])
 
             def similarity(candidate: Exchange) -> tuple[bool, int]:
-                return candidate.place == made.place, _common_prefix(
+                return candidate.place == exchange.place, _common_prefix(
                     canonical_dumps(candidate.request["messages"]), messages
                 )
 
             nearest = max(candidates, key=similarity)
-            difference = first_difference(nearest.request, made.request)
+            difference = first_difference(nearest.request, exchange.request)
             number = recorded.index(nearest) + 1
             reason = f"; the same request is recorded for {nearest.place} (request {number})"
             if difference is not None:
+                path, expected, found = difference
                 reason = (
                     f"; the nearest is request {number} (of {nearest.place}), which differs at "
+                    f"{path}: expected {expected}, found {found}"
                 )
-                reason += "{}: expected {}, found {}".format(*difference)
         error = ReplayMismatchError(
-            f"{self.path.name} has no recording for this request of {made.place} to provider "
-            f"{made.provider!r}{reason}; undo the change, or record again: remove the file and use "
-            "mode 'once' (`--record` on the command line)",
-            provider=made.provider,
+            f"{self.path.name} has no recording for this request of {exchange.place} to provider "
+            f"{exchange.provider!r}{reason}; undo the change, or record again: remove the file and "
+            "use mode 'once' (`--record` on the command line)",
+            provider=exchange.provider,
         )
         error.path, error.expected, error.found = difference or (None, None, None)
         return error

@@ -315,10 +315,10 @@ def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: Anthropic
     Newer models accept the effort, and older ones a token budget.
     """
     body, effort = encoded.body, call.reasoning_effort
-    wanted = options.extended_thinking
-    if wanted is None:
-        wanted = effort not in (None, "none") or options.thinking_budget_tokens is not None
-    if not wanted:
+    is_enabled = options.extended_thinking
+    if is_enabled is None:
+        is_enabled = effort not in (None, "none") or options.thinking_budget_tokens is not None
+    if not is_enabled:
         return
     if call.tool_choice == "required" or isinstance(call.tool_choice, tuple):
         _without_thinking(encoded, "a forced tool choice and thinking exclude each other")

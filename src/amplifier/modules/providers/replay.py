@@ -102,12 +102,12 @@ class _Session:
     def find(self, provider: str, request: ChatRequest) -> tuple[Exchange, Exchange | None, int]:
         """Return a new exchange for a request, its recording or None, and the number of uses."""
         canonical = canonical_request(request, self.scrubber, self.options.ignore)
-        made = Exchange(place=self.place, provider=provider, request=canonical)
+        exchange = Exchange(place=self.place, provider=provider, request=canonical)
         key = digest([self.place, provider, canonical])
         self.uses[key] += 1
         uses = self.uses[key]
-        matches = [exchange for exchange in self.cassette.recorded or () if exchange == made]
-        return made, matches[uses - 1] if uses <= len(matches) else None, uses
+        matches = [recorded for recorded in self.cassette.recorded or () if recorded == exchange]
+        return exchange, matches[uses - 1] if uses <= len(matches) else None, uses
 
 
 # The open sessions by id. A child session finds the cassette of its parent here, because its plan
@@ -245,9 +245,9 @@ class ReplayProvider(LocalAnswerProvider):
     async def _answer(self, request: ChatRequest) -> Answer:
         recording = self._recording
         if recording is None:
-            made, recording, uses = self._session.find(self._name, request)
+            exchange, recording, uses = self._session.find(self._name, request)
             if recording is None:
-                raise self._session.cassette.mismatch(made, uses)
+                raise self._session.cassette.mismatch(exchange, uses)
         return recording.replayed(self._session.scrubber)
 
 
@@ -299,12 +299,12 @@ class RecordingProvider:
         return self._streams.stream(self._opened(request, kwargs))
 
     def _begin(self, request: ChatRequest) -> tuple[Exchange, ReplayProvider | None]:
-        made, recording, _ = self._session.find(self._mounted_as, request)
+        exchange, recording, _ = self._session.find(self._mounted_as, request)
         if recording is not None:
             replay = ReplayProvider(self._coordinator, self._mounted_as, self._session, recording)
             return recording, replay
-        self._session.cassette.new.append(made)
-        return made, None
+        self._session.cassette.new.append(exchange)
+        return exchange, None
 
     @asynccontextmanager
     async def _opened(
