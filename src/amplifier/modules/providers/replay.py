@@ -208,7 +208,7 @@ async def _open(coordinator: Coordinator, options: ReplayOptions, path: Path) ->
 
 
 async def _in_thread(work: Callable[[], None], operation: str) -> None:
-    await Workers(threads=1, timeout=_FILE_SECONDS).run(lambda _stop: work(), what=operation)
+    await Workers(threads=1, timeout=_FILE_SECONDS).run(lambda _stop: work(), label=operation)
 
 
 # ── providers ────────────────────────────────────────────────────────────────────────────────────
