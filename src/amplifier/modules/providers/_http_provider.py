@@ -313,11 +313,9 @@ class HttpProvider(StreamingProvider):
         call = self._call_options(request, kwargs)
         encoded = self._encode(read_conversation(request.messages), request, call)
         body = {name: value for name, value in encoded.body.items() if name in _COUNTED}
-        async with self._client.open(
-            "POST", path, body, self._context(call.model, _LISTING_SECONDS)
-        ) as response:
-            counted = (await response.receive_json())["input_tokens"]
-        return int(counted)
+        context = self._context(call.model, _LISTING_SECONDS)
+        async with self._client.open("POST", path, body, context) as response:
+            return _checked(context, _input_tokens, await response.receive_json())
 
     def _call_options(self, request: ChatRequest, kwargs: dict[str, JSON]) -> CallOptions:
         model = self._catalogue.look_up(
@@ -409,6 +407,10 @@ class HttpProvider(StreamingProvider):
             **used, total_tokens=used["input_tokens"] + used["output_tokens"], cost_usd=cost
         )
         return reader.response(usage, encoded.degradation)
+
+
+def _input_tokens(body: JSON) -> int:
+    return int(body["input_tokens"])
 
 
 def _checked(context: CallContext, read: Callable[..., T], *received: Any) -> T:
