@@ -1,4 +1,4 @@
-"""The list of places that programs outside a sandbox run or obey without being asked."""
+"""The list of places that programs outside a sandbox run or obey automatically."""
 
 # Why the list is about names: a program that starts automatically finds its files by name, in any
 # folder that a person opens. So an entry holds at any depth, and for names that do not exist yet.
