@@ -386,6 +386,7 @@ class CheckContext:
         abort: Called with a fault when the module cannot be stopped and the process has to end.
         before_call: Called before every call of the module, which may be the last one that this process makes.
         coverage: What the check has looked at; contexts derived from this one share it.
+        locates: Whether to find the lines of the module that call a double, which takes time.
     """
 
     loaded: LoadedTarget
@@ -399,6 +400,7 @@ class CheckContext:
     abort: Callable[[Fault], NoReturn] | None = None
     before_call: Callable[[], None] = lambda: None
     coverage: StepCoverage = attrs.field(factory=StepCoverage)
+    locates: bool = False
 
     @property
     def is_thorough(self) -> bool:

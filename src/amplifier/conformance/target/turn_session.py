@@ -201,7 +201,9 @@ class ScriptedSession:
 
     def note(self, kind: str, name: str, data: Any = None) -> None:
         """Add an entry to the log of the turn."""
-        self.turn.log.append(LogEntry(kind, name, data))
+        ctx = self.mounted.ctx
+        line = ctx.line_of(inspect.currentframe()) if ctx.locates else None
+        self.turn.log.append(LogEntry(kind, name, data, line))
 
     async def suspend(self, where: str) -> None:
         """Suspend once; cancel the turn first if this is the chosen suspension."""
