@@ -447,17 +447,24 @@ def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str, usual: Outco
 
 async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
     """Report a cancelled turn that ended by itself, what is wrong with the transcript of another, and whatever it started and did not end with it."""
-    turn, where, given = session.turn, session.cancelled_where, in_words("turns", session.case)
+    turn, where = session.turn, session.cancelled_where
+    about: dict[str, Any] = {
+        "given": in_words("turns", session.case),
+        "cancelled_at": where,
+        "location": session.cancelled_line,
+    }
     outcome = turn.outcome  # none if the cancellation came out of execute
     # An error that is on its way out may get there before a cancellation.
     is_scripted = turn.ends_with_a_failure and not session.was_delivered
     is_raised = outcome is not None and outcome.kind == "raised" and not is_scripted
     if outcome is not None and (is_raised or session.was_delivered):
         what = f"a turn was cancelled, and execute {outcome}"
-        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+        place = ctx.location_of(outcome.error) if outcome.error is not None else None
+        details = {**about, "location": place or session.cancelled_line}
+        ctx.fault("A7", what, error=outcome.error, **details)
     for clause, what in turn_violations(turn) if outcome is None else ():
         if clause in _TRANSCRIPT:
-            ctx.fault(clause, what, given=given, cancelled_at=where)
+            ctx.fault(clause, what, **about)
     ended = len(turn.log)
     for _ in range(_SETTLING_STEPS if session.running else 2):
         await anyio.lowlevel.checkpoint()
@@ -465,4 +472,4 @@ async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
     if late or session.running:
         action = f"{late[0].name!r} {_ACTIONS[late[0].kind]}" if late else "a tool still ran"
         what = f"a turn was cancelled and had ended, and afterwards {action}"
-        ctx.fault("A8", what, given=given, cancelled_at=where)
+        ctx.fault("A8", what, **about)

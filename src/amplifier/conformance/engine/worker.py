@@ -433,7 +433,8 @@ class Runner:
                 return False
             self._is_shrinking = True
             try:
-                found = self._play(check, candidate)
+                token = fault.case if candidate is case else None
+                found = self._play(check, candidate, token)
             except Exception:  # noqa: BLE001 — it is not a case of this check any more
                 return False
             finally:

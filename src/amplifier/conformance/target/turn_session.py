@@ -70,6 +70,7 @@ class ScriptedSession:
         cancel_at: The suspension at which to call `cancel`; 0 for never.
         cancel: Cancels the turn.
         cancelled_where: The double that was suspended then.
+        cancelled_line: The line of the loop that awaited it, ``file:line``.
         was_delivered: The cancellation was raised at that suspension, so nothing shielded it.
         gave_up: The clause that an endless loop breaks, if the turn was cut off for that.
     """
@@ -93,6 +94,7 @@ class ScriptedSession:
         self.cancel_at: int = 0
         self.cancel: Callable[[], Any] = lambda: None
         self.cancelled_where: str = ""
+        self.cancelled_line: str | None = None
         self.was_delivered: bool = False
         self.gave_up: str | None = None
         core: Any = mounted.session.coordinator
@@ -210,6 +212,7 @@ class ScriptedSession:
         self.suspensions += 1
         if self.suspensions == self.cancel_at:
             self.cancelled_where = where
+            self.cancelled_line = self.mounted.ctx.line_of(inspect.currentframe())
             self.cancel()
             try:
                 await anyio.lowlevel.checkpoint()
@@ -311,6 +314,10 @@ class ScriptedContext:
         await self._player.suspend("context.add_message")
         self._maybe_fail("add")
         self._store(copied)
+        # A context that writes a file may be cancelled when the message is there already. Of a
+        # result a loop could not tell whether to store it again.
+        if copied["role"] == "assistant":
+            await self._player.suspend("context.add_message")
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
