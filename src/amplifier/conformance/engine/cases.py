@@ -219,6 +219,7 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
         yield {"placed": True, "steps": [{"do": "sweep", "what": what}]}
         yield {"placed": True, "steps": [{"do": "sweep", "what": what, "stays": True}]}
+        yield {"placed": True, "steps": [{"do": "sweep", "what": what, "late": True}]}
     repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
     yield {"placed": True, "steps": repeated}
     yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}
@@ -376,6 +377,18 @@ def _plain() -> Iterator[Answers]:
             _calling(
                 *(_using(_NAMES[number % 3], steps=(count - number) % 5) for number in range(count))
             )
+        ]
+        mixed = [_WORKS, _BREAKS][count % 2]
+        yield [
+            _calling(
+                {"say": "One. "},
+                {"say": "Two. "},
+                *(
+                    _using(_NAMES[number % 3], does=mixed[number % len(mixed)], steps=number % 3)
+                    for number in range(count)
+                ),
+            ),
+            _calling({"say": "Three. "}, _using("beta")),
         ]
     for beginning in ("toolu_01AbC", "", "functions.look:"):
         yield [

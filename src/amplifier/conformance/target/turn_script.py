@@ -258,6 +258,9 @@ def block_of(block: dict[str, Any], calls: list[Call]) -> ContentBlockUnion:
     return ToolCallBlock(id=call.id, name=call.tool, input=call.arguments)
 
 
+_ANSWER_OPTIONS = ("request", "error", "times", "stops", "steps")
+
+
 def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
     """Read the turns of a case, and number their parts."""
     turns: list[ScriptedTurn] = []
@@ -282,9 +285,7 @@ def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
                             for key, value in block.items()
                         }
                     )
-            options = {
-                key: answer[key] for key in ("request", "error", "stops", "steps") if key in answer
-            }
+            options = {key: answer[key] for key in _ANSWER_OPTIONS if key in answer}
             scripted.append(Answer(number=answers, blocks=blocks, calls=own, **options))
         submit = turn.get("submit")
         turns.append(ScriptedTurn(prompt=turn["prompt"], answers=scripted, submit=submit))
@@ -320,11 +321,13 @@ class LogEntry:
             ``stop``.
         name: The event, the tool, the provider or the role.
         data: A copy of the details.
+        line: The line of the loop that led to it, ``file:line``. None if it was not looked for.
     """
 
     kind: str
     name: str
     data: Any = None
+    line: str | None = None
 
 
 @attrs.define
@@ -381,6 +384,12 @@ class RecordedTurn:
     def has_failed(self) -> bool:
         """Whether the provider or the context failed on purpose."""
         return bool(self.positions("failed")) or self.context_failed
+
+    @property
+    def ends_with_a_failure(self) -> bool:
+        """The provider or the context failed on purpose, and the model has not answered since."""
+        answered = max(self.positions("answered"), default=-1)
+        return self.context_failed or any(at > answered for at in self.positions("failed"))
 
     @property
     def went_through(self) -> bool:

@@ -71,6 +71,7 @@ class ScriptedSession:
         cancel_at: The suspension at which to call `cancel`. 0 for never.
         cancel: Cancels the turn.
         cancelled_where: The double that was suspended at that point.
+        cancelled_line: The line of the loop that awaited it, ``file:line``.
         was_delivered: True if the cancellation was raised at that suspension, unshielded.
         gave_up: The clause that an endless loop violates. None if the turn was not ended for that.
     """
@@ -94,6 +95,7 @@ class ScriptedSession:
         self.cancel_at: int = 0
         self.cancel: Callable[[], Any] = lambda: None
         self.cancelled_where: str = ""
+        self.cancelled_line: str | None = None
         self.was_delivered: bool = False
         self.gave_up: str | None = None
         core: Any = mounted.session.coordinator
@@ -203,13 +205,16 @@ class ScriptedSession:
 
     def note(self, kind: str, name: str, data: Any = None) -> None:
         """Add an entry to the log of the turn."""
-        self.turn.log.append(LogEntry(kind, name, data))
+        ctx = self.mounted.ctx
+        line = ctx.line_of(inspect.currentframe()) if ctx.locates else None
+        self.turn.log.append(LogEntry(kind, name, data, line))
 
     async def suspend(self, where: str) -> None:
         """Suspend once, and cancel the turn first if this is the chosen suspension."""
         self.suspensions += 1
         if self.suspensions == self.cancel_at:
             self.cancelled_where = where
+            self.cancelled_line = self.mounted.ctx.line_of(inspect.currentframe())
             self.cancel()
             try:
                 await anyio.lowlevel.checkpoint()
@@ -313,6 +318,10 @@ class ScriptedContext:
         await self._player.suspend("context.add_message")
         self._maybe_fail("add")
         self._store(copied)
+        # A context that writes a file may be cancelled when the message is there already. Of a
+        # result a loop could not tell whether to store it again.
+        if copied["role"] == "assistant":
+            await self._player.suspend("context.add_message")
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
