@@ -650,6 +650,7 @@ def _joined(parts: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 def dialogues(facts: Facts) -> SearchStrategy[Any]:
     """The user's messages, turn by turn: texts from the module's own source, and common ones."""
     known = [text for text in facts.get("texts", []) if text.strip()]
+    known += [text for text in facts.get("triggers", []) if text not in known]
     usual = [
         "Hello.",
         "Please use a tool.",
@@ -703,7 +704,9 @@ def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
     yield from _changed_inputs(facts)
     for name, schema in tools.items():
         if schema:
-            drawn = VariedInputs(schema, CANARY, words=choices).draw(_MOST_VARIED)
+            drawn = VariedInputs(schema, CANARY, words=choices, texts=facts.get("sought", [])).draw(
+                _MOST_VARIED
+            )
             yield {"tool": name, "inputs": drawn[: _MOST_VARIED // len(tools)]}
 
 

@@ -43,6 +43,7 @@ class Job:
         skip: Names of steps that are done, or that ended an earlier worker.
         has_hung: Whether a worker has ended in a call of the module.
         seconds: What the worker may take, in seconds, not counting those in which there was no processor for it.
+        hash_seed: The seed for the hashes of texts in the worker. None gives each backend its own.
     """
 
     target: Target
@@ -57,6 +58,7 @@ class Job:
     skip: list[str] = attrs.field(factory=list)
     has_hung: bool = False
     seconds: float = 0.0
+    hash_seed: int | None = None
 
     def selects(self, check: Check) -> bool:
         """Whether ``replay`` and ``only`` ask for a check."""
