@@ -33,7 +33,7 @@ from amplifier.conformance.inputs.conversations import (
 )
 from amplifier.conformance.oracles.calls import check_method, with_instance
 from amplifier.conformance.oracles.view_rules import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS_PER_TOKEN,
     difference,
     holds,
     is_whole,
@@ -958,7 +958,7 @@ async def copes_with_summaries(ctx: CheckContext) -> None:
                     return
                 view = outcome.value
                 observed.check_view(view, 3_000, ("C7", "C8"))
-                if not ctx.faults and total_size(view) > MOST_CHARACTERS * 3_000:
+                if not ctx.faults and total_size(view) > MAX_CHARACTERS_PER_TOKEN * 3_000:
                     size = total_size(view) // CHARACTERS_PER_TOKEN
                     what = f"the view takes about {size} tokens, for a budget of 3000 and a provider that {_does(answer)}"
                     ctx.fault("C8", what)
