@@ -240,6 +240,11 @@ class LiveRun(Generic[T]):
         """Whether it has written anything."""
         return self.log.last_id > 0
 
+    @property
+    def has_lost_client(self) -> bool:
+        """True if its client did not take what was sent, and it ends with its client."""
+        return self.is_refused and self.stays == 0
+
     def add(self, data: bytes) -> None:
         """Add an event without waiting. After the last one that is ready comes `flush`, or `wait_taken`."""
         self.log.append(data)
@@ -274,7 +279,7 @@ class LiveRun(Generic[T]):
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
         self._unsent = 0
         await wait()
-        if self.is_refused and self.stays == 0:
+        if self.has_lost_client:
             raise ClientLeft
 
     async def run(self, work: Work[T]) -> None:

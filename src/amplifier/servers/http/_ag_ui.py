@@ -10,8 +10,8 @@ import logging
 import math
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
 
 import anyio
 import attrs
@@ -47,12 +47,23 @@ from amplifier.shared_sessions.client_tools import WAITING
 from amplifier.shared_sessions.questions import DENY, allowing
 
 from ._agents import Agents, Ask
-from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, event_number, follow_run
+from ._event_stream import (
+    LAST_SECONDS,
+    EventStream,
+    LongResponse,
+    NumberedEvents,
+    event,
+    event_number,
+    follow_run,
+)
 from ._history import read_messages, split_conversation
 from ._openai import frontend_tools
 from .requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
+
+# A run whose client can come back is kept in a log, and all others are written at once.
+_Written: TypeAlias = LiveRun[Any] | NumberedEvents
 
 # ── answers ──
 
@@ -159,10 +170,12 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
             await _run(agents, asked, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
-            stays = 0 if last is None else agents.limits.abandoned_seconds
-            run = found or agents.runs.start(
-                begin, body, stays=stays, name=None if last is None else name
-            )
+            if last is None:
+                await _run(agents, asked, conversation, turns, NumberedEvents(stream))
+                await stream.begin()
+                return
+            stays = agents.limits.abandoned_seconds
+            run = found or agents.runs.start(begin, body, stays=stays, name=name)
             await follow_run(run, after, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
@@ -194,7 +207,7 @@ async def _run(
     asked: _Asked,
     conversation: Ask | None,
     turns: InterruptibleTurns,
-    run: LiveRun[Any],
+    run: _Written,
 ) -> None:
     try:
         turn = await _resumed(asked, turns)
@@ -331,7 +344,7 @@ async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTur
 
 
 async def _follow(
-    turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[Any]
+    turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: _Written
 ) -> None:
     """Show a turn until it ends, or asks; a run that is cancelled before that stops it."""
     run = Run(written, asked.ids)
@@ -349,10 +362,12 @@ async def _follow(
             )  # first, because an answer may come as soon as the question is sent
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
     except anyio.get_cancelled_exc_class():
-        with anyio.move_on_after(
-            LAST_SECONDS, shield=True
-        ):  # for those who follow it, or come back
-            await run.cancelled()
+        if written.has_lost_client:
+            is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
+        else:
+            # For clients that follow the run, or come back.
+            with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
+                await run.cancelled()
         raise
     except ClientLeft:
         is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
@@ -539,7 +554,7 @@ class InterruptibleTurns:
 class Run:
     """One run; a message is open while its text is being streamed."""
 
-    def __init__(self, stream: LiveRun[Any], ids: dict[str, str]) -> None:
+    def __init__(self, stream: _Written, ids: dict[str, str]) -> None:
         self._stream = stream
         self._ids = ids
         self._record = TurnRecord()
@@ -573,6 +588,8 @@ class Run:
         return False
 
     async def _end(self, ended: Ended, before: tuple[int, int]) -> None:
+        if isinstance(ended.error, ClientLeft):
+            raise ended.error
         if ended.status == "cancelled" and ended.error is not None and self._stream.has_begun:
             await self.cancelled()
             return
@@ -595,10 +612,7 @@ class Run:
 
     async def interrupted(self, interrupts: list[dict[str, Any]]) -> None:
         """End the run with questions to answer."""
-        with anyio.CancelScope(
-            shield=True
-        ):  # bounded by the stream; a client that has got them may leave at once
-            await self._finish({"type": "interrupt", "interrupts": interrupts})
+        await self._finish({"type": "interrupt", "interrupts": interrupts})
 
     async def cancelled(self) -> None:
         """End the run without a result, unless it has ended: it was stopped."""
