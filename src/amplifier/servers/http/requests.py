@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
+from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 import anyio
@@ -27,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amplifier._internal.json import redact_text
-from amplifier._internal.reading import record
+from amplifier._internal.reading import Kind, record
 from amplifier.errors import (
     AmplifierError,
     BudgetExceeded,
@@ -120,10 +121,15 @@ class Problem(Exception):
 def read_body(cls: type[T], body: Mapping[str, Any], *, is_open: bool = False) -> T:
     """The members of a request as an attrs class; one that it does not declare is refused, or ignored if it is open."""
     try:
-        read: T = record(cls, is_open=is_open).read(body)
+        read: T = _body_kind(cls, is_open).read(body)
     except PlanError as error:
         raise Problem.of_all(error.problems) from None
     return read
+
+
+@cache
+def _body_kind(cls: type[attrs.AttrsInstance], is_open: bool) -> Kind:
+    return record(cls, is_open=is_open)
 
 
 def problem_of(error: BaseException) -> Problem:
