@@ -256,7 +256,7 @@ async def test_tool_named_like_agent_call_is_error():
         return text
 
     with pytest.raises(
-        AmplifierError, match=r"a tool is called 'task' already, .* @tool\(name='errand'\)"
+        AmplifierError, match=r"there is already a tool named 'task', .* @tool\(name='errand'\)"
     ):
         async with agent("offline", tools=[task, researcher("offline")]):
             pass

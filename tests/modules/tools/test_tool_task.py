@@ -346,7 +346,7 @@ async def test_slow_child_ends_with_its_text():
     assert anyio.current_time() - started == pytest.approx(60, abs=1)
     [result] = family.results()
     assert result["error"] == {
-        "message": "the agent was not finished after 60 s, and ended",
+        "message": "the agent had not finished after 60 s and was stopped",
         "type": "Timeout",
     }
     assert result["output"]["response"] == "so far"
@@ -407,7 +407,7 @@ async def test_graceful_parent_stop_reaches_child():
         await session.execute("go")
     [result] = family.results()
     assert result["error"] == {
-        "message": "the agent was asked to stop before it was finished",
+        "message": "the agent was asked to stop before it had finished",
         "type": "Stopped",
     }
     assert result["output"]["response"] == "so far"

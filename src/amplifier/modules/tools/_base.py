@@ -1,4 +1,4 @@
-"""What built-in tools share: a base class, and inputs that are declared once."""
+"""Shared by built-in tools: a base class, and inputs that are declared once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.errors import PlanError
 from amplifier.models import ToolResult
 
@@ -20,28 +21,29 @@ __all__ = [
     "NoOptions",
     "characters",
     "flag",
+    "one_of",
     "option",
     "path_name",
     "tool_input",
     "whole",
-    "word",
 ]
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_MOST_PROBLEMS = 5
+_MAX_PROBLEMS = 5
 
 
 @attrs.frozen
 class NoOptions:
-    """There is nothing to configure; reading it reports the keys of a configuration."""
+    """The options of a tool that has none. Reading them reports unknown keys."""
 
 
 class BuiltinTool(ABC):
-    """A tool with a fixed name, description and schema; subclasses do the work in `_run`.
+    """A tool with a fixed name, description and schema. Subclasses do the work in `_run`.
 
     Attributes:
-        repeatable: Whether a call that was cut off with its process may run again, see `amplifier.contracts.Tool`.
+        repeatable: True if a call may run again after its process ended in the middle of it. See
+            `amplifier.contracts.Tool`.
     """
 
     repeatable: ClassVar[bool | None] = None
@@ -51,12 +53,12 @@ class BuiltinTool(ABC):
 
     @property
     def name(self) -> str:
-        """The name the model calls it by."""
+        """The name that the model calls it by."""
         return self._name
 
     @property
     def description(self) -> str:
-        """What it does, as text for the model."""
+        """The description for the model."""
         return self._description
 
     @property
@@ -65,11 +67,11 @@ class BuiltinTool(ABC):
         return self.get_schema()
 
     def get_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input, a copy."""
+        """Return a copy of the JSON Schema of the input."""
         return copy.deepcopy(dict(self._input.schema))
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 - the contract's name
-        """Check the input, do the work, and answer; only cancellation is raised."""
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's
+        """Check the input and do the work. Failures are results. Only cancellation is raised."""
         values: dict[str, Any] = {}
         try:
             values = self._read_input(input)
@@ -81,35 +83,35 @@ class BuiltinTool(ABC):
 
     @abstractmethod
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        """Do the work on input that fits the schema, defaults filled in.
+        """Do the work on input that fits the schema, with defaults filled in.
 
         Raises:
-            ToolFailure: It cannot be done.
-            OSError: The same, reported by the system.
+            ToolFailure: The call failed.
+            OSError: The system reported an error.
         """
 
-    def _read_input(self, given: Any) -> dict[str, Any]:
-        """The input with defaults filled in.
+    def _read_input(self, payload: object) -> dict[str, Any]:
+        """Return the input with defaults filled in.
 
         Raises:
-            ToolFailure: It does not fit the schema.
+            ToolFailure: It doesn't fit the schema.
         """
         try:
-            values: dict[str, Any] = self._input.read(given)
+            values: dict[str, Any] = self._input.read(payload)
         except PlanError as error:
             problems = [
                 f"{path.removeprefix('$').lstrip('.') or 'the input'}: {text}"
                 for path, text in error.problems
             ]
-            if len(problems) > _MOST_PROBLEMS:
-                problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} more problems"]
+            if len(problems) > _MAX_PROBLEMS:
+                problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more problems"]
             raise ToolFailure("InvalidInput", "; ".join(problems)) from None
         return values
 
     def _subject(self, values: dict[str, Any]) -> str:
         return shown(str(values.get("file_path") or values.get("path") or ""))
 
-    def _failed(self, failure: ToolFailure, output: Any = None) -> ToolResult:
+    def _failed(self, failure: ToolFailure, output: JSON = None) -> ToolResult:
         message = shown(str(failure), 4000)
         logger.info("tool %s: %s (%s)", self.name, message, failure.kind)
         return ToolResult(
@@ -118,47 +120,57 @@ class BuiltinTool(ABC):
 
 
 # ── inputs ───────────────────────────────────────────────────────────────────────────────────────
-# An input is declared once, by kinds of values: they check it, fill in defaults and describe it as a JSON Schema.
+# An input is declared once. The kinds of its values check it, fill in defaults and describe it as a
+# JSON Schema.
 
 
 def tool_input(**members: Any) -> Kind:
-    """An object with these members, each an `option`, and no others; read as a dict, without members that have no value."""
-    made = record(attrs.make_class("Input", members, kw_only=True))
-    for schema in made.schema["properties"].values():
+    """Accept an object with the given members and no others.
+
+    It is read as a dict, without members that have no value.
+
+    Args:
+        members: Each of them an `option`.
+    """
+    kind = record(attrs.make_class("Input", members, kw_only=True))
+    for schema in kind.schema["properties"].values():
         if schema.get("default", ...) is None:
             del schema["default"]
 
-    def convert(given: Any) -> dict[str, Any]:
-        values = attrs.asdict(made.convert(given), recurse=False)
+    def convert(payload: object) -> dict[str, Any]:
+        values = attrs.asdict(kind.convert(payload), recurse=False)
         return {name: value for name, value in values.items() if value is not None}
 
-    return attrs.evolve(made, convert=convert)
+    return attrs.evolve(kind, convert=convert)
 
 
-def characters(least: int = 0, most: int | None = None, **schema: Any) -> Kind:
-    """A text of so many characters."""
+def characters(minimum: int = 0, maximum: int | None = None, **schema: JSON) -> Kind:
+    """Accept a text of a certain length. ``schema`` adds to its JSON Schema."""
 
     def convert(value: str) -> str:
-        if len(value) < least:
-            raise PlanError([("$", f"expected at least {least} characters, got {len(value)}")])
-        if most is not None and len(value) > most:
-            raise PlanError([("$", f"expected at most {most} characters, got {len(value)}")])
+        if len(value) < minimum:
+            raise PlanError([("$", f"expected at least {minimum} characters, got {len(value)}")])
+        if maximum is not None and len(value) > maximum:
+            raise PlanError([("$", f"expected at most {maximum} characters, got {len(value)}")])
         return value
 
-    limits = {name: limit for name, limit in (("minLength", least), ("maxLength", most)) if limit}
-    return attrs.evolve(any_text, convert=convert, schema={"type": "string", **limits, **schema})
+    limits = {"minLength": minimum, "maxLength": maximum}
+    set_limits = {name: limit for name, limit in limits.items() if limit}
+    return attrs.evolve(
+        any_text, convert=convert, schema={"type": "string", **set_limits, **schema}
+    )
 
 
-def word(*words: str) -> Kind:
-    """One of some words."""
+def one_of(*words: str) -> Kind:
+    """Accept one of some words."""
     return attrs.evolve(choice(*words), schema={"type": "string", "enum": list(words)})
 
 
-def whole(least: int, most: int | None = None) -> Kind:
-    """A whole number in a range; to JSON Schema 3.0 is one."""
-    kind = whole_number(least, most)
+def whole(minimum: int, maximum: int | None = None) -> Kind:
+    """Accept a whole number in a range. 3.0 is one too, as in JSON Schema."""
+    kind = whole_number(minimum, maximum)
 
-    def accepts(value: Any) -> bool:
+    def accepts(value: object) -> bool:
         return kind.accepts(
             int(value) if isinstance(value, float) and value.is_integer() else value
         )

@@ -1,4 +1,4 @@
-"""glob: files by name. Shared, because two modules offer it and built-in modules do not import each other."""
+"""The tool glob, which finds files by name. Two modules offer it."""
 
 from __future__ import annotations
 
@@ -28,40 +28,43 @@ from ._paths import (
     open_directory,
 )
 
-_MOST_ALTERNATIVES = 64
+_MAX_ALTERNATIVES = 64
 
 _ANY_DEPTH = None
 
 Rest: TypeAlias = tuple[re.Pattern[str] | None, ...]
 States: TypeAlias = frozenset[Rest]
-"""What each alternative still has to match."""
+"""The part of each alternative that is left to match."""
 
 
 # ── glob patterns ─────────────────────────────────────────────────────────────────────────────────
-# Glob patterns: ``*``, ``?``, ``[a-z]`` within a name, ``**`` over directories, ``{a,b}`` for alternatives.
-#
-# Matched name by name while a tree is walked, so that a directory in which nothing can match is not entered. Names
-# are matched by `fnmatch`, whose patterns do not backtrack beyond one star.
+# ``*``, ``?`` and ``[a-z]`` match within a name, ``**`` matches over directories, and ``{a,b}``
+# stands for alternatives. A pattern is matched name by name while the tree is walked, so that a
+# directory in which nothing can match isn't entered. `fnmatch` matches the names, because its
+# patterns don't backtrack beyond one star.
 
 
 class GlobPattern:
     """A compiled pattern.
 
-    A pattern without a slash matches names at any depth if `anywhere` is set, as in ``.gitignore``.
+    Args:
+        pattern: The text of the pattern.
+        anywhere: True if a pattern without a slash matches names at any depth, as in
+            ``.gitignore``.
 
     Raises:
-        ToolFailure: The pattern is absolute, goes up, or has too many alternatives.
+        ToolFailure: The pattern is absolute, has ``..`` in it, or has too many alternatives.
     """
 
     def __init__(self, pattern: str, *, anywhere: bool = False) -> None:
         self._alternatives = [self._compiled(text, anywhere) for text in _expanded(pattern)]
 
     def start(self) -> States:
-        """The states before any name."""
+        """Return the states before any name."""
         return self._closed(self._alternatives)
 
     def step(self, states: States, name: str) -> States:
-        """The states after one more name; none means that nothing below can match."""
+        """Return the states after one more name. Without any, nothing below can match."""
         after: list[Rest] = []
         for rest in states:
             part = rest[0] if rest else None
@@ -72,16 +75,16 @@ class GlobPattern:
         return self._closed(after)
 
     def is_match(self, states: States) -> bool:
-        """Whether the names so far are a match."""
+        """Return whether the names up to here are a match."""
         return () in states
 
     def matches(self, names: tuple[str, ...]) -> bool:
-        """Whether a whole path matches."""
+        """Return whether a whole path matches."""
         return self.is_match(functools.reduce(self.step, names, self.start()))
 
     @staticmethod
     def _closed(states: Iterable[Rest]) -> States:
-        """The states with those that ``**`` reaches by matching nothing."""
+        """Add the states that follow if ``**`` matches nothing."""
         reached: set[Rest] = set()
         for rest in states:
             reached.add(rest)
@@ -104,48 +107,50 @@ class GlobPattern:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """The pattern once for every alternative in braces; braces without a comma or without an end stay as they are."""
+    """Return the pattern once for every alternative in braces.
+
+    Braces without a comma or without an end are kept as text.
+    """
     done: list[str] = []
     waiting = [pattern]
     while waiting:
-        if len(done) + len(waiting) > _MOST_ALTERNATIVES:
+        if len(done) + len(waiting) > _MAX_ALTERNATIVES:
             raise ToolFailure(
-                "InvalidPattern", f"{shown(pattern)!r}: more than {_MOST_ALTERNATIVES} alternatives"
+                "InvalidPattern", f"{shown(pattern)!r}: more than {_MAX_ALTERNATIVES} alternatives"
             )
         text = waiting.pop()
-        found = re.search(r"\{([^{}]*,[^{}]*)\}", text)
-        if found is None:
+        braces = re.search(r"\{([^{}]*,[^{}]*)\}", text)
+        if braces is None:
             done.append(text)
         else:
             waiting += [
-                f"{text[: found.start()]}{part}{text[found.end() :]}"
-                for part in found[1].split(",")
+                f"{text[: braces.start()]}{part}{text[braces.end() :]}"
+                for part in braces[1].split(",")
             ]
     return done
 
 
 DEFAULT_IGNORED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
-"""Names of directories that a search rarely means."""
+"""Names of directories that are seldom worth searching."""
 
 directory_names = attrs.evolve(texts(), convert=frozenset)
 """The kind of an option that names directories to ignore."""
 
 MAX_ENTRIES = 1_000_000
-"""Names after which a walk ends, whatever it has found."""
+"""Maximum number of names that one walk lists, matches or not."""
 
 
 # ── tree walk ─────────────────────────────────────────────────────────────────────────────────────
-# Walks the tree below a root; symbolic links are listed but never followed.
 
 
 @attrs.frozen
-class Found:
-    """A name met on a walk.
+class Match:
+    """A match of a walk.
 
     Attributes:
-        place: Where it is.
-        entry: As it was listed.
-        directory: The directory that holds it, open while the walk is here.
+        place: Its path.
+        entry: Its name, and its kind when it was listed.
+        directory: The descriptor of its directory, which is open while the walk is in there.
     """
 
     place: ConfinedPath
@@ -155,12 +160,16 @@ class Found:
 
 @attrs.define
 class Walk:
-    """One walk over a tree, depth first, names in order.
+    """One walk over a tree, depth first, with names in order.
+
+    Symbolic links are listed but never followed.
 
     Attributes:
-        ignored: Directories with these names are not entered.
-        unreadable: How many directories could not be listed.
-        cut: Whether it ended early because of `MAX_ENTRIES` or `MAX_DEPTH`.
+        access: The roots that the walk may not leave.
+        stop: Checked at every name.
+        ignored: Names of directories that are not entered.
+        unreadable: The number of directories that could not be listed.
+        cut: True if the walk ended early because of `MAX_ENTRIES` or `MAX_DEPTH`.
     """
 
     access: AccessRoots
@@ -170,12 +179,12 @@ class Walk:
     cut: bool = False
     _seen: int = 0
 
-    def below(self, place: ConfinedPath, pattern: GlobPattern | None = None) -> Iterator[Found]:
-        """Everything below a directory that matches the pattern, directories included.
+    def below(self, place: ConfinedPath, pattern: GlobPattern | None = None) -> Iterator[Match]:
+        """Find all files and directories below a directory that match the pattern.
 
         Raises:
-            ToolFailure: The place is no directory, or leads outside.
-            OSError: It cannot be opened.
+            ToolFailure: The place isn't a directory, or leads outside.
+            OSError: It can't be opened.
             Stopped: The call was cancelled.
         """
         directory, place = open_directory(self.access, place)
@@ -193,7 +202,7 @@ class Walk:
         pattern: GlobPattern | None,
         states: States,
         depth: int,
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         try:
             entries = sorted(self._counted(directory), key=lambda entry: entry.name)
         except OSError:
@@ -203,9 +212,9 @@ class Walk:
             after = pattern.step(states, entry.name) if pattern else states
             if pattern is not None and not after:
                 continue
-            found = Found(place.child(entry.name), entry, directory)
+            child = place.child(entry.name)
             if pattern is None or pattern.is_match(after):
-                yield found
+                yield Match(child, entry, directory)
             if entry.kind != "directory" or entry.name in self.ignored:
                 continue
             if depth == MAX_DEPTH:
@@ -213,18 +222,17 @@ class Walk:
                 continue
             try:
                 inner = enter(directory, entry.name)
-            except (
-                OSError
-            ):  # gone, forbidden, or no directory any more: the walk goes on without it
+            except OSError:
+                # It was removed or replaced meanwhile, or can't be read.
                 self.unreadable += 1
                 continue
             try:
-                yield from self._below(inner, found.place, pattern, after, depth + 1)
+                yield from self._below(inner, child, pattern, after, depth + 1)
             finally:
                 os.close(inner)
 
     def notes(self) -> list[str]:
-        """What limits the result, as text for the model."""
+        """Tell the model in which ways the result is incomplete."""
         notes = []
         if self.cut:
             notes.append(
@@ -245,21 +253,22 @@ class Walk:
 
 
 class GlobTool(BuiltinTool):
-    """Finds files by glob pattern.
+    """The tool that finds files by a glob pattern.
 
     Args:
-        workspace: Where to look.
+        workspace: The directories that may be searched.
         workers: The module's threads.
-        ignored: Directories that are not entered.
-        max_results: Paths in one answer.
+        ignored: Names of directories that are not entered.
+        max_results: Maximum number of paths in one result.
     """
 
     _name = "glob"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "Find files by name. Pattern: * and ? within a name, ** for any directories, {a,b} for alternatives, "
-        "for example **/*.{py,md}. Returns paths in order, directories with a trailing slash. "
-        "Symbolic links are listed but not entered; some directories such as .git are skipped."
+        "Find files by name. Pattern: * and ? within a name, ** for any directories, {a,b} for "
+        "alternatives, for example **/*.{py,md}. Returns paths in order, directories with a "
+        "trailing slash. Symbolic links are listed but not entered; some directories such as .git "
+        "are skipped."
     )
     _input = tool_input(
         pattern=option(characters(1, 1000), doc="The glob pattern."),
@@ -286,24 +295,22 @@ class GlobTool(BuiltinTool):
         access = self._workspace.readable()
         walk = Walk(access, stop, self._ignored)
         paths: list[str] = []
-        more = False
-        for found in walk.below(access.locate(path), pattern):
+        has_more = False
+        for match in walk.below(access.locate(path), pattern):
             if len(paths) == self._max_results:
-                more = True
+                has_more = True
                 break
-            slash = "/" if found.entry.kind == "directory" else ""
-            paths.append(self._workspace.shown(found.place) + slash)
+            slash = "/" if match.entry.kind == "directory" else ""
+            paths.append(self._workspace.shown(match.place) + slash)
         output: dict[str, Any] = {
             "paths": paths,
             "count": len(paths),
-            "truncated": more or walk.cut,
+            "truncated": has_more or walk.cut,
         }
         notes = walk.notes()
-        if more:
-            notes.insert(
-                0,
-                f"only the first {self._max_results} matches are listed; use a narrower pattern or path",
-            )
+        if has_more:
+            note = f"only the first {self._max_results} matches are listed"
+            notes.insert(0, f"{note}; use a narrower pattern or path")
         if notes:
             output["note"] = "; ".join(notes)
         return output

@@ -1,14 +1,4 @@
-"""Access to files below allowed roots only, without races.
-
-Which paths a tool may use is decided twice. First by text: roots from the plan, and paths of the model resolved below them; pure
-except for resolving a root once. Then every step opens one name relative to the directory opened before it and follows no link,
-so there is no moment between checking and using. A link that is met is read, checked as text against the roots, and the walk
-starts again at a root. Even the way from ``/`` to the root is walked like this. So no symbolic link leads out, however the tree
-changes meanwhile.
-
-Limits: a directory that another process moves out of the root while it is open is still the directory that was opened. A file
-with a second name (a hard link) outside is readable through the name inside.
-"""
+"""Access to files below allowed roots only, without races."""
 
 from __future__ import annotations
 
@@ -31,26 +21,35 @@ from amplifier.errors import ModuleLoadError, PlanError, Problem
 from .._shared.failure import ToolFailure, failure_from_os, shown
 from .._shared.session import working_directory
 
+# A path is checked twice. First as text: it has to lie below a root of the plan. Then while it is
+# opened: each step opens one name relative to the directory before it and follows no link, so that
+# no time passes between the check and the use. The text of a link on the way is checked against the
+# roots, and the walk starts again at a root. The way from ``/`` to the root is walked in this way,
+# too. So no symbolic link leads outside, however the tree changes meanwhile.
+#
+# Two limits: a directory that another process moves out of the root while it is open is still the
+# directory that was opened. And a file that has a hard link outside is readable by its name inside.
+
 MAX_DEPTH = 128
-"""Names in a path; deeper ones are refused rather than walked."""
+"""Maximum number of names in a path."""
 
 _CAN_OPEN_BENEATH = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
 @attrs.frozen
 class ConfinedPath:
-    """A path below a root; without names it is the root itself.
+    """A path below a root. Without names it is the root itself.
 
     Attributes:
-        root: The root's absolute path, free of symbolic links when it was read.
-        names: What follows, without empty names, ``.`` and ``..``.
+        root: The root's absolute path. It had no symbolic links when it was resolved.
+        names: The names below the root, without empty ones, ``.`` and ``..``.
     """
 
     root: str
     names: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        # Callers have refused this already; the walk would take it for a directory like any other.
+        # Callers refuse this earlier. The walk would take it for a directory like any other.
         if ".." in self.names:
             raise ToolFailure(
                 "InvalidPath", f"{shown('/'.join(self.names))}: '..' is not the name of a place"
@@ -63,11 +62,11 @@ class ConfinedPath:
 
     @property
     def parent(self) -> ConfinedPath:
-        """The directory that holds it; the root has none and must not be asked."""
+        """The directory that holds it. A root has none, so don't use this on a root."""
         return ConfinedPath(self.root, self.names[:-1])
 
     def child(self, name: str) -> ConfinedPath:
-        """The place of a name in this directory."""
+        """Return the path of a name in this directory."""
         return ConfinedPath(self.root, (*self.names, name))
 
 
@@ -76,8 +75,9 @@ class Root:
     """A directory below which tools may work.
 
     Attributes:
-        path: Absolute and free of symbolic links.
-        spelled: As the plan or the application writes it, absolute; the model may use either.
+        path: The absolute path without symbolic links.
+        spelled: The absolute path as the plan or the application writes it. The model may use
+            either.
     """
 
     path: str
@@ -89,11 +89,11 @@ class AccessRoots:
     """The roots for one kind of access.
 
     Attributes:
-        roots: In the plan's order.
-        start: Where relative paths start: the first root of the workspace.
+        roots: The roots in the order of the plan.
+        start: The directory that relative paths start at, the first root of the workspace.
         verb: ``"read"`` or ``"write"``, for messages.
-        check: Called with the real place of a file before it is opened, and before directories are made for it.
-            It raises to refuse it.
+        check: Called with the real path of a file before it is opened, and before directories are
+            made for it. It raises to refuse the path.
     """
 
     roots: tuple[Root, ...]
@@ -104,10 +104,10 @@ class AccessRoots:
     )
 
     def locate(self, path: str) -> ConfinedPath:
-        """Turn a path of the model into a place.
+        """Find a path of the model below the roots.
 
         Raises:
-            ToolFailure: It is no usable path, or is outside.
+            ToolFailure: The path isn't usable, or is outside the roots.
         """
         if not path or "\0" in path:
             raise ToolFailure(
@@ -135,15 +135,16 @@ class AccessRoots:
         )
 
     def follow(self, link: ConfinedPath, target: str, rest: tuple[str, ...]) -> ConfinedPath:
-        """Where a symbolic link leads, if it stays inside.
+        """Resolve a symbolic link that was met on a walk.
 
         Args:
             link: The link itself.
             target: Its text.
-            rest: The names after it in the path being walked.
+            rest: The names after the link in the path that is walked.
 
         Raises:
-            ToolFailure: It leads outside, or its text goes up after going down, which text alone cannot resolve.
+            ToolFailure: The link leads outside. Or its text has ``..`` after a name, which can't be
+                resolved as text.
         """
         names = _names(target)
         ups = 0
@@ -161,8 +162,8 @@ class AccessRoots:
     def _beneath(self, names: list[str], subject: str) -> ConfinedPath:
         best: ConfinedPath | None = None
         for root in self.roots:
-            for way in (root.path, root.spelled):
-                above = _names(way)
+            for path in (root.path, root.spelled):
+                above = _names(path)
                 rest = tuple(names[len(above) :])
                 if names[: len(above)] == above and (best is None or len(rest) < len(best.names)):
                     best = ConfinedPath(root.path, rest)
@@ -174,21 +175,22 @@ class AccessRoots:
         return best
 
 
+# The working directory is looked up at every call, because an application may set or move it after
+# mount. A session without that capability uses the directory of the process at mount.
+
+
 class Workspace:
     """The roots that the tools of one module may read and write.
 
-    Without ``allowed_paths`` the root is the session's working directory, asked for at every call because an
-    application may set or move it after mount; without that capability it is the process's directory at mount.
-
     Args:
         module: The module's id, for messages.
-        coordinator: Has the session's working directory.
-        allowed_paths: The roots; None for the working directory.
-        writable_paths: The roots below which tools may write; None for all of them.
-        read_only: Tools may write nowhere.
+        coordinator: The coordinator of the session. It has the working directory.
+        allowed_paths: The roots. None for the session's working directory.
+        writable_paths: The roots below which tools may write. None for all of them.
+        read_only: True if tools may not write anywhere.
 
     Raises:
-        PlanError: A root is not a directory; it lists all of them.
+        PlanError: A root isn't a directory. The error lists all of them.
     """
 
     def __init__(
@@ -219,22 +221,27 @@ class Workspace:
         return self._writable is None or bool(self._writable)
 
     def readable(self) -> AccessRoots:
-        """Where tools may read; everything writable belongs to it. Blocks for a moment when a root is new."""
+        """Return the roots for reading, which include those for writing.
+
+        Blocks for a moment if a root is new.
+        """
         allowed = self._allowed_now()
         return AccessRoots(
             tuple(dict.fromkeys((*allowed, *(self._writable or ())))), start=allowed[0]
         )
 
     def writable(self, check: Callable[[ConfinedPath], None]) -> AccessRoots:
-        """Return where tools may write; ``check`` raises for a place that they may not change."""
+        """Return the roots for writing. ``check`` raises for a path that tools may not change."""
         allowed = self._allowed_now()
         roots = allowed if self._writable is None else self._writable
         return AccessRoots(roots, start=allowed[0], verb="write", check=check)
 
     def real_place(self, path: str) -> tuple[str, str] | None:
-        """Return the real path that a path of the model leads to, and that of the folder it starts at.
+        """Resolve a path of the model, following symbolic links. Blocks for a moment.
 
-        None if it leads nowhere that may be written. Blocks for a moment.
+        Returns:
+            The real path, and that of the directory that relative paths start at. None if tools may
+            not write to the path.
         """
         access = self.writable(lambda place: None)
         try:
@@ -244,7 +251,7 @@ class Workspace:
             return None
 
     def shown(self, place: ConfinedPath) -> str:
-        """The shortest path that leads the model back here: relative to the first root if it can be."""
+        """Return a path for the model, relative to the first root if possible."""
         start, path = self._allowed_now()[0].path, place.path
         if path == start:
             return "."
@@ -259,7 +266,10 @@ class Workspace:
         )
 
     def _resolved(self, path: Path) -> Root:
-        """A root without symbolic links, resolved once: what is swapped later is met by `open_beneath` and refused."""
+        """Resolve the symbolic links of a root, once.
+
+        A link that replaces a part of it later is refused by `_open_root`.
+        """
         key = str(path)
         if key not in self._known:
             self._known[key] = Root(str(path.resolve()), os.path.normpath(path))
@@ -271,11 +281,11 @@ class Workspace:
         if paths is None:
             return None
         roots = []
-        for index, given in enumerate(paths):
-            path = working_directory(self._coordinator, self._default) / Path(given).expanduser()
-            if "\0" in given or not path.is_dir():
+        for index, text in enumerate(paths):
+            path = working_directory(self._coordinator, self._default) / Path(text).expanduser()
+            if "\0" in text or not path.is_dir():
                 problems.append(
-                    (f"$.{key}[{index}]", f"expected an existing directory, got {given!r}")
+                    (f"$.{key}[{index}]", f"expected an existing directory, got {text!r}")
                 )
             else:
                 roots.append(self._resolved(path))
@@ -286,42 +296,45 @@ def _names(path: str) -> list[str]:
     return [name for name in path.split("/") if name not in ("", ".")]
 
 
-# ── opening ────────────────────────────────────────────────────────────────────────────────────────
+# ── opening ───────────────────────────────────────────────────────────────────────────────────────
 
 _MAX_LINKS = 32
-_NOT_FOLLOWED = frozenset(
-    {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
-)  # errors for a link; the last is BSD's
+# Errors of opening a link with O_NOFOLLOW. EMLINK is BSD's.
+_NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
 def _flags(*names: str) -> int:
-    """The flags by name; a system that lacks one cannot mount the tools, but may import them."""
+    """Combine flags by name.
+
+    A system that lacks one can't mount the tools, but it can import this file.
+    """
     return functools.reduce(operator.or_, (getattr(os, name, 0) for name in names))
 
 
-# O_PATH needs no right to list a directory, only to pass through it; elsewhere than on Linux it has to do without.
+# O_PATH needs only the right to pass through a directory, not to list it. Only Linux has it.
 _PASS = _flags("O_PATH", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 _LIST = _flags("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
-# O_NONBLOCK: opening a FIFO must not wait for its other end. O_NOCTTY: a terminal must not become the controlling one.
+# With O_NONBLOCK, opening a FIFO doesn't wait for its other end. With O_NOCTTY, a terminal doesn't
+# become the controlling one.
 _READ = _flags("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC")
 
 
 def open_directory(
     access: AccessRoots, place: ConfinedPath, *, make_for: str | None = None
 ) -> tuple[int, ConfinedPath]:
-    """Open a directory to reach what is in it.
+    """Open a directory, to reach the names in it.
 
     Args:
-        access: Where links may lead.
+        access: The roots, which links may not leave.
         place: The directory.
-        make_for: Create what is missing, for a file of this name that may be there.
+        make_for: Make missing directories for a file of this name. None makes none.
 
     Returns:
-        A descriptor, the caller's to close, and the place without links.
+        A descriptor, which the caller closes, and the path without links.
 
     Raises:
-        ToolFailure: It is no directory, or a link leads outside.
-        OSError: It is missing or forbidden.
+        ToolFailure: The place isn't a directory, or a link leads outside.
+        OSError: It doesn't exist, or access is denied.
     """
     for _ in range(_MAX_LINKS):
         directory, is_reached = _open_root(place.root), False
@@ -331,7 +344,8 @@ def open_directory(
                     if make_for is None:
                         following = enter(directory, name)
                     else:
-                        # No name before this one is a link, and none after it exists if this one does not.
+                        # No name before this one is a link. If this one is missing, so are all
+                        # after it. So the real path is known before anything is made.
                         check = functools.partial(access.check, place.child(make_for))
                         following = _enter_or_make(directory, name, check)
                 except OSError as error:
@@ -360,13 +374,13 @@ def open_directory(
 def open_parent(
     access: AccessRoots, place: ConfinedPath, *, make: bool = False
 ) -> tuple[int, ConfinedPath]:
-    """Open the directory that holds a place whose last name is no symbolic link, following it if it is one.
+    """Open the directory that holds a file, after following the links that the path ends with.
 
     Returns:
-        The directory's descriptor, the caller's to close, and the place whose last name is to be used in it.
+        The directory's descriptor, which the caller closes, and the path without links.
 
     Raises:
-        ToolFailure: As `open_directory`; also if the place is a root, or `AccessRoots.check` refuses it.
+        ToolFailure: As `open_directory`. Or the place is a root, or `AccessRoots.check` refuses it.
         OSError: As `open_directory`.
     """
     for _ in range(_MAX_LINKS):
@@ -391,14 +405,14 @@ def open_parent(
 
 
 def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPath]:
-    """Open a regular file for reading, without ever waiting for another process.
+    """Open a regular file for reading. It never waits for another process.
 
     Returns:
-        A descriptor, the caller's to close, and the place without links.
+        A descriptor, which the caller closes, and the path without links.
 
     Raises:
-        ToolFailure: It is something else, or a link leads outside.
-        OSError: It is missing or forbidden.
+        ToolFailure: The place isn't a regular file, or a link leads outside.
+        OSError: It doesn't exist, or access is denied.
     """
     directory, place = open_parent(access, place)
     with _closing(directory):
@@ -406,14 +420,15 @@ def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPa
 
 
 def open_file_in(directory: int, place: ConfinedPath) -> int:
-    """Open a regular file in a directory that is open already; a link is refused.
+    """Open a regular file in an open directory. A link is refused.
 
     Raises:
-        ToolFailure: It is something else.
-        OSError: It is missing or forbidden.
+        ToolFailure: It isn't a regular file.
+        OSError: It doesn't exist, or access is denied.
     """
     name = place.names[-1]
-    # Asked first because merely opening a device can have an effect, and again afterwards because only that counts.
+    # Opening a device can have an effect, so the kind is checked first. Only the check of the open
+    # file is free of races.
     refuse_unless_regular(os.stat(name, dir_fd=directory, follow_symlinks=False), place)
     try:
         file = os.open(name, _READ, dir_fd=directory)
@@ -430,26 +445,26 @@ def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
     """Do nothing for a regular file.
 
     Raises:
-        ToolFailure: It is something else; the message names it.
+        ToolFailure: It isn't one. The message says what it is.
     """
-    if (found := irregular_kind(info.st_mode)) is not None:
+    if (description := irregular_kind(info.st_mode)) is not None:
         kind = "IsADirectory" if stat.S_ISDIR(info.st_mode) else "NotARegularFile"
-        raise ToolFailure(kind, f"{shown(place.path)} is {found}, expected a regular file")
+        raise ToolFailure(kind, f"{shown(place.path)} is {description}, expected a regular file")
 
 
 @attrs.frozen
 class Entry:
-    """A name in a directory and what it was when it was listed."""
+    """A name in a directory, and its kind when it was listed."""
 
     name: str
     kind: Literal["file", "directory", "link", "other"]
 
 
 def entries_of(directory: int) -> Iterator[Entry]:
-    """List a directory that was opened to be passed through; names that are no UTF-8 come as surrogates.
+    """List a directory that was opened with `enter`. Names that aren't UTF-8 have surrogates.
 
     Raises:
-        OSError: It may not be listed.
+        OSError: The directory may not be listed.
     """
     listing = os.open(".", _LIST, dir_fd=directory)
     with _closing(listing), os.scandir(listing) as entries:
@@ -457,23 +472,24 @@ def entries_of(directory: int) -> Iterator[Entry]:
             yield _entry(entry)
 
 
-def _entry(found: os.DirEntry[str]) -> Entry:
-    # Now and not later: the system's entry may ask through the descriptor of the listing, which is closed by then.
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    # Python's entry may use the descriptor of the listing, which is closed later.
     try:
-        if found.is_symlink():
-            return Entry(found.name, "link")
-        if found.is_dir(follow_symlinks=False):
-            return Entry(found.name, "directory")
-        return Entry(found.name, "file" if found.is_file(follow_symlinks=False) else "other")
-    except OSError:  # gone, on a system that has to ask again
-        return Entry(found.name, "other")
+        if entry.is_symlink():
+            return Entry(entry.name, "link")
+        if entry.is_dir(follow_symlinks=False):
+            return Entry(entry.name, "directory")
+        return Entry(entry.name, "file" if entry.is_file(follow_symlinks=False) else "other")
+    except OSError:
+        # It was removed, on a system whose listing doesn't have the kind.
+        return Entry(entry.name, "other")
 
 
 def enter(directory: int, name: str) -> int:
-    """Open a directory inside one that is open; a link is refused.
+    """Open a directory inside an open one. A link is refused.
 
     Raises:
-        OSError: It is missing, forbidden, a link or no directory.
+        OSError: It doesn't exist, isn't a directory or is a link, or access is denied.
     """
     return os.open(name, _PASS, dir_fd=directory)
 
@@ -502,7 +518,7 @@ def _enter_or_make(directory: int, name: str, before_making: Callable[[], None])
 
 
 def _link_text(name: str, directory: int) -> str | None:
-    """The target of a link; None if it is none, or nothing at all."""
+    """Return the target of a link. None if it isn't a link or doesn't exist."""
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:

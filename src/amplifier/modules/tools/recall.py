@@ -1,8 +1,4 @@
-"""tool-recall: lets the model read again what its view of the conversation no longer shows.
-
-It asks the session's context for everything stored, which every context returns, and searches it with SQLite's full-text index, made in
-memory for the call.
-"""
+"""tool-recall: lets the model read messages that were compacted out of its requests."""
 
 from __future__ import annotations
 
@@ -24,23 +20,26 @@ __all__ = ["RecallTool", "mount"]
 
 __amplifier_module_type__ = "tool"
 
-_MOST_TEXT = 8000
-_MOST_HITS = 8
+_MAX_TEXT = 8000
+_MAX_HITS = 8
 _AROUND = 160
+"""The number of characters shown before a hit."""
 
 
 class RecallTool(BuiltinTool):
-    """Searches the conversation of its session, and shows messages of it.
+    """The tool that searches the stored conversation of its session, and shows messages of it.
 
     Args:
-        coordinator: Has the context.
+        coordinator: The coordinator of the session.
     """
 
     _name = "recall"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "Read earlier messages of this conversation again. Messages are numbered from 1. Give query (words) to search all of them, "
-        "or number to read one whole, as where a text contains '[message 17: 900 characters left out]'; offset reads on in a long one."
+        "Read earlier messages of this conversation again. Messages are numbered from 1. Give "
+        "query (words) to search all of them, or number to read one whole, for example where a "
+        "text contains '[message 17: 900 characters left out]'. Give offset to continue in a long "
+        "one."
     )
     _input = tool_input(
         query=option(characters(0, 1000), "", "Words to search for."),
@@ -57,17 +56,17 @@ class RecallTool(BuiltinTool):
         context = self._coordinator.get("context")
         messages = [] if context is None else await context.get_messages()
         if number is None:
-            found = await self._workers.run(
+            hits = await self._workers.run(
                 lambda stop: _search(messages, values["query"], stop), what="recall"
             )
-            return ToolResult(output={"messages": len(messages), "found": found})
+            return ToolResult(output={"messages": len(messages), "found": hits})
         if number > len(messages):
             raise ToolFailure(
                 "NotFound", f"there is no message {number}; the conversation has {len(messages)}"
             )
         message = messages[number - 1]
         whole, offset = _text(message), values["offset"]
-        shown = whole[offset : offset + _MOST_TEXT]
+        shown = whole[offset : offset + _MAX_TEXT]
         left = max(0, len(whole) - offset - len(shown))
         output = {
             "number": number,
@@ -79,18 +78,18 @@ class RecallTool(BuiltinTool):
 
 
 def _text(message: dict[str, Any]) -> str:
-    """The content of a message: its text, or everything but its role where it is more than text."""
+    """Return the text of a message, or its content and tool calls as JSON."""
     content = message.get("content")
     if isinstance(content, str) and not message.get("tool_calls"):
         return content
-    said = {
+    parts = {
         name: message[name] for name in ("content", "tool_calls") if message.get(name) is not None
     }
-    return json.dumps(said, ensure_ascii=False, default=str)
+    return json.dumps(parts, ensure_ascii=False, default=str)
 
 
 def _search(messages: list[dict[str, Any]], query: str, stop: Stop) -> list[dict[str, Any]]:
-    """The messages that fit best, each with the text around the first word that was found."""
+    """Return the messages that match best, each with the text around its first match."""
     words = re.findall(r"\w+", query)
     texts = [_text(message) for message in messages]
     with closing(sqlite3.connect(":memory:")) as db:
@@ -99,7 +98,7 @@ def _search(messages: list[dict[str, Any]], query: str, stop: Stop) -> list[dict
         {
             "number": number,
             "role": messages[number - 1].get("role"),
-            "text": _around(texts[number - 1], words),
+            "text": _excerpt(texts[number - 1], words),
         }
         for number in numbers
     ]
@@ -115,17 +114,17 @@ def _ranked(db: sqlite3.Connection, texts: list[str], words: list[str], stop: St
         )
     query = " OR ".join(f'"{word}"' for word in words)
     rows = db.execute(
-        "SELECT rowid FROM past WHERE past MATCH ? ORDER BY rank LIMIT ?", (query, _MOST_HITS)
+        "SELECT rowid FROM past WHERE past MATCH ? ORDER BY rank LIMIT ?", (query, _MAX_HITS)
     )
     return [int(number) for (number,) in rows]
 
 
-def _around(text: str, words: list[str]) -> str:
+def _excerpt(text: str, words: list[str]) -> str:
     lower = text.lower()
-    places = [place for word in words if (place := lower.find(word.lower())) >= 0]
-    first = max(0, min(places, default=0) - _AROUND)
-    shown = text[first : first + 3 * _AROUND]
-    return f"{'…' if first else ''}{shown}{'…' if first + len(shown) < len(text) else ''}"
+    positions = [position for word in words if (position := lower.find(word.lower())) >= 0]
+    first = max(0, min(positions, default=0) - _AROUND)
+    excerpt = text[first : first + 3 * _AROUND]
+    return f"{'…' if first else ''}{excerpt}{'…' if first + len(excerpt) < len(text) else ''}"
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:

@@ -1,8 +1,4 @@
-"""tool-search: find text in files, and files by name, inside the allowed directories only.
-
-`grep` finds lines that match a regular expression. A search blocks, in a worker thread. It asks ripgrep which files may match, and runs the
-pattern in a process of its own, whose program is `_matcher_process`; files are found and opened by the shared files `_glob` and `_paths`.
-"""
+"""tool-search: find text in files, and files by name, inside the allowed directories only."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ from .._shared.configuration import (
 from .._shared.failure import ToolFailure, shown
 from .._shared.processes import WorkerProcess
 from .._shared.worker_threads import Stop, Workers
-from ._base import BuiltinTool, characters, flag, path_name, tool_input, whole, word
+from ._base import BuiltinTool, characters, flag, one_of, path_name, tool_input, whole
 from ._glob import DEFAULT_IGNORED, GlobPattern, GlobTool, Walk, directory_names
 from ._paths import AccessRoots, ConfinedPath, Workspace, open_directory, open_file, open_file_in
 
@@ -46,7 +42,7 @@ __amplifier_module_type__ = "tool"
 _TOOLS = ("grep", "glob")
 
 _ripgrep = Kind(
-    "true to look for it, false to do without, or the program's absolute path",
+    "true to look for ripgrep, false to do without, or the program's absolute path",
     lambda value: isinstance(value, bool) or (isinstance(value, str) and Path(value).is_absolute()),
 )
 
@@ -56,16 +52,17 @@ class SearchOptions:
     """Where the tools search, how much one search may read and return, and with which program.
 
     Attributes:
-        allowed_paths: The roots; the session's working directory if absent.
-        tools: The tools to mount; both if absent, except a glob that is mounted already.
-        ripgrep: The program, True to look for it, False to do without.
-        ignore: Directories that are not entered.
-        max_matches: Lines, or files, in one answer of grep.
-        max_results: Files in one answer of glob.
+        allowed_paths: The directories that may be searched. None for the session's working
+            directory.
+        tools: The tools to mount. None mounts both, except a glob that is mounted already.
+        ripgrep: The path of ripgrep. True looks for it on the search path, False does without.
+        ignore: Names of directories that are not entered.
+        max_matches: Maximum number of lines or files in one result of grep.
+        max_results: Maximum number of files in one result of glob.
         max_file_bytes: Larger files are left out.
-        max_line_length: Bytes of a line that are searched.
+        max_line_length: The number of bytes of each line that are searched.
         timeout: Seconds for one search.
-        threads: Searches at the same time.
+        threads: Maximum number of searches at the same time.
     """
 
     allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
@@ -80,25 +77,23 @@ class SearchOptions:
     threads: int = option(whole_number(1), default=4)
 
 
-_MOST_OUTPUT = 8 << 20
+_MAX_OUTPUT = 8 << 20
 _NOTHING_FOUND = 1
 
 
-# ── ripgrep ───────────────────────────────────────────────────────────────────────────────────────
-# Asks ripgrep, where it is installed, which files may match.
-#
-# It is quick on large trees but opens files by path, so a tree that changes under it may lead it outside. Therefore
-# nothing it prints is used except names, and those only after the file was opened and searched without it. The
-# remaining effect is that a file may be searched because of a file elsewhere.
+# ── ripgrep ──────────────────────────────────────────────────────────────────────────────────────
+# ripgrep is quick on large trees, but it opens files by path, so a tree that changes meanwhile may
+# lead it outside the roots. Only the names that it prints are used, and each of these files is
+# opened and searched again without it. At worst a file is searched because of a file elsewhere.
 
 
 def find_ripgrep(forbidden: Iterable[str]) -> str | None:
-    """The program on the search path; not one that is where the model may write."""
+    """Return ripgrep's path, or None. A program below a forbidden directory doesn't count."""
     forbidden = list(forbidden)
-    found = find_program("rg", avoid=forbidden)
-    if found is None:
+    program = find_program("rg", avoid=forbidden)
+    if program is None:
         return None
-    real = Path(found).resolve()
+    real = Path(program).resolve()
     return None if any(real.is_relative_to(root) for root in forbidden) else str(real)
 
 
@@ -111,30 +106,29 @@ def _escaped(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[{" else character for character in name)
 
 
-# Read once: a command of another tool may change the file, if it lies where commands can write.
+# Read at import, because a command of another tool may be able to change the file later.
 _PROGRAM = Path(__file__).with_name("_matcher_process.py").read_text(encoding="utf-8")
-_MEMORY = 2 << 30
+_MAX_MEMORY = 2 << 30
 
 
-# ── matcher ───────────────────────────────────────────────────────────────────────────────────────
-# Runs a regular expression in a process of its own.
-#
-# Python's ``re`` can take for ever on a line of twenty letters, and holds the interpreter's lock meanwhile: in a
-# thread it would block the event loop. A process can be killed. It sees content only; files are opened on this side.
+# ── matcher ──────────────────────────────────────────────────────────────────────────────────────
+# Python's ``re`` can backtrack indefinitely on a line of twenty letters. It holds the interpreter's
+# lock meanwhile, so in a thread it would block the event loop. A process can be killed. It receives
+# the content of files and opens none itself.
 
 
 class Matcher:
-    """A pattern, ready to be used on one file after another.
+    """A regular expression in a process of its own, which searches one file after another.
 
     Args:
-        pattern: A regular expression of Python's.
-        ignore_case: Whether case matters not.
-        max_line: Bytes of a line that are looked at.
+        pattern: The expression, in Python's syntax.
+        ignore_case: True to treat upper and lower case as the same.
+        max_line: The number of bytes of each line that are searched.
         seconds: Processor time after which the system ends the process.
-        stop: Ends it earlier.
+        stop: Ends the process earlier.
 
     Raises:
-        ToolFailure: The pattern is wrong.
+        ToolFailure: The expression is invalid.
     """
 
     def __init__(
@@ -147,56 +141,56 @@ class Matcher:
             "ignore_case": ignore_case,
             "max_line": max_line,
             "cpu_seconds": int(seconds) + 5,
-            "max_memory": _MEMORY,
+            "max_memory": _MAX_MEMORY,
         }
         try:
-            answer = self._ask(json.dumps(job).encode() + b"\n")
-            if "error" in answer:
+            reply = self._request(json.dumps(job).encode() + b"\n")
+            if "error" in reply:
                 raise ToolFailure(
-                    "InvalidPattern", f"{shown(ascii(pattern))}: {shown(answer['error'])}"
+                    "InvalidPattern", f"{shown(ascii(pattern))}: {shown(reply['error'])}"
                 )
         except BaseException:
             self.close()
             raise
 
-    def find(self, data: bytes, most: int) -> dict[str, Any]:
-        """Find matching lines, at most so many; the process describes what it found.
+    def find(self, data: bytes, limit: int) -> dict[str, Any]:
+        """Return the reply of the process about at most ``limit`` matching lines.
 
         Raises:
             ToolFailure: The process ended, most likely for lack of memory.
             Stopped: The call was cancelled.
         """
-        return self._ask(struct.pack("!II", len(data), most) + data)
+        return self._request(struct.pack("!II", len(data), limit) + data)
 
     def close(self) -> None:
         """End the process."""
         self._child.close()
 
-    def _ask(self, request: bytes) -> dict[str, Any]:
+    def _request(self, request: bytes) -> dict[str, Any]:
         self._stop.check()
         try:
             self._child.stdin.write(request)
             self._child.stdin.flush()
-            answer = self._child.stdout.readline()
-        except OSError:  # a broken pipe: it has ended
-            answer = b""
+            line = self._child.stdout.readline()
+        except OSError:
+            # The pipe breaks when the process has ended.
+            line = b""
         self._stop.check()
-        if not answer:
+        if not line:
             raise ToolFailure(
                 "PatternTooCostly", "the pattern needed more memory or time than it may have"
             )
-        parsed: dict[str, Any] = json.loads(answer)
-        return parsed
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
 
-# ── search ─────────────────────────────────────────────────────────────────────────────────────────
-# One search: which files, which lines, and what is shown of them.
+# ── search ────────────────────────────────────────────────────────────────────────────────────────
 
 _CHUNK = 1 << 18
 _SNIFFED = 8192
-_MOST_COUNTED = 1_000_000
-_MOST_SHOWN_OF_A_LINE = 500
-_MOST_SHOWN = 100_000
+_MAX_COUNTED = 1_000_000
+_MAX_LINE_CHARACTERS = 500
+_MAX_CHARACTERS = 100_000
 
 
 @attrs.define
@@ -204,14 +198,14 @@ class Search:
     """One search under way.
 
     Attributes:
-        wanted: Matches in the answer: lines, or files in the other modes.
+        limit: Maximum number of matches in the result: lines, or files in the other modes.
     """
 
     workspace: Workspace
     options: SearchOptions
     values: dict[str, Any]
     stop: Stop
-    wanted: int
+    limit: int
     matches: list[dict[str, Any]] = attrs.field(factory=list)
     files: dict[str, int] = attrs.field(factory=dict)
     searched: int = 0
@@ -224,7 +218,7 @@ class Search:
     _shown: int = 0
 
     def run(self) -> dict[str, Any]:
-        """Search, and describe what was found.
+        """Search the files, and return the output of the tool.
 
         Raises:
             ToolFailure: The pattern or the path is wrong.
@@ -233,7 +227,7 @@ class Search:
         """
         access = self.workspace.readable()
         base = access.locate(self.values["path"])
-        wanted = GlobPattern(self.values["glob"], anywhere=True) if "glob" in self.values else None
+        glob = GlobPattern(self.values["glob"], anywhere=True) if "glob" in self.values else None
         matcher = Matcher(
             self.values["pattern"],
             ignore_case=self.values["ignore_case"],
@@ -242,7 +236,7 @@ class Search:
             stop=self.stop,
         )
         with contextlib.closing(matcher):
-            for file, place in self._files(access, base, wanted):
+            for file, place in self._files(access, base, glob):
                 try:
                     self._search(matcher, file, place)
                 finally:
@@ -252,9 +246,9 @@ class Search:
         return self._output()
 
     def _files(
-        self, access: AccessRoots, base: ConfinedPath, wanted: GlobPattern | None
+        self, access: AccessRoots, base: ConfinedPath, glob: GlobPattern | None
     ) -> Iterator[tuple[int, ConfinedPath]]:
-        """Open files one after another; the receiver closes each."""
+        """Open files one after another. The caller closes them."""
         try:
             directory, base = open_directory(access, base)
         except ToolFailure as failure:
@@ -267,7 +261,7 @@ class Search:
         if likely is not None:
             for names in likely:
                 if not self.options.ignore.intersection(names[:-1]) and (
-                    wanted is None or wanted.matches(names)
+                    glob is None or glob.matches(names)
                 ):
                     yield from self._opened(
                         lambda place: open_file(access, place)[0],
@@ -275,15 +269,19 @@ class Search:
                     )
             return
         walk = Walk(access, self.stop, self.options.ignore)
-        for found in walk.below(base, wanted):
-            if found.entry.kind == "file":
-                yield from self._opened(partial(open_file_in, found.directory), found.place)
+        for match in walk.below(base, glob):
+            if match.entry.kind == "file":
+                yield from self._opened(partial(open_file_in, match.directory), match.place)
         self.unreadable += walk.unreadable
         if walk.cut:
             self.notes += walk.notes()[:1]
 
     def _likely(self, base: ConfinedPath) -> list[tuple[str, ...]] | None:
-        """Names below a directory of files that may match; None if ripgrep cannot decide and every file has to be read."""
+        """Ask ripgrep for the files below a directory that may match.
+
+        Returns:
+            Their names, or None if ripgrep can't tell, so that every file has to be read.
+        """
         if not isinstance(self.options.ripgrep, str):
             return None
         command = [
@@ -307,18 +305,17 @@ class Search:
             with contextlib.closing(
                 WorkerProcess(command, self.stop, directory=base.path)
             ) as child:
-                output = child.stdout.read(_MOST_OUTPUT)
-                if len(output) == _MOST_OUTPUT:
+                output = child.stdout.read(_MAX_OUTPUT)
+                if len(output) == _MAX_OUTPUT:
                     return None
                 code = child.wait()
-        except (
-            OSError,
-            ValueError,
-        ):  # it cannot be started, or the pattern holds what no argument can
+        except (OSError, ValueError):
+            # The program can't be started, or the pattern holds a NUL, which no argument can.
             return None
         self.stop.check()
         if code not in (0, _NOTHING_FOUND):
-            return None  # a pattern that is Python's and not Rust's, or a directory it may not read
+            # The pattern isn't valid in Rust's syntax, or a directory can't be read.
+            return None
         return sorted(
             {names for name in os.fsdecode(output).split("\0") if (names := _beneath(name))}
         )
@@ -328,10 +325,8 @@ class Search:
     ) -> Iterator[tuple[int, ConfinedPath]]:
         try:
             file = opening(place)
-        except (
-            OSError,
-            ToolFailure,
-        ):  # gone, forbidden, or something else by now: the search goes on without it
+        except (OSError, ToolFailure):
+            # The file was removed or replaced meanwhile, or can't be read.
             self.unreadable += 1
             return
         yield file, place
@@ -342,13 +337,14 @@ class Search:
             return
         self.searched += 1
         mode = self.values["output_mode"]
-        most = {"content": self.wanted - len(self.matches), "count": _MOST_COUNTED}.get(mode, 1)
-        hits = matcher.find(data, most)
+        limit = {"content": self.limit - len(self.matches), "count": _MAX_COUNTED}.get(mode, 1)
+        hits = matcher.find(data, limit)
         self.too_long += hits["too_long"]
         if not hits["lines"]:
-            self.more = self.more or hits["more"]  # the match does not fit any more
+            # The limit can be 0 here, and then a match is reported as one more.
+            self.more = self.more or hits["more"]
             return
-        if mode != "content" and len(self.files) == self.wanted:
+        if mode != "content" and len(self.files) == self.limit:
             self.more = True
             return
         path = self.workspace.shown(place)
@@ -358,7 +354,7 @@ class Search:
             self._show(path, data.removesuffix(b"\n").split(b"\n"), hits["lines"])
 
     def _content(self, file: int) -> bytes | None:
-        """The whole file; None if it is binary or too large."""
+        """Read the whole file. Return None if it is binary or too large."""
         data = bytearray()
         while chunk := os.read(file, _CHUNK):
             self.stop.check()
@@ -389,13 +385,13 @@ class Search:
             self._shown += sum(
                 map(len, (match["text"], *match.get("before", ()), *match.get("after", ())))
             )
-            if self._shown > _MOST_SHOWN:
+            if self._shown > _MAX_CHARACTERS:
                 self.more = True
                 return
             self.matches.append(match)
 
     def _line(self, line: bytes) -> str:
-        return shown(line.decode("utf-8", "replace").rstrip("\r"), _MOST_SHOWN_OF_A_LINE)
+        return shown(line.decode("utf-8", "replace").rstrip("\r"), _MAX_LINE_CHARACTERS)
 
     def _output(self) -> dict[str, Any]:
         mode = self.values["output_mode"]
@@ -415,7 +411,7 @@ class Search:
             notes.insert(
                 0, "there are more matches than are listed; use a narrower pattern, path or glob"
             )
-        for number, words in (
+        for number, note in (
             (
                 self.skipped_large,
                 f"files larger than {self.options.max_file_bytes} bytes were left out",
@@ -428,27 +424,28 @@ class Search:
             ),
         ):
             if number:
-                notes.append(f"{number} {words}")
+                notes.append(f"{number} {note}")
         if notes:
             output["note"] = "; ".join(notes)
         return output
 
 
 class GrepTool(BuiltinTool):
-    """Finds text in files.
+    """The tool that finds text in files.
 
     Args:
-        workspace: Where to look.
+        workspace: The directories that may be searched.
         workers: The module's threads.
-        options: How much, and with which program.
+        options: The configuration.
     """
 
     _name = "grep"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "Find lines that match a regular expression (Python syntax, line by line) in a file or in all files below a "
-        "directory. output_mode content gives the lines, files_with_matches the files, count the number per file. "
-        "Binary and very large files and some directories such as .git are left out."
+        "Find lines that match a regular expression (Python syntax, line by line) in a file or in "
+        "all files below a directory. output_mode content gives the lines, files_with_matches the "
+        "files, count the number per file. Binary and very large files and some directories such "
+        "as .git are left out."
     )
     _input = tool_input(
         pattern=option(characters(1, 1000), doc="The expression."),
@@ -458,12 +455,12 @@ class GrepTool(BuiltinTool):
             None,
             "Look only into files whose path matches, for example *.py or src/**/*.{ts,tsx}.",
         ),
-        ignore_case=option(flag, False, "Upper and lower case are the same."),
+        ignore_case=option(flag, False, "Treat upper and lower case as the same."),
         output_mode=option(
-            word("content", "files_with_matches", "count"), "content", "What to list."
+            one_of("content", "files_with_matches", "count"), "content", "What to list."
         ),
         context=option(whole(0, 10), 0, "Lines to show before and after each match."),
-        limit=option(whole(1, 10_000), None, "Matches wanted at most."),
+        limit=option(whole(1, 10_000), None, "Maximum number of matches to return."),
     )
 
     def __init__(self, workspace: Workspace, workers: Workers, options: SearchOptions) -> None:
@@ -472,9 +469,9 @@ class GrepTool(BuiltinTool):
         self._options = options
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
-        wanted = min(values.get("limit", self._options.max_matches), self._options.max_matches)
+        limit = min(values.get("limit", self._options.max_matches), self._options.max_matches)
         output = await self._workers.run(
-            lambda stop: Search(self._workspace, self._options, values, stop, wanted).run(),
+            lambda stop: Search(self._workspace, self._options, values, stop, limit).run(),
             what=f"grep {shown(ascii(values['pattern']), 80)}",
         )
         return ToolResult(output=output)
@@ -487,31 +484,31 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """Mount grep and glob.
 
     Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+        coordinator: The coordinator of the session.
+        config: The keys of `SearchOptions`.
 
     Raises:
-        PlanError: The config is wrong.
-        ModuleLoadError: There is no Python to run patterns in.
+        PlanError: The config is invalid.
+        ModuleLoadError: There is no Python program to run patterns in.
     """
     options = read_options(SearchOptions, _MODULE, config)
     if not isolated_python():
         raise ModuleLoadError(
-            f"{_MODULE} runs patterns in a Python of their own, but sys.executable is empty"
+            f"{_MODULE} runs patterns in a Python process of its own, but sys.executable is empty"
         )
     workspace = await anyio.to_thread.run_sync(
         Workspace, _MODULE, coordinator, options.allowed_paths
     )
     workers = Workers(threads=options.threads, timeout=options.timeout)
     if options.ripgrep is True:
-        found = await anyio.to_thread.run_sync(
+        program = await anyio.to_thread.run_sync(
             lambda: find_ripgrep(root.path for root in workspace.readable().roots)
         )
-        options = attrs.evolve(options, ripgrep=found or False)
+        options = attrs.evolve(options, ripgrep=program or False)
     for name in _TOOLS if options.tools is None else options.tools:
         if name == "grep":
             await coordinator.mount("tools", GrepTool(workspace, workers, options))
-        # tool-filesystem offers the same glob; the module that is mounted first provides it.
+        # tool-filesystem offers the same glob. The module that is mounted first provides it.
         elif options.tools is not None or coordinator.get("tools", "glob") is None:
             glob = GlobTool(
                 workspace, workers, ignored=options.ignore, max_results=options.max_results

@@ -1,9 +1,4 @@
-"""tool-task: hand a task to an agent of the plan, which works on it in a child session.
-
-A call opens, runs and closes the child session, and counts its tokens. It runs inside the parent's turn, so whatever ends that
-turn (its deadline, its token, a cancelled scope around it) ends the child first, and the child has closed before the call
-returns.
-"""
+"""tool-task: hand a task to an agent of the plan, which works on it in a child session."""
 
 from __future__ import annotations
 
@@ -13,7 +8,7 @@ import inspect
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -61,16 +56,16 @@ _SECTIONS = ("session", "orchestrator", "context", "providers", "tools", "hooks"
 
 @attrs.frozen(kw_only=True)
 class TaskOptions:
-    """How tasks are delegated.
+    """The options of tool-task.
 
     Attributes:
-        max_depth: Levels of sessions below the first one that may have agents at work.
-        max_parallel: Agents at work at the same time.
-        max_response_chars: Of one answer.
-        timeout: Seconds for one agent, its opening and closing included; None for no limit.
+        max_depth: Maximum number of levels of child sessions.
+        max_parallel: Maximum number of agents that run at the same time.
+        max_response_chars: Maximum number of characters of one response.
+        timeout: Seconds for one agent, including its opening and closing. None for no limit.
         inherit_capabilities: Capabilities that a child session gets from its parent.
-        agents: Instead of the plan's section ``agents``, which children inherit.
-        pass_events: Emit every event of a child in this session as ``task:agent_event``.
+        agents: The agents. None for those of the plan's section ``agents``, which children inherit.
+        pass_events: True to emit every event of a child in this session as ``task:agent_event``.
     """
 
     max_depth: int = option(whole_number(1), default=1)
@@ -92,7 +87,6 @@ class TaskOptions:
 
 
 # ── agents ────────────────────────────────────────────────────────────────────────────────────────
-# The plan's section ``agents``: names and what each changes in the plan of the session it is called from; pure.
 
 
 @attrs.frozen
@@ -100,9 +94,11 @@ class _Agent:
     """An agent of the plan.
 
     Attributes:
-        overlay: Laid over the plan of the session: mappings merge, lists are replaced.
-        plan: In place of both.
-        instruction: The system message before its task.
+        name: Its key in the section ``agents``.
+        description: A description for the model.
+        overlay: Changes of the calling session's plan. Mappings merge, and lists are replaced.
+        plan: A plan of the agent's own, which is used instead. None uses the overlay.
+        instruction: The system message before the task, or None.
     """
 
     name: str
@@ -112,8 +108,11 @@ class _Agent:
     instruction: str | None = None
 
 
-def _read_agents(section: Any) -> dict[str, _Agent]:
-    """Read the section, which is the application's own; what is no agent in it is left alone."""
+def _read_agents(section: object) -> dict[str, _Agent]:
+    """Read the section ``agents``, and skip everything that isn't an agent.
+
+    The section belongs to the application.
+    """
     if section is None:
         return {}
     if not isinstance(section, Mapping):
@@ -123,38 +122,38 @@ def _read_agents(section: Any) -> dict[str, _Agent]:
         )
         return {}
     agents = {}
-    for name, given in section.items():
-        if isinstance(name, str) and name and isinstance(given, Mapping):
-            agents[name] = _read_agent(name, given)
+    for name, definition in section.items():
+        if isinstance(name, str) and name and isinstance(definition, Mapping):
+            agents[name] = _read_agent(name, definition)
         else:
             _logger.warning(
-                "tool-task: %s in the plan's agents is no agent, expected a mapping",
+                "tool-task: %s in the plan's agents is not an agent, expected a mapping",
                 shown(repr(name), 80),
             )
     return agents
 
 
-def _read_agent(name: str, given: Mapping[str, Any]) -> _Agent:
-    for key in given.keys() - {*_KEYS, *_SECTIONS}:
-        # Applications keep data of their own here, so a key that resembles no other is not reported.
+def _read_agent(name: str, definition: Mapping[str, Any]) -> _Agent:
+    for key in definition.keys() - {*_KEYS, *_SECTIONS}:
+        # Applications keep their own data here, so only misspelt keys are reported.
         if (meant := misspelt_key(key, (*_KEYS, *_SECTIONS))) is not None:
             warn_of_misspelt_key("tool-task", f"$.agents.{name}.{key}", meant)
-    system = given.get("system")
-    instruction = given.get("instruction") or (
+    system = definition.get("system")
+    instruction = definition.get("instruction") or (
         system.get("instruction") if isinstance(system, Mapping) else None
     )
-    description, plan = given.get("description"), given.get("plan")
+    description, plan = definition.get("description"), definition.get("plan")
     return _Agent(
         name=name,
         description=" ".join(description.split()) if isinstance(description, str) else "",
-        overlay={section: given[section] for section in _SECTIONS if section in given},
+        overlay={section: definition[section] for section in _SECTIONS if section in definition},
         plan=plan if isinstance(plan, Mapping) else None,
         instruction=instruction if isinstance(instruction, str) and instruction.strip() else None,
     )
 
 
 def _describe(agents: Mapping[str, _Agent]) -> str:
-    """The agents as text for the model, one per line."""
+    """Describe the agents for the model, one per line."""
     return "\n".join(
         f"- {shown(agent.name, 200)}"
         + (f": {shown(agent.description)}" if agent.description else "")
@@ -163,10 +162,10 @@ def _describe(agents: Mapping[str, _Agent]) -> str:
 
 
 def _find_agent(agents: Mapping[str, _Agent], name: str) -> _Agent:
-    """The agent of a name.
+    """Return the agent with a name.
 
     Raises:
-        ToolFailure: There is none; the message lists those there are.
+        ToolFailure: There is no such agent. The message lists all agents.
     """
     if name in agents:
         return agents[name]
@@ -178,18 +177,22 @@ def _find_agent(agents: Mapping[str, _Agent], name: str) -> _Agent:
     )
 
 
-# ── child sessions ─────────────────────────────────────────────────────────────────────────────────
+# ── child sessions ────────────────────────────────────────────────────────────────────────────────
 
 _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
+# It is counted at every response, so that a cancelled child is counted, too.
+
+
 @attrs.define
 class _TokenUsage:
-    """What a child and its own children consumed, counted as their models answer, so that a cancelled child is counted, too.
+    """The usage of a child session and its own children.
 
     Attributes:
-        calls: Of models.
-        cost: In US dollars; None if no call reports one.
+        calls: The number of calls of models.
+        tokens: The number of tokens by kind.
+        cost: The cost in US dollars. None if no call reported one.
     """
 
     calls: int = 0
@@ -197,7 +200,7 @@ class _TokenUsage:
     cost: Decimal | None = None
 
     def add(self, usage: Mapping[str, Any]) -> None:
-        """Add the usage of a response, or what a child of the child consumed."""
+        """Add the usage of a response, or of a child's child."""
         calls, reported = usage.get("model_calls", 1), ModelAnswer.read({"usage": usage})
         self.calls += calls if isinstance(calls, int) else 1
         for name in _COUNTED:
@@ -205,76 +208,82 @@ class _TokenUsage:
         if reported.cost is not None:
             self.cost = (self.cost or Decimal(0)) + reported.cost
 
-    def shown(self) -> dict[str, Any]:
-        """For results and events."""
-        shown: dict[str, Any] = {"model_calls": self.calls}
-        shown |= {
+    def to_dict(self) -> dict[str, Any]:
+        """Return the usage for results and events."""
+        usage: dict[str, Any] = {"model_calls": self.calls}
+        usage |= {
             name: count for name, count in self.tokens.items() if count or name in _COUNTED[:2]
         }
-        shown["total_tokens"] = self.tokens["input_tokens"] + self.tokens["output_tokens"]
-        return shown if self.cost is None else {**shown, "cost_usd": str(self.cost)}
+        usage["total_tokens"] = self.tokens["input_tokens"] + self.tokens["output_tokens"]
+        return usage if self.cost is None else {**usage, "cost_usd": str(self.cost)}
 
 
 _DEPTH = "self_delegation_depth"
-"""The capability with the number of sessions above this one; published modules use this name."""
+"""The capability with the number of sessions above this one. Published modules use this name."""
 _REHEARSAL = "task.rehearsal"
-"""The capability of a session that is opened only to see whether it can be; its agents are then opened as well."""
+"""The capability of a session that is opened as a trial only. Its own agents are tried as well."""
 _SPAWNED, _COMPLETED = "task:agent_spawned", "task:agent_completed"
 
 _FIRST, _LAST = -1_000_000, 1_000_000
-_FAREWELL = 5.0
-"""Seconds for telling that a child has ended, while the call is already being cancelled."""
+_COMPLETED_SECONDS = 5.0
+"""Seconds for emitting the end of a child while the call is being cancelled."""
 _NOT_IN_AN_ID = re.compile(r"[^A-Za-z0-9._:-]")
 
 
 @attrs.define(kw_only=True)
 class _Outcome:
-    """How a child ended.
+    """The outcome of one task.
 
     Attributes:
-        response: Its answer; its text so far if it failed.
-        failure: Why it is not the whole answer; None if it is.
-        has_completed: The child's loop reported that it is finished, even if it was asked to stop by then.
+        session_id: The id of the child session.
+        response: The response, or the text up to the failure.
+        failure: The reason for which the response isn't complete. None if it is.
+        has_completed: True if the child's loop reported its end, even if it was asked to stop.
+        usage: The usage of the child and its own children.
     """
 
     session_id: str
     response: str = ""
     failure: ToolFailure | None = None
     has_completed: bool = False
-    consumed: _TokenUsage = attrs.Factory(_TokenUsage)
+    usage: _TokenUsage = attrs.Factory(_TokenUsage)
 
 
 def _child_id(parent: str, agent: str) -> str:
-    """An id that names the parent session and the agent."""
+    """Make an id with the parent session and the agent in it."""
     return f"{parent[:120]}-{uuid.uuid4().hex[:16]}_{_NOT_IN_AN_ID.sub('-', agent)[:60]}"
 
 
 def _depth_of(coordinator: Coordinator) -> int:
-    """How many sessions are above this one."""
+    """Return the number of sessions above this one."""
     depth = coordinator.get_capability(_DEPTH)
     return depth if isinstance(depth, int) else 0
 
 
-# ── the tool ───────────────────────────────────────────────────────────────────────────────────────
+# ── the tool ──────────────────────────────────────────────────────────────────────────────────────
 
 _SPAWN = "session.spawn"
-"""The capability through which an application opens child sessions its own way."""
+"""The capability of applications that open child sessions themselves."""
+
+# A call opens, runs and closes the child session. It runs inside the parent's turn, so everything
+# that ends the turn (its deadline, its token, a cancelled scope around it) ends the child first,
+# and the child is closed before the call returns.
 
 
 class TaskTool(BuiltinTool):
-    """Hands tasks to agents.
+    """The tool that hands tasks to agents.
 
     Args:
-        coordinator: The session's.
-        agents: Who there is.
+        coordinator: The coordinator of the session.
+        agents: The agents by name.
         options: The configuration.
     """
 
     _name = "task"
     _description = (
-        "Hand a task to an agent, which works on it on its own and answers once. It knows nothing of this conversation and "
-        "cannot ask back: put everything it needs into the instruction, and state what to return. Several calls at once run "
-        "side by side. Agents:\n"
+        "Hand a task to an agent, which works on it independently and answers once. It can't see "
+        "this conversation or ask questions, so put everything it needs into the instruction, and "
+        "state the result that you expect. Several calls in one response run in parallel. Agents:\n"
     )
     _input = tool_input(
         agent=option(characters(1, 200), doc="The agent's name."),
@@ -289,17 +298,17 @@ class TaskTool(BuiltinTool):
         self._options = options
         self._slots = anyio.Semaphore(options.max_parallel)
         self._description += _describe(agents)
-        # As in the description: names that cannot be shown as they are could not be sent to a model either.
+        # Other names couldn't be sent to a model as they are.
         self._agent_names = [name for name in agents if shown(name, 200) == name]
 
     @property
     def repeatable(self) -> bool | None:  # type: ignore[override]  # a constant elsewhere
-        """A call that was cut off may run again where the calls of children are recorded: each child goes on where it was."""
+        """True if the calls of children are recorded, so that an interrupted child continues."""
         capability = self._coordinator.get_capability
         return True if capability(CHILD_STEPS) is not None and capability(_SPAWN) is None else None
 
     def get_schema(self) -> dict[str, Any]:
-        """The input, with the names of agents as examples."""
+        """Return the schema of the input, with the names of agents as examples."""
         schema = super().get_schema()
         schema["properties"]["agent"]["examples"] = list(self._agent_names)
         return schema
@@ -312,28 +321,34 @@ class TaskTool(BuiltinTool):
             "response": response[: self._options.max_response_chars],
             "agent": shown(agent.name),
             "session_id": outcome.session_id,
-            "usage": outcome.consumed.shown(),
+            "usage": outcome.usage.to_dict(),
         }
         if len(response) > self._options.max_response_chars:
             output["truncated"] = True
             output["total_chars"] = len(response)
         if outcome.failure is None:
             return ToolResult(output=output)
-        # The model is shown the output of a result, if it has one.
+        # If a result has an output, the model gets that and not the error.
         return self._failed(outcome.failure, {**output, "failure": str(outcome.failure)})
 
     async def delegate(self, agent: _Agent, instruction: str) -> _Outcome:
-        """Have an agent work on a task when there is a place for it; only cancellation is raised."""
+        """Run an agent once a slot is free. Failures are part of the outcome.
+
+        Raises:
+            NoOneToAskError: The child has a question, and its turn is kept to be resumed.
+        """
         async with self._slots:
             spawn = self._coordinator.get_capability(_SPAWN)
             if spawn is None:
                 return await self._run_in_child(agent, instruction)
-            return await self._spawned(spawn, agent, instruction)
+            return await self._spawn(spawn, agent, instruction)
 
-    async def _spawned(self, spawn: Any, agent: _Agent, instruction: str) -> _Outcome:
-        """Leave it to the application, which then also counts and limits."""
+    async def _spawn(
+        self, spawn: Callable[..., object], agent: _Agent, instruction: str
+    ) -> _Outcome:
+        """Let the application run the agent. It counts the usage and sets the limits then."""
         outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
-        offered = {
+        keywords = {
             "agent_name": agent.name,
             "instruction": instruction,
             "task": instruction,
@@ -342,26 +357,26 @@ class TaskTool(BuiltinTool):
             "sub_session_id": outcome.session_id,
         }
         try:
-            answer = spawn(**_accepted(spawn, offered))
-            answer = await answer if inspect.isawaitable(answer) else answer
-        except Exception as error:  # noqa: BLE001 - foreign code, the application's
+            result = spawn(**_accepted(spawn, keywords))
+            result = await result if inspect.isawaitable(result) else result
+        except Exception as error:  # noqa: BLE001 — the application's code
             outcome.failure = ToolFailure(
                 "AgentFailed", f"the agent failed: {type(error).__name__}: {error}"
             )
             return outcome
-        if not isinstance(answer, Mapping):
+        if not isinstance(result, Mapping):
             outcome.failure = ToolFailure(
-                "AgentFailed", f"{_SPAWN} gave {type(answer).__name__}, expected a mapping"
+                "AgentFailed", f"{_SPAWN} returned {type(result).__name__}, expected a mapping"
             )
             return outcome
-        outcome.response = str(answer.get("output") or "")
-        outcome.session_id = str(answer.get("session_id") or outcome.session_id)
+        outcome.response = str(result.get("output") or "")
+        outcome.session_id = str(result.get("session_id") or outcome.session_id)
         return outcome
 
     # ── child sessions ──
 
     async def _run_in_child(self, agent: _Agent, instruction: str) -> _Outcome:
-        """Have an agent work on a task in a child session; only cancellation is raised."""
+        """Run an agent in a child session. Raise as `delegate`."""
         outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         about = {
             "agent": agent.name,
@@ -380,11 +395,11 @@ class TaskTool(BuiltinTool):
                 **about,
                 "success": status == "completed",
                 "status": status,
-                "usage": outcome.consumed.shown(),
+                "usage": outcome.usage.to_dict(),
             }
             if outcome.failure is not None:
                 details["error"] = {"type": outcome.failure.kind, "message": str(outcome.failure)}
-            with anyio.move_on_after(_FAREWELL, shield=True):
+            with anyio.move_on_after(_COMPLETED_SECONDS, shield=True):
                 await self._coordinator.hooks.emit(_COMPLETED, details)
         return outcome
 
@@ -392,18 +407,19 @@ class TaskTool(BuiltinTool):
         with anyio.move_on_after(self._options.timeout) as scope:
             try:
                 await self._run_child(agent, instruction, outcome)
-            # Foreign code: everything that the child's modules, its plan or the application's own spawner may raise.
-            except NoOneToAskError:  # the caller's turn is left to be resumed
+            except NoOneToAskError:
+                # The caller's turn is resumed once there is an answer.
                 raise
-            except Exception as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 — the plan and the modules of the child
                 outcome.failure = _failure_from(error)
         if scope.cancelled_caught:
             outcome.failure = ToolFailure(
                 "Timeout",
-                f"the agent was not finished after {self._options.timeout:g} s, and ended",
+                f"the agent had not finished after {self._options.timeout:g} s and was stopped",
             )
         if outcome.failure is not None and outcome.failure.kind == "Cancelled":
-            # The child is cancelled with the parent on its own; if that is why, this raises the cancellation of this call.
+            # The parent may have been cancelled, and the child with it. This raises the
+            # cancellation of the call then.
             await anyio.lowlevel.checkpoint()
 
     async def _run_child(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:
@@ -426,14 +442,16 @@ class TaskTool(BuiltinTool):
             outcome.response = await child.execute(instruction)
             if host.cancellation.is_cancelled and not outcome.has_completed:
                 outcome.failure = ToolFailure(
-                    "Stopped", "the agent was asked to stop before it was finished"
+                    "Stopped", "the agent was asked to stop before it had finished"
                 )
 
     async def rehearse(self, agent: _Agent) -> None:
-        """Open an agent that has a plan of its own, without its hooks, and close it: what it lacks is known before its first task.
+        """Open and close an agent that has its own plan, to report problems before its first task.
+
+        Its hooks are left out.
 
         Raises:
-            ModuleLoadError: It cannot be opened.
+            ModuleLoadError: The agent can't be opened.
         """
         if agent.plan is None:
             return
@@ -448,13 +466,13 @@ class TaskTool(BuiltinTool):
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             reason = getattr(error, "reason_code", "unknown")
-            words = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
-            raise ModuleLoadError(words, module_id="tool-task", reason_code=reason) from error
+            message = f"sub-agent {agent.name!r} cannot be opened: {redact_text(str(error))}"
+            raise ModuleLoadError(message, module_id="tool-task", reason_code=reason) from error
 
     def _make_child(self, agent: _Agent, outcome: _Outcome) -> Any:
-        is_own, plan = agent.plan is not None, agent.plan or agent.overlay
+        has_own_plan, plan = agent.plan is not None, agent.plan or agent.overlay
         child: Any = self._coordinator.session.fork(
-            dict(plan), session_id=outcome.session_id, inherit=not is_own
+            dict(plan), session_id=outcome.session_id, inherit=not has_own_plan
         )
         self._prepare(child.coordinator, outcome)
         return child
@@ -466,32 +484,35 @@ class TaskTool(BuiltinTool):
                 host.register_capability(name, value)
         host.register_capability(_DEPTH, _depth_of(self._coordinator) + 1)
 
-        def note_usage(_: str, data: Mapping[str, Any]) -> None:
+        def record_usage(_: str, data: Mapping[str, Any]) -> None:
             if isinstance(data.get("usage"), Mapping):
-                outcome.consumed.add(data["usage"])
+                outcome.usage.add(data["usage"])
 
-        def note_words(_: str, data: Mapping[str, Any]) -> None:
-            words = data.get("response")
-            outcome.response = words if isinstance(words, str) and words else outcome.response
+        def record_response(_: str, data: Mapping[str, Any]) -> None:
+            text = data.get("response")
+            outcome.response = text if isinstance(text, str) and text else outcome.response
 
-        def note_end(_: str, data: Mapping[str, Any]) -> None:
+        def record_end(_: str, data: Mapping[str, Any]) -> None:
             outcome.has_completed = True
 
-        # First of all handlers, for a gate that denies keeps an event from those after it.
+        # They run before all others, because a gate that denies an event stops it.
         for event in (PROVIDER_RESPONSE, _COMPLETED):
-            host.hooks.register(event, note_usage, _FIRST, "tool-task", fields=("usage",))
-        host.hooks.register(PROMPT_COMPLETE, note_end, _FIRST, "tool-task", fields=())
-        host.hooks.register(EXECUTION_END, note_words, _FIRST, "tool-task", fields=("response",))
+            host.hooks.register(event, record_usage, _FIRST, "tool-task", fields=("usage",))
+        host.hooks.register(PROMPT_COMPLETE, record_end, _FIRST, "tool-task", fields=())
+        host.hooks.register(
+            EXECUTION_END, record_response, _FIRST, "tool-task", fields=("response",)
+        )
 
     def _pass_events_on(self, host: Coordinator, about: Mapping[str, Any]) -> None:
         hooks = self._coordinator.hooks
-        is_heard = getattr(hooks, "has_handlers", lambda _: True)
+        has_handlers = getattr(hooks, "has_handlers", lambda _: True)
 
         async def pass_on(event: str, data: dict[str, Any]) -> None:
-            if is_heard(SUB_AGENT_EVENT):
+            if has_handlers(SUB_AGENT_EVENT):
                 await hooks.emit(SUB_AGENT_EVENT, {**about, "event": event, "data": data})
 
-        # Last of all handlers, so that it passes on payloads as they finally are; in time of the handlers above.
+        # It runs after all others, so that it passes on the final payload. The handlers that it
+        # calls have their own deadlines.
         host.hooks.register("*", pass_on, _LAST, "tool-task", timeout=None)
 
 
@@ -506,48 +527,52 @@ def _failure_from(error: Exception) -> ToolFailure:
         return ToolFailure("Timeout", shown(str(error)))
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    words = shown(redact_text(str(error)), 1000)
-    return ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {words}")
+    reason = shown(redact_text(str(error)), 1000)
+    return ToolFailure("AgentFailed", f"the agent failed: {type(error).__name__}: {reason}")
 
 
-def _accepted(function: Any, offered: dict[str, Any]) -> dict[str, Any]:
-    """The keywords that a function of some application takes; either name for the task, not both."""
+def _accepted(function: Callable[..., object], keywords: dict[str, object]) -> dict[str, object]:
+    """Return the keywords that a function takes, with only one of the names for the task."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return {
-            name: value for name, value in offered.items() if name != "task" or "task" in parameters
+            name: value
+            for name, value in keywords.items()
+            if name != "task" or "task" in parameters
         }
-    return {name: value for name, value in offered.items() if name in parameters}
+    return {name: value for name, value in keywords.items() if name in parameters}
 
 
 _MODULE = "tool-task"
 _FORMER = {
-    "max_total_tokens": 'use the plan\'s session.budget, which holds for children, too: {"tokens": 200000}'
+    "max_total_tokens": (
+        'use the plan\'s session.budget, which includes children: {"tokens": 200000}'
+    )
 }
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount task, if the plan has agents and this session is not too deep to have any.
+    """Mount task, if the plan has agents and ``max_depth`` allows this session to run them.
 
     Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+        coordinator: The coordinator of the session.
+        config: The keys of `TaskOptions`.
 
     Raises:
-        PlanError: The config is wrong.
-        ModuleLoadError: An agent with a plan of its own cannot be opened, or another tool has the name.
+        PlanError: The config is invalid.
+        ModuleLoadError: An agent with its own plan can't be opened, or another tool has the name.
     """
     options = read_options(TaskOptions, _MODULE, config, former=_FORMER)
     agents = _read_agents(
         coordinator.config.get("agents") if options.agents is None else options.agents
     )
     if not agents:
-        _logger.info("%s: the plan has no agents, so there is no agent to give a task to", _MODULE)
+        _logger.info("%s: not mounted, because the plan has no agents", _MODULE)
         return
     depth = _depth_of(coordinator)
     if depth >= options.max_depth:
         _logger.debug(
-            "%s: not offered in a session %d below the first, max_depth is %d",
+            "%s: not mounted in a session %d levels below the first, max_depth is %d",
             _MODULE,
             depth,
             options.max_depth,
@@ -557,8 +582,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     if any(agent.plan is not None for agent in agents.values()):
         if TaskTool._name in (coordinator.get("tools") or {}):
             raise ModuleLoadError(
-                "a tool is called 'task' already, and sub-agents are called through a tool of this name; give yours another, "
-                "as in @tool(name='errand')",
+                "there is already a tool named 'task', which is the name of the tool that calls "
+                "sub-agents; rename yours, for example @tool(name='errand')",
                 module_id=_MODULE,
             )
         if depth == 0 or coordinator.get_capability(_REHEARSAL):

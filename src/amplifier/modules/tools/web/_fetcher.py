@@ -32,10 +32,10 @@ async def resolve(host: str, port: int) -> list[str]:
         ToolFailure: It has none.
     """
     try:
-        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise ToolFailure("NotFound", f"{shown(host)}: no such host is known") from None
-    return [str(entry[4][0]) for entry in found]
+    return [str(entry[4][0]) for entry in entries]
 
 
 # Everything that the client connects to goes through `connect_tcp`, redirects included. So the
@@ -106,9 +106,9 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         literal = read_address(host)
         if literal is not None:
             return [literal]
-        found = [read_address(text) for text in await self._resolve(host, port)]
-        addresses = [address for address in dict.fromkeys(found) if address is not None]
-        if not addresses or None in found:
+        entries = [read_address(text) for text in await self._resolve(host, port)]
+        addresses = [address for address in dict.fromkeys(entries) if address is not None]
+        if not addresses or None in entries:
             raise ToolFailure(
                 "ForbiddenAddress", f"{shown(host)} leads to no address that can be used"
             )
@@ -116,7 +116,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of a response, as the client wants it."""
+    """The body of a response, in the form that the client expects."""
 
     def __init__(self, response: httpcore2.Response) -> None:
         self._response = response
@@ -130,7 +130,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _Transport(httpx2.AsyncBaseTransport):
-    """Sends the client's requests over connections of a network, each over a new one."""
+    """Sends every request of the client over a new connection."""
 
     def __init__(self, network: CheckedNetwork, context: ssl.SSLContext) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
@@ -174,7 +174,7 @@ class Fetched:
         hops: The URLs that redirected to it.
         content_type: The header Content-Type.
         body: The body without its compression. None if it is not text, and was not read.
-        is_full: Whether the body was longer than the limit, and the rest was not read.
+        is_full: True if the body was longer than the limit, and the rest was not read.
     """
 
     url: str
@@ -219,7 +219,7 @@ class Fetcher:
         """Fetch a URL with GET. A status that means failure is returned like any other.
 
         Raises:
-            ToolFailure: It may not or cannot be fetched.
+            ToolFailure: It may not be fetched, or fetching failed.
         """
         url = read_url(url)
         with anyio.move_on_after(self._options.timeout):
@@ -293,7 +293,7 @@ class Fetcher:
 
 
 def is_textual(content_type: str) -> bool:
-    """Return whether a body is worth reading. One without a type is."""
+    """Return whether a content type is that of text. A missing one is."""
     name = content_type.partition(";")[0].strip().lower()
     kind, _, form = name.partition("/")
     return (
@@ -329,8 +329,8 @@ def _failures(url: httpx2.URL) -> Iterator[None]:
         else:
             kind = "ConnectionFailed"
             reason = (isinstance(cause, OSError) and cause.strerror) or str(cause)
-        words = shown(reason or type(cause).__name__, 200)
-        raise ToolFailure(kind, f"{host}: {words}") from None
+        text = shown(reason or type(cause).__name__, 200)
+        raise ToolFailure(kind, f"{host}: {text}") from None
 
 
 # Other codecs of Python aren't encodings of web pages, and some take quadratic time.
@@ -354,8 +354,8 @@ def _charset(body: bytes, content_type: str) -> str:
         if body.startswith(mark):
             return name
     declared = content_type.lower().partition("charset=")[2].partition(";")[0].strip(" \t\"'")
-    if not declared and (found := _DECLARED.search(body[:4096])):
-        declared = found[1].decode("ascii").lower()
+    if not declared and (match := _DECLARED.search(body[:4096])):
+        declared = match[1].decode("ascii").lower()
     # Browsers read Latin-1 as its superset.
     if declared in ("iso-8859-1", "latin-1", "latin1", "us-ascii", "ascii"):
         return "cp1252"

@@ -22,9 +22,8 @@ _ATTRIBUTE = re.compile(
 )
 _SPACE = re.compile(r"[ \t\n\r\f\v\xa0]+")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_LONG_REFERENCE = re.compile(
-    r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?"
-)  # Python refuses numbers of so many digits
+# Python refuses to read numbers of very many digits.
+_LONG_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?")
 
 _DROPPED: Final = frozenset(
     {"script", "style", "noscript", "template", "svg", "iframe", "object", "canvas", "math"}
@@ -64,7 +63,7 @@ _BLOCKS: Final = frozenset(
 _PARAGRAPHS: Final = frozenset(
     {"p", "pre", "table", "blockquote", "ul", "ol", "h1", "h2", "h3", "h4", "h5", "h6"}
 )
-_LONGEST_LINK = 2000
+_MAX_LINK = 2000
 
 # Marks in the text that is being built: the end of a line or a paragraph, a <br>, a cell of a
 # table, and white space that stays.
@@ -82,7 +81,7 @@ def readable(page: str, base: str, check: Callable[[], None]) -> tuple[str, str]
     Args:
         page: The HTML.
         base: The URL that links are relative to.
-        check: Called now and then; may raise to end the work.
+        check: Called now and then. It may raise to end the work.
 
     Returns:
         The title and the text: a line per block, ``#`` for headings, ``-`` for items,
@@ -102,15 +101,15 @@ def readable(page: str, base: str, check: Callable[[], None]) -> tuple[str, str]
 
 
 def _tokens(page: str) -> Iterator[tuple[str | None, bool, str]]:
-    """Text as ``(None, False, text)``, tags as ``(name, is closing, attributes)``."""
+    """Yield text as ``(None, False, text)``, and tags as ``(name, is closing, attributes)``."""
     position, unclosed = 0, set[str]()
-    while found := _MARKUP.search(page, position):
-        yield None, False, page[position : found.start()]
-        position, name = found.end(), (found[2] or "").lower()
+    while match := _MARKUP.search(page, position):
+        yield None, False, page[position : match.start()]
+        position, name = match.end(), (match[2] or "").lower()
         if not name:
             continue
-        yield name, bool(found[1]), found[3]
-        if name in _DROPPED and not found[1] and name not in unclosed:
+        yield name, bool(match[1]), match[3]
+        if name in _DROPPED and not match[1] and name not in unclosed:
             end = re.compile(f"</{name}", re.IGNORECASE).search(page, position)
             if end is not None:
                 position = end.start()
@@ -122,7 +121,7 @@ def _tokens(page: str) -> Iterator[tuple[str | None, bool, str]]:
 
 
 class _Writer:
-    """Collects text and marks; white space is put right at the end."""
+    """Collects text and marks, and cleans up the white space at the end."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -169,7 +168,7 @@ class _Writer:
 
     def _open_link(self, attributes: str) -> None:
         self._close_link()
-        address = _attribute(attributes, "href").strip()[:_LONGEST_LINK]
+        address = _attribute(attributes, "href").strip()[:_MAX_LINK]
         try:
             target = "" if address.startswith("#") else urljoin(self._base, address)
         except ValueError:
@@ -185,7 +184,8 @@ class _Writer:
         if len(self._parts) > start:
             self._parts.append(f"]({target})")
         else:
-            self._parts[-1] = ""  # a link around nothing, or around a picture without words
+            # The link is empty, or around an image without a description.
+            self._parts[-1] = ""
 
     def text(self) -> str:
         self._close_link()
@@ -202,10 +202,10 @@ class _Writer:
         ).strip()
 
 
-def _attribute(attributes: str, wanted: str) -> str:
-    for found in _ATTRIBUTE.finditer(attributes):
-        if found[1].lower() == wanted:
-            return _unescaped(found[2] or found[3] or found[4] or "")
+def _attribute(attributes: str, name: str) -> str:
+    for match in _ATTRIBUTE.finditer(attributes):
+        if match[1].lower() == name:
+            return _unescaped(match[2] or match[3] or match[4] or "")
     return ""
 
 

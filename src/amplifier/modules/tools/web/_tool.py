@@ -29,7 +29,7 @@ _SHOWN_OF_AN_ERROR = 2000
 
 
 class WebFetchTool(BuiltinTool):
-    """Fetches pages.
+    """The tool that fetches pages.
 
     Args:
         make_fetcher: Makes the fetcher, in a thread because it imports and reads certificates.
@@ -49,7 +49,7 @@ class WebFetchTool(BuiltinTool):
         limit=option(
             whole(1, 1_000_000),
             None,
-            "Characters wanted at most; no more than this session allows.",
+            "Maximum number of characters to return, up to the limit of this session.",
         ),
         raw=option(flag, False, "Keep the markup of HTML."),
     )
@@ -107,20 +107,20 @@ class WebFetchTool(BuiltinTool):
         if offset + limit < len(text):
             notes.append(f"there is more from offset {offset + limit} on")
         if is_full:
-            notes.append("the page is larger than this session reads; what follows is not known")
+            notes.append("the page is larger than this session reads; the rest is unknown")
         if notes:
             output["note"] = "; ".join(notes)
 
 
 def _is_utf16(fetched: Fetched) -> bool:
-    assert fetched.body is not None  # asked before
+    assert fetched.body is not None
     return "utf-16" in fetched.content_type.lower() or fetched.body.startswith(
         (b"\xff\xfe", b"\xfe\xff")
     )
 
 
 def _text(fetched: Fetched, *, raw: bool, stop: Stop) -> tuple[str, str]:
-    """Title and text of what was fetched."""
+    """Return the title and the text of a page."""
     text = fetched.text().removeprefix("\ufeff")
     name = fetched.content_type.partition(";")[0].strip().lower()
     looks_like_html = not name and text[:_SNIFFED].lstrip()[:9].lower().startswith(
@@ -138,16 +138,16 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     """Mount web_fetch.
 
     Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+        coordinator: The coordinator of the session.
+        config: The keys of `WebOptions`.
 
     Raises:
-        PlanError: The config is wrong.
-        MissingExtraError: Its HTTP packages are not installed.
+        PlanError: The config is invalid.
+        MissingExtraError: The HTTP packages aren't installed.
     """
     options = await anyio.to_thread.run_sync(read_options, WebOptions, _MODULE, config)
     _check_packages()
-    # A session that fetches nothing does not wait for the imports.
+    # A session that fetches nothing doesn't wait for the imports.
     make_fetcher = functools.cache(functools.partial(_make_fetcher, options))
     if options.ca_file is not None:
         await anyio.to_thread.run_sync(make_fetcher)

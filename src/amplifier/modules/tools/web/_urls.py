@@ -32,8 +32,8 @@ def _is_host_pattern(value: Any) -> bool:
 def _is_host_and_port(value: Any) -> bool:
     return (
         isinstance(value, str)
-        and (found := _HOST_AND_PORT.fullmatch(value)) is not None
-        and _is_port(int(found[4]))
+        and (match := _HOST_AND_PORT.fullmatch(value)) is not None
+        and _is_port(int(match[4]))
     )
 
 
@@ -58,19 +58,19 @@ _user_agent = Kind(
 
 @attrs.frozen(kw_only=True)
 class WebOptions:
-    """Which hosts may be fetched from, and how much one fetch may take.
+    """The hosts that may be fetched from, and the limits of one fetch.
 
     Attributes:
         allow_hosts: The only hosts that may be fetched, ``*.`` for all below one. Empty for every
             public host.
-        allow_private: Hosts and ports that need not be public.
+        allow_private: Pairs of host and port that may be fetched from although they aren't public.
         ports: The only ports of public hosts.
         timeout: Seconds for one fetch: name resolution, redirects and the whole body.
-        max_bytes: Of the body, after decompression.
-        max_chars: Of one answer.
-        max_redirects: Hops after the first.
+        max_bytes: Maximum size of the body after decompression.
+        max_chars: Maximum number of characters in one result.
+        max_redirects: Maximum number of redirects.
         user_agent: The User-Agent header.
-        ca_file: More certificates to trust.
+        ca_file: A file with more certificates to trust.
     """
 
     allow_hosts: tuple[str, ...] = option(_hosts, default=(), restricts=True)
@@ -151,7 +151,7 @@ def is_never_allowed(address: Address) -> bool:
     return why is not None and any(word in why for word in _NEVER)
 
 
-_LONGEST = 8192
+_MAX_URL = 8192
 _PORTS = {"http": 80, "https": 443}
 _UNUSABLE = re.compile(r"[\x00-\x20\x7f-\x9f\\\ud800-\udfff]")
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
@@ -161,22 +161,20 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 def check_place(host: str, port: int, options: WebOptions) -> None:
-    """Refuse what host and port alone forbid.
+    """Check a host and port before the name is resolved.
 
     Raises:
-        ToolFailure: With the reason.
+        ToolFailure: The options forbid the host or the port.
     """
     if (host, port) in options.allow_private:
         return
     if options.allow_hosts and not any(_matches(host, pattern) for pattern in options.allow_hosts):
         raise ToolFailure(
-            "ForbiddenHost", f"{shown(host)} is none of the hosts this session may fetch from"
+            "ForbiddenHost", f"{shown(host)} is not one of the hosts this session may fetch from"
         )
     if port not in options.ports:
         ports = ", ".join(map(str, sorted(options.ports)))
-        raise ToolFailure(
-            "ForbiddenPort", f"port {port} is none of those that may be fetched from: {ports}"
-        )
+        raise ToolFailure("ForbiddenPort", f"port {port} is not one of the allowed ports: {ports}")
 
 
 def check_addresses(
@@ -185,7 +183,7 @@ def check_addresses(
     """Refuse a host if any of its addresses isn't public.
 
     Raises:
-        ToolFailure: With the kind of address, but not the address, which the model need not know.
+        ToolFailure: An address isn't public. The message has its kind, but not the address.
     """
     is_literal = read_address(host) is not None
     if (host, port) not in options.allow_private:
@@ -205,21 +203,21 @@ def read_url(text: str, *, base: str | None = None) -> str:
     The host is in lower case, without a dot at its end. An address is in its usual form.
 
     Args:
-        text: As the model or a server wrote it.
+        text: The text of the model or of a server.
         base: The URL that a relative one is relative to.
 
     Raises:
-        ToolFailure: It is no URL of the web, or one that tries to look like another.
+        ToolFailure: It isn't a URL of the web, or it may be read in two ways.
     """
     subject = shown(ascii(text)[1:-1], 200)
-    if not text or len(text) > _LONGEST or _UNUSABLE.search(text):
+    if not text or len(text) > _MAX_URL or _UNUSABLE.search(text):
         raise ToolFailure(
             "InvalidURL",
             f"{subject}: empty, very long, or with spaces, backslashes or control characters",
         )
     try:
         url = urlsplit(text if base is None else urljoin(base, text))
-        given_port = url.port
+        explicit_port = url.port
     except ValueError as error:
         raise ToolFailure("InvalidURL", f"{subject}: {shown(str(error), 200)}") from None
     if url.scheme not in _PORTS:
@@ -231,7 +229,7 @@ def read_url(text: str, *, base: str | None = None) -> str:
             "InvalidURL", f"{subject}: a user name or password before the host is not accepted"
         )
     host = _read_host(url.hostname or "", subject, in_brackets=url.netloc.startswith("["))
-    port = _PORTS[url.scheme] if given_port is None else given_port
+    port = _PORTS[url.scheme] if explicit_port is None else explicit_port
     if port == 0:
         raise ToolFailure("InvalidURL", f"{subject}: there is no port 0")
     authority = f"[{host}]" if ":" in host else host
@@ -241,8 +239,8 @@ def read_url(text: str, *, base: str | None = None) -> str:
     return f"{url.scheme}://{authority}{path}"
 
 
-def _read_host(given: str, subject: str, *, in_brackets: bool) -> str:
-    host = given.lower().removesuffix(".")
+def _read_host(text: str, subject: str, *, in_brackets: bool) -> str:
+    host = text.lower().removesuffix(".")
     literal = read_address(host)
     if in_brackets or (literal is not None and literal.version == 6):
         if literal is None or literal.version != 6 or not in_brackets:
