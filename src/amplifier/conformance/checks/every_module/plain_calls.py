@@ -57,9 +57,8 @@ async def makes_no_slip(ctx: CheckContext) -> None:
 
 
 def _may_need_settings(error: BaseException) -> bool:
-    """Return True for an error that a missing setting may cause."""
-    is_of_none = isinstance(error, AttributeError) and error.obj is None
-    return is_of_none or isinstance(error, TypeError)
+    """Return True for an error that a setting of another type may cause."""
+    return isinstance(error, TypeError)
 
 
 def _plain(mounted: MountedModule) -> list[Operation]:
