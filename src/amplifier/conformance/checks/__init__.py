@@ -4,4 +4,5 @@
 
 from . import context
 from .every_module import cancellation, differential, exposure, lifecycle, plain_calls
+from .every_module import reentrancy
 from . import hook, orchestrator, provider, resolver, tool

@@ -6,6 +6,7 @@ A clause that no check looked at must not count as kept.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -19,7 +20,8 @@ from amplifier.conformance.oracles.calls import first_difference
 from amplifier.conformance.report import ClauseOutcome, Finding, Report
 from amplifier.conformance.target.locate import BACKENDS, unknown_type
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
-from amplifier.conformance.target.source import source_location
+from amplifier.conformance.target.source import environment_in, source_location
+from amplifier.conformance.target.use import is_secret
 from amplifier.contracts import Clause, clauses_for
 
 ABANDONED = 3
@@ -489,6 +491,13 @@ def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str
         needed = "; give the configuration it needs" if is_config else ""
         place = f" on {backends}" if backends else ""
         notes.append(f"{reason}{needed}; not examined{place}: {', '.join(clauses)}")
+    withheld = [] if report.ok or report.profile == "static" else _withheld_keys(results)
+    if withheld:
+        names, verb = " and ".join(withheld), "are" if len(withheld) > 1 else "is"
+        notes.append(
+            f"{names} {verb} set here and kept from the module, which gets a made-up value; "
+            "give a key that it needs by --config"
+        )
     on_asyncio = (
         results.job.backends == ["asyncio"]
         and report.backends
@@ -497,3 +506,9 @@ def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str
     if on_asyncio and results.is_asked("A18") and "A18" in report.unexamined and "A18" not in gaps:
         notes.append("A18 was not examined: that takes trio as well")
     return list(dict.fromkeys(notes))
+
+
+def _withheld_keys(results: Results) -> list[str]:
+    """Return the variables with keys that the source reads, and that are set for the caller."""
+    names = environment_in(results.job.target)
+    return [name for name in names if name in os.environ and is_secret(name)]

@@ -364,12 +364,27 @@ def _steady(value: Any) -> Any:
     return [_steady(member) for member in value] if isinstance(value, list) else value
 
 
+_REFUSED: dict[str, Any] = {
+    "turns": [
+        {
+            "prompt": "Try it.",
+            "answers": [
+                {"error": "RateLimitError", "times": 1},
+                {"blocks": [{"say": "Tried. "}]},
+            ],
+        }
+    ]
+}
+"""A turn whose provider refuses once, which a loop may survive."""
+
+
 def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
-    return (
-        []
-        if mounted.instance is None
-        else [Operation("a turn with two tools", None, partial(_turn, TURN))]
-    )
+    if mounted.instance is None:
+        return []
+    return [
+        Operation("a turn with two tools", None, partial(_turn, TURN)),
+        Operation("a turn whose provider refuses once", None, partial(_turn, _REFUSED)),
+    ]
 
 
 async def _turn(case: dict[str, Any], mounted: MountedModule) -> Any:

@@ -185,7 +185,7 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
     tools = [] if capabilities.tools is None else await _list_tools(client, options)
     workers = Workers(timeout=math.inf)  # the deadline is that of the opening
     usable = await workers.run(
-        lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}"
+        lambda stop: _usable(tools, options, stop), label=f"tools of MCP server {options.name}"
     )
     return Offer(
         server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),
