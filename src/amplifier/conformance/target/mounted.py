@@ -402,7 +402,7 @@ class CheckContext:
         abort: Called with a fault when the module cannot be stopped and the process has to end.
         before_call: Called before every call of the module, which may be the last of this process.
         coverage: The extent of the examination, which derived contexts share.
-        locates: Whether to find the lines of the module that call a double, which takes time.
+        locates: True to find the lines of the module that call a double, which takes time.
     """
 
     loaded: LoadedTarget
