@@ -70,7 +70,11 @@ def test_a_run_of_some_clauses_is_judged_by_these_alone(tmp_path):
 
 # ── no call succeeds ──
 
-PICKY_TOOL = SOUND_TOOL.replace("if not isinstance(text, str):", 'if text != "open sesame":')
+# The word is "open sesame", which the source does not hold.
+PICKY_TOOL = SOUND_TOOL.replace(
+    "if not isinstance(text, str):",
+    "if not isinstance(text, str) or sum(n * ord(c) for n, c in enumerate(text)) != 5525:",
+).replace("text: expected a string", "nothing opens")
 
 
 @pytest.mark.slow

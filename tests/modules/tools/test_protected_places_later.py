@@ -131,6 +131,16 @@ SAME_CONFLICT = (
     " echo m > .envrc; git commit -qam m; git checkout -qb top2 top~1; echo x > file; git commit -qam conflict; git cherry-pick top;"
     " git checkout -q main; echo y > file; git commit -qam y; git checkout -q top2; git rebase -q main"
 )
+SHRUNK = (
+    "seq 9 > {place}; git add .; git commit -qm 9; git checkout -qb top; echo x > file; git commit -qam conflict; sed -i s/9/ten/ {place};"
+    " git commit -qam ten; git checkout -q main; git rm -q --cached {place}; mv {place} kept; echo y > file; git commit -qam y; rm kept; git checkout -q -f top;"
+    " git rebase -q main"
+)
+UNDER_IT = (
+    "git checkout --theirs file; git add file; git commit -qm step; b=$( (echo evil; git show main~1:{place}) | git hash-object -w --stdin);"
+    ' t=$( (git ls-tree HEAD; printf "100644 blob $b\\t.envrc\\n") | git mktree); git reset -q --soft $(git commit-tree -p HEAD -m x $t);'
+    " git read-tree HEAD; git update-index --skip-worktree .envrc"
+)
 SOLVE = (
     "git worktree add -q w main~2; cd w; git checkout -qb q1; echo base > f; git add f; git commit -qm 1; git checkout -qb q2; echo t > f;"
     " git commit -qam 2; git checkout -q q1; echo m > f; git commit -qam 3; git config rerere.enabled true;"
@@ -151,6 +161,11 @@ STANDING_IN = {
         WITH_LABELS,
         f"{EVIL_TREE}; c=$(git commit-tree -p side -m x $t); for r in $(git for-each-ref --format='%(refname)' refs/rewritten); do git update-ref $r $c; done",
     ),
+    "another beginning": (
+        SHRUNK.replace("{place}", ".envrc"),
+        UNDER_IT.replace("{place}", ".envrc"),
+    ),
+    "another name": (SHRUNK.replace("{place}", "notes"), UNDER_IT.replace("{place}", "notes")),
     "a solved conflict": (
         SAME_CONFLICT,
         SOLVE,
@@ -159,9 +174,7 @@ STANDING_IN = {
 
 
 @pytest.mark.parametrize(("begun", "command"), STANDING_IN.values(), ids=STANDING_IN)
-async def test_steps_of_the_user_write_what_the_user_has(
-    begun: str, command: str, desk: Desk
-) -> None:
+async def test_users_steps_write_users_content(begun: str, command: str, desk: Desk) -> None:
     """The steps are the person's, and what they stand for is the agent's."""
     outside(begun, desk.folder)
     result = await run(desk.coordinator, command)

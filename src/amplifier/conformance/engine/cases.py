@@ -667,6 +667,7 @@ def _joined(parts: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 def dialogues(facts: Facts) -> SearchStrategy[Any]:
     """Draw the user's messages for each turn, common ones and texts of the module's own source."""
     known = [text for text in facts.get("texts", []) if text.strip()]
+    known += [text for text in facts.get("triggers", []) if text not in known]
     usual = [
         "Hello.",
         "Please use a tool.",
@@ -720,7 +721,9 @@ def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
     yield from _changed_inputs(facts)
     for name, schema in tools.items():
         if schema:
-            drawn = VariedInputs(schema, CANARY, words=choices).draw(_MOST_VARIED)
+            drawn = VariedInputs(schema, CANARY, words=choices, texts=facts.get("sought", [])).draw(
+                _MOST_VARIED
+            )
             yield {"tool": name, "inputs": drawn[: _MOST_VARIED // len(tools)]}
 
 

@@ -43,6 +43,7 @@ class Job:
         skip: Names of the steps that are done, or that ended an earlier worker.
         has_hung: True if a worker has ended in a call of the module.
         seconds: Deadline of the worker in seconds, without those spent waiting for a processor.
+        hash_seed: Seed for the hashes of texts in the worker. None gives each backend its own.
     """
 
     target: Target
@@ -57,6 +58,7 @@ class Job:
     skip: list[str] = attrs.field(factory=list)
     has_hung: bool = False
     seconds: float = 0.0
+    hash_seed: int | None = None
 
     def selects(self, check: Check) -> bool:
         """Return whether ``replay`` and ``only`` select a check."""

@@ -67,7 +67,12 @@ from amplifier.conformance.target.process import (
     started_processes,
 )
 from amplifier.conformance.target.source import choices_in, inputs_in, patterns_in, texts_in
-from amplifier.conformance.target.use import find_working_config, run_typical_operations, schema_of
+from amplifier.conformance.target.use import (
+    find_working_config,
+    run_typical_operations,
+    schema_of,
+    sought_texts,
+)
 from amplifier.errors import ModuleLoadError
 from amplifier.loading.importing import advise_on_alias
 from amplifier.models import from_json
@@ -355,7 +360,7 @@ class Runner:
 
     def _guess_config(self) -> None:
         """Find the settings with which the module can be examined, what it looks for, and whether its calls start processes."""
-        if self._loaded.module_type == "hook":
+        if self._loaded.module_type in ("hook", "tool", "provider"):
             patterns = patterns_in(self._loaded.target)
             found_texts = (text for pattern in patterns for text in texts_matching(pattern))
             triggers = tuple(dict.fromkeys(found_texts))[:_MOST_TRIGGERS]
@@ -566,6 +571,7 @@ async def _gather_facts(stage: CheckContext) -> dict[str, Any]:
         "texts": texts_in(target),
         "choices": choices_in(target),
         "triggers": list(stage.loaded.triggers),
+        "sought": sought_texts(stage.loaded) if stage.loaded.module_type == "tool" else [],
         "tools": {},
         "handlers": [],
     }

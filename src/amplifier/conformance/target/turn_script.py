@@ -387,7 +387,7 @@ class RecordedTurn:
 
     @property
     def ends_with_a_failure(self) -> bool:
-        """The provider or the context failed on purpose, and the model has not answered since."""
+        """Whether a failure on purpose came after the last answer of the model."""
         answered = max(self.positions("answered"), default=-1)
         return self.context_failed or any(at > answered for at in self.positions("failed"))
 

@@ -298,7 +298,7 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
 
 @check("A25", kind="hygiene")
 async def answers_the_same_in_another_process(ctx: CheckContext) -> None:
-    """Make the same calls on asyncio in two processes, in which texts have different hashes."""
+    """Make the same calls on asyncio in processes in which texts have different hashes."""
     if "asyncio" not in ctx.loaded.backends or ctx.loaded.starts_processes:
         return
     runs = [await _play_on_asyncio(ctx, trial) for trial in range(_TRIALS)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -24,6 +25,7 @@ from amplifier.conformance.checks.every_module.cancellation import (
     task_ids,
 )
 from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.payloads import several_tools
 from amplifier.conformance.oracles.calls import NEVER
 from amplifier.conformance.target.calls import (
     call_with_deadline,
@@ -48,7 +50,11 @@ from amplifier.conformance.target.mounted import (
 from amplifier.conformance.target.process import Resources, files_below
 from amplifier.conformance.target.resolver_samples import is_resolver
 from amplifier.conformance.target.source import settings_in
-from amplifier.conformance.target.use import run_typical_operations, typical_operations
+from amplifier.conformance.target.use import (
+    handling,
+    run_typical_operations,
+    typical_operations,
+)
 from amplifier.contracts import CONTRACTS
 from amplifier.events import CATALOGUE
 from amplifier.kernel.coordinator.ownership import MountTable
@@ -357,6 +363,7 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
                     f"{CALLS} equal calls of {operation.name} left {grown} more open until cleanup"
                 )
                 ctx.fault("A23", what, given=operation.given)
+        await _use_for_long(mounted)
         used = files_below(mounted.directory)
         await _clean_up_twice(mounted)
         for registration in (
@@ -388,6 +395,27 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     )
     for leftover in left:
         ctx.fault("A14", f"{leftover} remains after cleanup")
+
+
+_MAX_CALLS = {"hook": 200, "tool": 60, "provider": 40}
+"""Calls in one session before leftovers are counted, by type."""
+
+
+async def _use_for_long(mounted: MountedModule) -> None:
+    """Use the session for as long as a user might: what is left may take many calls to show."""
+    most = _MAX_CALLS.get(mounted.loaded.module_type, 0)
+    if mounted.loaded.starts_processes:
+        return
+    if mounted.loaded.module_type == "hook":
+        operations = [
+            operation
+            for event, data in several_tools()
+            for operation in handling(mounted, event, data)
+        ]
+    else:
+        operations = typical_operations(mounted)
+    for operation in itertools.islice(itertools.cycle(operations), most):
+        await mounted.call(operation.run, mounted)
 
 
 async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:

@@ -17,6 +17,7 @@ _MAX_FILE = 64 << 20
 """A patch is as large as its commit."""
 _STASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
 _TODOS = ("rebase-merge/git-rebase-todo", "sequencer/todo")
+_NEXT = "rebase-apply/next"
 _ONE_COMMIT = frozenset(
     (*("p", "pick", "r", "reword", "e", "edit", "s", "squash"), *("f", "fixup", "revert"))
 )
@@ -54,13 +55,15 @@ def pending(git: str) -> list[Finding]:
         if not os.path.lexists(f"{folder}/rebase-apply/applying"):
             with contextlib.suppress(OSError):
                 listed = os.listdir(f"{folder}/rebase-apply")  # noqa: PTH208 - text
-                names += [f"rebase-apply/{name}" for name in listed if name.isdigit()]
+                names += [
+                    f"rebase-apply/{name}" for name in listed if name.isdigit() or name == "next"
+                ]
         for name in names:
             path = f"{folder}/{name}"
             if os.path.lexists(path):
-                text = read_text(path, _MAX_FILE) or ""
+                text = f"{read_text(path, _MAX_FILE)}\n{read_text(f'{folder}/HEAD')}"
                 steps = steps_in(path)
-                if steps.trees or not all(map(_ID.fullmatch, steps.commits)):
+                if len(steps.trees) > 1 or not all(map(_ID.fullmatch, steps.commits)):
                     # A label may have any name, and what names stand for can be changed as well.
                     text += "".join(_refs(each) for each in sorted({git, folder}))
                 found.append(Finding(path, "", "file", digest_of_text(text)))
@@ -80,21 +83,28 @@ def _refs(folder: str) -> str:
 def steps_in(path: str) -> Steps:
     """Return the steps of a file that `pending` found."""
     text, steps = read_text(path, _MAX_FILE), Steps()
+    if path.endswith((*_STASHES, *_TODOS, _NEXT)):
+        # What is there already is merged with each step, also under another name.
+        _read_head(path, steps)
     if text is None:
         steps.is_clear = False
+    elif path.endswith(_NEXT):
+        pass
     elif path.endswith(_STASHES):
         stash = text.strip()
         steps.is_clear = _ID.fullmatch(stash) is not None
         # The index and the untracked files are commits of their own.
         steps.commits += [stash, f"{stash}^2", f"{stash}^3"] if steps.is_clear else []
     elif path.endswith(_TODOS):
+        head = steps.trees
+        steps.trees = []
         for line in text.splitlines():
             _read_step(line, steps)
         # The labels are those of the work tree that is rebased, which may be another one than git is asked in.
         labels = f"{os.path.dirname(os.path.dirname(path))}/refs/rewritten"  # noqa: PTH120 - text in
         found = [(read_text(f"{labels}/{word}") or "").strip() for word in steps.trees]
         steps.trees += [f"refs/rewritten/{word}" for word in steps.trees]
-        steps.trees += filter(_ID.fullmatch, found)
+        steps.trees += [*filter(_ID.fullmatch, found), *head]
     elif not os.path.lexists(f"{os.path.dirname(path)}/rebasing"):  # noqa: PTH120 - text in
         # git takes the patch itself.
         steps.is_clear = False
@@ -103,6 +113,19 @@ def steps_in(path: str) -> Steps:
     else:
         steps.is_clear = False
     return steps
+
+
+def _read_head(path: str, steps: Steps) -> None:
+    folder = next(
+        path.removesuffix(f"/{name}")
+        for name in (*_STASHES, *_TODOS, _NEXT)
+        if path.endswith(f"/{name}")
+    )
+    head = (read_text(f"{folder}/HEAD") or "").strip().removeprefix("ref: ")
+    if _ID.fullmatch(head) or head.startswith("refs/heads/"):
+        steps.trees.append(head)
+    else:
+        steps.is_clear = False
 
 
 def _read_step(line: str, steps: Steps) -> None:
