@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -292,7 +293,7 @@ def test_user_paths_are_kept(tmp_path):
 def test_own_plan_is_protected(tmp_path, add):
     """An agent that changes the file would choose what the next one starts."""
     file = tmp_path / "plan.json"
-    session = {"orchestrator": "loop-basic", "context": "context-simple"}
+    session: dict[str, Any] = {"orchestrator": "loop-basic", "context": "context-simple"}
     session |= {"protected_places": {"add": add}} if add else {}
     file.write_text(json.dumps({"session": session}))
     inside = build_plan([], file=file, environment={}, directory=tmp_path).plan
