@@ -76,7 +76,7 @@ class ClauseOutcome:
         law: The id of its law. None if it belongs to no law.
         status: ``kept`` if no check found a fault, ``broken``, or ``not_checked``. The notes of
             the report state why a clause was not examined.
-        how: The kinds of checks that examined it.
+        how: The descriptions of the checks that examined it.
         backends: The backends of these checks. Empty if they ran nothing.
         findings: The findings against it.
     """
