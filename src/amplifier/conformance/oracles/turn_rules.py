@@ -25,7 +25,7 @@ Violation = tuple[str, str]
 
 
 def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
-    """Yield the clauses that a turn breaks, whatever its ending. Hooks, errors and stops are apart."""
+    """Yield the clauses that a turn breaks, whatever its ending."""
     yield from _check_frame(turn)
     yield from _check_answer(turn)
     yield from _check_model_calls(turn)
@@ -126,7 +126,7 @@ _MIN_THOUGHT = 12
 
 
 def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
-    """Check that execute returns the text of the model's last answer, unless the turn ended early."""
+    """Check that execute returns the text of the last answer, unless the turn ended early."""
     outcome = turn.outcome
     if outcome is None or turn.is_cancelled:
         return
