@@ -222,11 +222,11 @@ async def test_stopped_parent_ends_sub_agent():
     [
         (
             {"name": None},
-            r"tools\[0\]: a sub-agent needs words .* name='researcher', .* got name=None",
+            r"tools\[0\]: a sub-agent needs a name .* name='researcher', .* got name=None",
         ),
-        ({"description": None}, r"needs words for the model that calls it"),
-        ({"approve": "deny"}, r"has approve=…, but asks whom its parent asks"),
-        ({"memory": "talks"}, r"has memory=…, but begins anew with every task"),
+        ({"description": None}, r"needs a name and a description for the model that calls it"),
+        ({"approve": "deny"}, r"has approve=…, but its parent's approval applies"),
+        ({"memory": "talks"}, r"has memory=…, but each task begins a new conversation"),
     ],
 )
 def test_invalid_sub_agent_is_error(options, message):
@@ -244,7 +244,7 @@ async def test_self_containing_sub_agent_is_error():
     sub.config["tools"].append(sub)
     with pytest.raises(
         ModuleLoadError,
-        match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is no tool: .*an agent",
+        match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is not a tool: .*an agent",
     ):
         async with agent("offline", tools=[sub]):
             pass
@@ -265,7 +265,8 @@ async def test_tool_named_like_agent_call_is_error():
 async def test_agent_in_plan_tools_is_error():
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
     with pytest.raises(
-        AmplifierError, match=r"\$\.tools\[0\] is no tool: .*an agent is a tool in agent\(…, tools"
+        AmplifierError,
+        match=r"\$\.tools\[0\] is not a tool: .*an agent is a tool in agent\(…, tools",
     ):
         async with AmplifierSession({**plan, "tools": [researcher("offline")]}):
             pass

@@ -253,6 +253,11 @@ class LiveRun(Generic[T]):
         """True if it has written anything."""
         return self.log.last_id > 0
 
+    @property
+    def has_lost_client(self) -> bool:
+        """True if its client did not take what was sent, and it ends with its client."""
+        return self.is_refused and self.stays == 0
+
     def add(self, data: bytes) -> None:
         """Add an event without waiting.
 
@@ -290,7 +295,7 @@ class LiveRun(Generic[T]):
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
         self._unsent = 0
         await wait()
-        if self.is_refused and self.stays == 0:
+        if self.has_lost_client:
             raise ClientLeft
 
     async def run(self, work: Work[T]) -> None:

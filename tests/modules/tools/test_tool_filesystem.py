@@ -178,7 +178,7 @@ async def test_line_range_names_next_start(tmp_path):
         4,
         True,
     )
-    assert output["note"] == "lines 2 to 3 of 4; go on with offset 4"
+    assert output["note"] == "lines 2 to 3 of 4; continue with offset 4"
     assert (await desk.get("read_file", file_path="f", offset=4))["truncated"] is False
     assert (await desk.get("read_file", file_path="f"))["content"] == "one\r\ntwo\nthree\nfour"
 
@@ -197,7 +197,7 @@ async def test_long_answer_is_cut_between_characters(tmp_path):
     output = await (await Desk.open(tmp_path, max_read_bytes=11)).get("read_file", file_path="f")
     assert output["content"] == "a\néééé"
     assert output["truncated"] is True
-    assert output["note"] == "cut after 11 bytes, in line 2; go on with offset 2"
+    assert output["note"] == "cut after 11 bytes, in line 2; continue with offset 2"
     output = await (await Desk.open(tmp_path, max_read_bytes=11)).get(
         "read_file", file_path="f", offset=2
     )
@@ -352,7 +352,7 @@ async def test_oversized_file_is_neither_written_nor_edited(tmp_path):
     [
         ("abc", "x", "TextNotFound", "does not occur. Read the file"),
         ("abc", " b ", "TextNotFound", "without the white space around it"),
-        ("a\r\nb\r\n", "a\nb", "TextNotFound", "ends its lines with \\r\\n"),
+        ("a\r\nb\r\n", "a\nb", "TextNotFound", "lines of the file end with \\r\\n"),
         (
             "a\nb\na\n",
             "a",

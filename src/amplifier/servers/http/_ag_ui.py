@@ -6,8 +6,8 @@ import logging
 import math
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
 
 import anyio
 import attrs
@@ -44,12 +44,23 @@ from amplifier.shared_sessions.client_tools import WAITING
 from amplifier.shared_sessions.questions import DENY, allowing
 
 from ._agents import Agents, Ask
-from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, event_number, follow_run
+from ._event_stream import (
+    LAST_SECONDS,
+    EventStream,
+    LongResponse,
+    NumberedEvents,
+    event,
+    event_number,
+    follow_run,
+)
 from ._history import read_messages, split_conversation
 from ._openai import frontend_tools
 from .requests import MAX_OUTPUT_LENGTH, Problem, problem_of, read_body, read_json
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
+
+# A run whose client can come back is kept in a log, and all others are written at once.
+_Written: TypeAlias = LiveRun[Any] | NumberedEvents
 
 # ── answers ──
 
@@ -164,10 +175,12 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
             await _run(agents, run_input, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
-            stays = 0 if last is None else agents.limits.abandoned_seconds
-            run = known or agents.runs.start(
-                begin, body, stays=stays, name=None if last is None else name
-            )
+            if last is None:
+                await _run(agents, run_input, conversation, turns, NumberedEvents(stream))
+                await stream.begin()
+                return
+            stays = agents.limits.abandoned_seconds
+            run = known or agents.runs.start(begin, body, stays=stays, name=name)
             await follow_run(run, after, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
@@ -198,7 +211,7 @@ async def _run(
     run_input: _RunInput,
     conversation: Ask | None,
     turns: InterruptibleTurns,
-    run: LiveRun[Any],
+    run: _Written,
 ) -> None:
     try:
         turn = await _resumed(run_input, turns)
@@ -347,7 +360,7 @@ async def _resumed(run_input: _RunInput, turns: InterruptibleTurns) -> Interrupt
 
 
 async def _follow(
-    turn: InterruptibleTurn, run_input: _RunInput, turns: InterruptibleTurns, written: LiveRun[Any]
+    turn: InterruptibleTurn, run_input: _RunInput, turns: InterruptibleTurns, written: _Written
 ) -> None:
     """Show a turn until it ends or asks. Cancelling the run before that stops the turn."""
     run = Run(written, run_input.ids)
@@ -363,9 +376,12 @@ async def _follow(
             turns.park(run_input.thread_id, turn)
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
     except anyio.get_cancelled_exc_class():
-        # Clients that follow the run, or return to it, see its end.
-        with anyio.move_on_after(LAST_SECONDS, shield=True):
-            await run.cancelled()
+        if written.has_lost_client:
+            is_handed_over = is_handed_over and turns.parked(run_input.thread_id) is not turn
+        else:
+            # Clients that follow the run, or return to it, see its end.
+            with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
+                await run.cancelled()
         raise
     except ClientLeft:
         is_handed_over = is_handed_over and turns.parked(run_input.thread_id) is not turn
@@ -562,7 +578,7 @@ class InterruptibleTurns:
 class Run:
     """One run. A message is open while its text is being streamed."""
 
-    def __init__(self, stream: LiveRun[Any], ids: dict[str, str]) -> None:
+    def __init__(self, stream: _Written, ids: dict[str, str]) -> None:
         self._stream = stream
         self._ids = ids
         self._record = TurnRecord()
@@ -599,6 +615,8 @@ class Run:
         return False
 
     async def _end(self, ended: Ended, before: tuple[int, int]) -> None:
+        if isinstance(ended.error, ClientLeft):
+            raise ended.error
         if ended.status == "cancelled" and ended.error is not None and self._stream.has_begun:
             await self.cancelled()
             return
@@ -622,9 +640,7 @@ class Run:
 
     async def interrupted(self, interrupts: list[dict[str, JSON]]) -> None:
         """End the run with questions to answer."""
-        # Bounded by the stream. A client that has received the questions may leave at once.
-        with anyio.CancelScope(shield=True):
-            await self._finish({"type": "interrupt", "interrupts": interrupts})
+        await self._finish({"type": "interrupt", "interrupts": interrupts})
 
     async def cancelled(self) -> None:
         """End a stopped run without a result, unless it has ended."""

@@ -84,7 +84,8 @@ class Ask:
                     setattr(step.arguments, name, value)
             return await run()
 
-        session.coordinator.register_step_wrapper(set_up)
+        if self.settings:
+            session.coordinator.register_step_wrapper(set_up)
         ended = await run_turn(session, self.prompt, record, show, schema=self.schema, flush=flush)
         if ended.error is None and not has_set:
             names = ", ".join(self.settings)

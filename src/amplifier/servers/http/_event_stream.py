@@ -21,6 +21,11 @@ from .requests import Problem, problem_of
 _PING_SECONDS = 15.0
 """Seconds between two signs of life to a client while nothing happens."""
 
+_PING = b": still here\n\n"
+
+_MAX_HELD = 64 * 1024
+"""Bytes of events that are held before they must be written."""
+
 LAST_SECONDS = 1.0
 """Seconds for the clients of a cancelled run to take its last event."""
 
@@ -62,7 +67,8 @@ def check_cursor(after: int, log: EventLog) -> None:
 
 # Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
 # only notes its start. The task that waits for the client to leave checks it, at the time at which
-# the write would take too long. So no write is interrupted early.
+# the write would take too long. So no write is interrupted early. The same task sends the signs of
+# life, so a write may have to wait for another one.
 
 
 class EventStream:
@@ -86,9 +92,21 @@ class EventStream:
         self.has_begun: bool = False
         self.is_refused: bool = False
         self.sending_since: float | None = None
+        self._sent_at = self._clock()
+        self._sent: anyio.Event | None = None
 
     async def begin(self) -> None:
         """Send the head of the response, once."""
+        await self._wait_sent()
+        await self._send_head()
+
+    async def _wait_sent(self) -> None:
+        """Wait while another task writes."""
+        while self.sending_since is not None:
+            self._sent = self._sent or anyio.Event()
+            await self._sent.wait()
+
+    async def _send_head(self) -> None:
         self.has_begun = True
         if not self._is_head_sent:
             self._is_head_sent = True
@@ -107,17 +125,20 @@ class EventStream:
         Raises:
             ClientLeft: It has closed the connection.
         """
+        if self.sending_since is not None:
+            await self._wait_sent()
         if self._held:
             held, self._held = self._held, []
             data = b"".join((*held, data))
         if data:
-            await self.begin()
+            await self._send_head()
             await self._pass_on({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """End the response."""
+        await self._wait_sent()
         data, self._held = b"".join(self._held), []
-        await self.begin()
+        await self._send_head()
         await self._pass_on({"type": "http.response.body", "body": data, "more_body": False})
 
     async def _pass_on(self, message: dict[str, JSON]) -> None:
@@ -128,11 +149,72 @@ class EventStream:
             self.is_refused = True
             raise ClientLeft from None
         finally:
-            self.sending_since = None
+            self.sending_since, self._sent_at = None, self._clock()
+            if self._sent is not None:
+                sent, self._sent = self._sent, None
+                sent.set()
 
     def next_look(self, seconds: float) -> float:
         """Return the time at which a write has taken ``seconds``. It may have passed."""
         return (self._clock() if self.sending_since is None else self.sending_since) + seconds
+
+    def next_ping(self) -> float:
+        """Return when the client is to get a sign of life, if nothing is written before."""
+        if not self.has_begun or self.sending_since is not None:
+            return self._clock() + _PING_SECONDS
+        return self._sent_at + _PING_SECONDS
+
+
+class NumberedEvents:
+    """The events of a run that ends with its response, each with its number.
+
+    It has the members of a `LiveRun` by which a run is written. No client can come back to the
+    run, so nothing is kept of it.
+
+    Args:
+        stream: The response.
+    """
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self._count = self._held = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it has written anything."""
+        return self._count > 0
+
+    @property
+    def has_lost_client(self) -> bool:
+        """True if the client did not take what was sent."""
+        return self._stream.is_refused
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much was added since the latest write that it must be written."""
+        return self._held >= _MAX_HELD
+
+    def add(self, data: bytes) -> None:
+        """Add an event without waiting. `flush` must follow the last one that is ready."""
+        self._count += 1
+        self._held += len(data)
+        self._stream.hold(b"id: %d\n%s" % (self._count, data))
+
+    async def flush(self) -> None:
+        """Write what was added.
+
+        Raises:
+            ClientLeft: The client has closed the connection.
+        """
+        self._held = 0
+        await self._stream.write()
+
+    wait_taken = flush
+
+    async def write(self, data: bytes) -> None:
+        """Add an event and write it."""
+        self.add(data)
+        await self.flush()
 
 
 class LongResponse(Response):
@@ -181,30 +263,33 @@ class LongResponse(Response):
     async def _wait_left(self, receive: Receive, stream: EventStream) -> bool:
         """Wait until the client leaves, or takes too long for a write.
 
+        While nothing is written, the client gets signs of life.
+
         Returns:
             True if it has left.
         """
         while (until := stream.next_look(self._seconds)) > anyio.current_time():
-            with anyio.CancelScope(deadline=until):
+            ping_at = stream.next_ping()
+            with anyio.CancelScope(deadline=min(until, ping_at)):
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 return True
+            if stream.next_ping() <= anyio.current_time():
+                with anyio.CancelScope(deadline=anyio.current_time() + self._seconds) as limit:
+                    try:
+                        await stream.write(_PING)
+                    except ClientLeft:
+                        return True
+                if limit.cancelled_caught:
+                    break
         stream.is_refused = True
         return False
 
 
 async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
     """Send the events of a log until its end, each with its number in this form."""
-    while True:
-        news: list[tuple[int, bytes]] | None = None
-        if (news := reader.next_nowait()) is None:
-            with anyio.move_on_after(_PING_SECONDS if stream.has_begun else None):
-                news = await reader.next()
-        if news is not None and not news:
-            return
-        await stream.write(
-            b": still here\n\n" if news is None else b"".join(form % entry for entry in news)
-        )
+    while news := reader.next_nowait() or await reader.next():
+        await stream.write(b"".join(form % entry for entry in news))
 
 
 async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) -> None:

@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
+from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 import anyio
@@ -20,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amplifier._internal.json import redact_text
-from amplifier._internal.reading import record
+from amplifier._internal.reading import Kind, record
 from amplifier.errors import (
     AmplifierError,
     BudgetExceeded,
@@ -122,10 +123,15 @@ def read_body(cls: type[T], body: Mapping[str, Any], *, is_open: bool = False) -
     An undeclared member is refused, or ignored if the class is open.
     """
     try:
-        result: T = record(cls, is_open=is_open).read(body)
+        result: T = _body_kind(cls, is_open).read(body)
     except PlanError as error:
         raise Problem.of_all(error.problems) from None
     return result
+
+
+@cache
+def _body_kind(cls: type[attrs.AttrsInstance], is_open: bool) -> Kind:
+    return record(cls, is_open=is_open)
 
 
 def problem_of(error: BaseException) -> Problem:

@@ -154,7 +154,7 @@ async def test_banner_on_standard_output_is_reported(caplog):
     async with opened({"small": small("--garbage")}) as desk:
         assert (await desk.call("small_upper", text="a")).output == "A"
     assert (
-        "server 'small' printed a line that is no JSON-RPC message, ignored: 'Welcome to"
+        "server 'small' printed a line that is not a JSON-RPC message, ignored: 'Welcome to"
         in caplog.text
     )
 
@@ -233,7 +233,7 @@ async def test_tools_with_same_name_are_named(caplog):
     async with opened({"a": small(prefix="x_"), "b": small(prefix="x_")}) as desk:
         assert sorted(desk.tools) == ["x_echo", "x_upper"]
         assert desk.tools["x_echo"].server == "a"
-    warning = "server 'b': a tool is not mounted, because server 'a' has the name 'x_echo' already"
+    warning = "server 'b': a tool is not mounted, because server 'a' already has a tool with the name 'x_echo'"
     assert warning in caplog.text
 
 

@@ -114,7 +114,7 @@ async def test_server_with_older_transport_is_named(web):
     async with opened({"old": {**web, "url": web["url"].replace("/mcp", "/sse")}}) as desk:
         (failed,) = desk.events("mcp:server_failed")
         assert (
-            "HTTP 405 Method Not Allowed; it may speak only the older HTTP with SSE"
+            "HTTP 405 Method Not Allowed; it may support only the older HTTP with SSE"
             in failed["error"]
         )
 

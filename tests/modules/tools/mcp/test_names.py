@@ -55,7 +55,7 @@ async def test_server_never_has_name_of_other_tool(is_first, caplog):
         assert desk.session.coordinator.owner_of("tools", "bash") == "tool-own"
         assert desk.session.coordinator.owner_of("tools", "read_file") == "tool-mcp"
     assert (
-        "a tool is not mounted, because module 'tool-own' has the name 'bash' already"
+        "a tool is not mounted, because module 'tool-own' already has a tool with the name 'bash'"
         in caplog.text
     )
 

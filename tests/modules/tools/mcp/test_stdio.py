@@ -403,7 +403,7 @@ async def test_server_instructions_join_system_prompt():
     ]
     assert (
         messages[0]["content"]
-        == "How to use the tools of the MCP server small, as it says:\nCapitals are rude."
+        == "Instructions from the MCP server small for its tools:\nCapitals are rude."
     )
 
 

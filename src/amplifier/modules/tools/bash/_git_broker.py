@@ -93,6 +93,7 @@ class GitBroker:
         self._surroundings = surroundings
         self._free = threading.Semaphore(_MAX_CALLS)
         self._tracked: dict[Repository, TrackedPlaces] = {}
+        self._indexes: dict[Repository, tuple[int, int] | None] = {}
         self.notes: list[str] = []
         self._stop_read, self._stop_write = os.pipe()
 
@@ -295,6 +296,7 @@ class GitBroker:
         surroundings = self._surroundings
         with _running_lock:
             if repository not in self._tracked:
+                self._indexes[repository] = _times(f"{repository.folder}/index")
                 found = [
                     path
                     for path in surroundings.places.protected
@@ -346,8 +348,19 @@ class GitBroker:
                     logger.exception("tool bash: what git wrote could not be compared")
                     # They are judged like what a command has written.
                     tracked.places.clear()
+            self._unstage(repository)
             if tracked.steps is not None:
                 self.notes += self.take_out_steps(repository, tracked.steps.known)
+
+    def _unstage(self, repository: Repository) -> None:
+        if self._indexes.get(repository) == _times(f"{repository.folder}/index"):
+            return
+        try:
+            with self._call(repository) as call:
+                self.notes += call.unstage()
+        except (OSError, Refused) as error:
+            note = f"{repository.worktree}: what is staged can't be told: {error}"
+            self.notes.append(f"{note}; look at it before you commit")
 
     def take_out_steps(self, repository: Repository, known: Container[Finding]) -> list[str]:
         """Take out the steps of a rebase or a merge that would write what programs obey; returns sentences about them.
@@ -386,6 +399,15 @@ class GitBroker:
         ):
             request = Request(words, {}, {}, (null.fileno(), null.fileno(), null.fileno()), ())
             yield GitCall(self._surroundings, repository, request, scratch, self.notes.append)
+
+
+def _times(path: str) -> tuple[int, int] | None:
+    """Return what changes when git writes a file anew."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _as_plain(words: Words) -> list[str]:

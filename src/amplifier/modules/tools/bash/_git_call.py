@@ -53,6 +53,13 @@ _LOG = (
 )
 
 
+_STAGED = ("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z")
+_EMPTY_TREE = {
+    "sha1": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "sha256": "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+
+
 @attrs.frozen
 class Repository:
     """A repository that a call is about.
@@ -451,6 +458,44 @@ class GitCall:
                 )
             ]
 
+    def unstage(self) -> list[str]:
+        """Take out of the index what programs obey, unless it was there before or the user's commits have it; returns sentences.
+
+        The next commit of the user's would have it, and count as theirs.
+        """
+        with self._open_folders():
+            self._shown = [*self._folders_to_read()]
+            led, algorithm = {*named_by_configuration(self.repository.worktree)}, self._algorithm()
+            has_head = self._has_head()
+            # Without a commit there is nothing to compare with, or to go back to.
+            rows = self.output_of(*_STAGED, "HEAD" if has_head else _EMPTY_TREE[algorithm])
+            known = self.surroundings.baselines.contents
+            names = list[str]()
+            for mode, digest, name in re.findall(r":\d+ (\d+) \w+ (\w+) \w\0([^\0]+)\0", rows):
+                path, state = f"{self.repository.worktree}/{name}", (mode, digest)
+                if mode == MISSING or not self._is_obeyed(path, led):
+                    continue
+                if not self._is_users(path, state) and not any(
+                    at == path and file.state(algorithm) == state for at, file in known
+                ):
+                    names.append(name)
+            if not names:
+                return []
+            undo = ("reset", "-q", "HEAD") if has_head else ("rm", "-q", "-r", "-f", "--cached")
+            self.output_of("--literal-pathspecs", *undo, "--", *names)
+        return [
+            f"{self.repository.worktree}/{name}: is not staged any more (programs obey it, and no commit of the user's has this content)"
+            for name in names
+        ]
+
+    def _has_head(self) -> bool:
+        text = read_text(f"{self.repository.folder}/HEAD") or ""
+        ref = f"{self.repository.common}/{text.removeprefix('ref: ').strip()}"
+        # Starting git takes longer.
+        if not text.startswith("ref: ") or os.path.isfile(ref):  # noqa: PTH113 - text in
+            return True
+        return bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
+
     # ── steps that are still to be made ──
 
     def take_out_steps(self, found: Iterable[Finding]) -> list[str]:
@@ -541,10 +586,11 @@ class GitCall:
 
     def _log(self, path: str, commits: list[str]) -> str:
         with tempfile.TemporaryFile() as names:
-            names.write("".join(f"{commit}\n" for commit in commits).encode())
+            names.write("".join(f"{commit}\n" for commit in commits if commit[:1] != "-").encode())
             names.seek(0)
+            options = [commit for commit in commits if commit[:1] == "-"]
             return self.output_of(
-                *(*_LOG, "--ignore-missing", "--stdin", "--", path),
+                *(*_LOG, *options, "--ignore-missing", "--stdin", "--", path),
                 stdin=names.fileno(),
                 seconds=_LOG_SECONDS,
             )

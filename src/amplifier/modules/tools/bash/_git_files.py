@@ -31,6 +31,7 @@ NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_HOOK = 16 << 20
 _MAX_LINKED = 256 << 20
+_MAX_PACKED = 64 << 20
 # A daemon of git's has it, and what it says is no more than a list of changed files.
 _FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
@@ -385,7 +386,7 @@ class Finding:
         path: The file.
         reason: What it is, for a person.
         kind: ``"settings"``: some settings of a configuration. ``"hook"``: an executable file. ``"file"``: all of it.
-            ``"linked"``: a file that can be changed by another name.
+            ``"linked"``: a file that can be changed by another name. ``"replacement"``: a ref, in a file or packed.
         digest: Of the value or the content, so that another one is another finding.
     """
 
@@ -396,8 +397,8 @@ class Finding:
 
 
 _TODO = re.compile(
-    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|u|update-ref|b|break|noop|revert)"
-    r"(\s.*)?)?"
+    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|b|break|noop|revert)"
+    r"(\s.*)?|(u|update-ref)\s+refs/heads/\S*\s*)?"
 )
 _TODOS = (
     "rebase-merge/git-rebase-todo",
@@ -405,6 +406,9 @@ _TODOS = (
     "rebase-merge/done",
     "sequencer/todo",
 )
+_NUMBERS = ("rebase-merge/msgnum", "rebase-merge/end", "rebase-apply/next", "rebase-apply/last")
+_NUMBER = re.compile(r"[0-9]*\s*")
+_REPLACEMENTS = "refs/replace"
 _OPTIONS = re.compile(
     # As above: with backtracking sixty settings would take years.
     r"(?:\[options\]|\s++|(?:no-commit|edit|allow-\w++|keep-\w++|signoff|record-origin|mainline)\s*+=\s*+\w*+)*+"
@@ -434,6 +438,9 @@ def findings(git: str) -> list[Finding]:
         found += _of_hooks(f"{folder}/hooks")
         for name in _TODOS:
             found += _of_todo(f"{folder}/{name}")
+        found += _of_numbers(folder)
+        found += _of_replacements(folder)
+        found += _of_resolutions(f"{folder}/rr-cache")
         options = f"{folder}/sequencer/opts"
         text = read_text(options)
         if os.path.lexists(options) and (text is None or not _OPTIONS.fullmatch(text)):
@@ -584,6 +591,52 @@ def _of_todo(path: str) -> Iterator[Finding]:
         yield Finding(path, "it is no file", "file")
 
 
+def _of_numbers(folder: str) -> Iterator[Finding]:
+    """Find other texts where git writes a number: a prompt shows it, and a shell expands its prompt."""
+    for name in _NUMBERS:
+        path = f"{folder}/{name}"
+        text = read_text(path)
+        if os.path.lexists(path) and (text is None or not _NUMBER.fullmatch(text)):
+            yield Finding(path, "it is no number, and prompts show it", "file", _digest_of(path))
+
+
+def _of_replacements(folder: str) -> Iterator[Finding]:
+    """Find what makes git read another object, or other parents, than a name says.
+
+    A person's own commits would write what they don't have.
+    """
+    packed = packed_refs(folder)
+    refs = {name: value for name, value in packed if name.startswith(f"{_REPLACEMENTS}/")}
+    for inner, _, names in os.walk(f"{folder}/{_REPLACEMENTS}"):
+        for name in names:
+            path = f"{inner}/{name}"
+            refs[path.removeprefix(f"{folder}/")] = (read_text(path) or "").strip()
+    for name, value in refs.items():
+        reason = f"git would read {value[:64]} instead"
+        yield Finding(f"{folder}/{name}", reason, "replacement", value)
+    grafts = f"{folder}/info/grafts"
+    if os.path.lexists(grafts):
+        yield Finding(grafts, "it gives commits other parents", "file", _digest_of(grafts))
+
+
+def _of_resolutions(folder: str) -> Iterator[Finding]:
+    """Find solved conflicts: git repeats the solution in any file with the same conflict."""
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith("postimage") and not name.endswith(ASIDE):
+                path = f"{inner}/{name}"
+                reason = "a solved conflict that git would solve alike in any file"
+                yield Finding(path, reason, "file", _digest_of(path))
+
+
+def packed_refs(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of the refs that a git folder has in one file."""
+    for line in (read_text(f"{folder}/packed-refs", _MAX_PACKED) or "").split("\n"):
+        value, _, name = line.partition(" ")
+        if name and not value.startswith(("#", "^")):
+            yield name, value
+
+
 def read_text(path: str, most: int = _MAX_FILE) -> str | None:
     """Return the text of a regular file, reached without a link in its last name; None for anything else."""
     try:
@@ -642,6 +695,9 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
 
 
 def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
+    if kind == "replacement":
+        _remove_ref(path)
+        return "was removed"
     name = os.path.basename(path)  # noqa: PTH119 - text in, text out
     with folder_of(path) as folder:
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
@@ -669,6 +725,35 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
         with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
             file.write(text.encode("utf-8", "surrogateescape"))
     return f"has lost settings that name programs; all of it is in {aside}"
+
+
+def _remove_ref(path: str) -> None:
+    """Remove a ref below `_REPLACEMENTS`. Under another name git would take the file for a ref as well."""
+    with contextlib.suppress(FileNotFoundError), folder_of(path) as folder:
+        if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
+            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
+        os.unlink(os.path.basename(path), dir_fd=folder)  # noqa: PTH119 - text in
+    # The name of a folder above, or a part of the ref, may be the same.
+    for found in re.finditer(f"/(?={_REPLACEMENTS}/)", path):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            _remove_packed(path[: found.start()], path[found.end() :])
+
+
+def _remove_packed(git: str, ref: str) -> None:
+    with folder_of(f"{git}/packed-refs") as folder:
+        text = read_text(f"/proc/self/fd/{folder}/packed-refs", _MAX_PACKED) or ""
+        kept, is_gone = list[str](), False
+        for line in text.split("\n"):
+            # A line that begins so has what the tag of the line before is about.
+            is_gone = is_gone if line.startswith("^") else line.partition(" ")[2] == ref
+            kept += [line] * (not is_gone)
+        if len(kept) == text.count("\n") + 1:
+            return
+        copy = f"{secrets.token_hex(8)}{ASIDE}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
+            file.write("\n".join(kept).encode("utf-8", "surrogateescape"))
+        os.replace(copy, "packed-refs", src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _separate(name: str, folder: int) -> None:

@@ -134,7 +134,7 @@ class BashTool(BuiltinTool):
         try:
             outcome = await self._workers.run(
                 lambda stop: self._run_command(values["command"], directory, seconds, stop),
-                what=f"bash {shown(ascii(values['command']), 80)}",
+                label=f"bash {shown(ascii(values['command']), 80)}",
             )
         except Stopped:  # by `stop_all`; a cancelled call does not get here
             raise ToolFailure("Cancelled", "ended, because the session is being closed") from None

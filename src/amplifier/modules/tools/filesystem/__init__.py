@@ -1,7 +1,4 @@
-"""tool-filesystem: read, write, edit, list and find files, inside the allowed directories only.
-
-The tools are in `_read_tools` and `_write_tools`; how a path is opened without races is in the shared file `_paths`.
-"""
+"""tool-filesystem: read, write, edit, list and find files, inside the allowed directories only."""
 
 from ._read_tools import ListDirectoryTool, ReadFileTool
 from ._write_tools import EditFileTool, WriteFileTool, mount

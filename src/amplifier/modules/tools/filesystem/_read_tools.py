@@ -1,4 +1,4 @@
-"""The options, read_file and list_directory, and what all tools of this module share."""
+"""The options, read_file and list_directory, and code that all tools of this module share."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ WRITING_TOOLS = ("write_file", "edit_file")
 
 @attrs.frozen(kw_only=True)
 class FilesystemOptions:
-    """What the tools may touch, and how much one call may read, write and return.
+    """The directories that the tools may use, and the limits of one call.
 
     Attributes:
-        allowed_paths: The roots; the session's working directory if absent.
-        writable_paths: The roots below which files may be written; all of them if absent.
-        read_only: Nothing may be written.
-        tools: The tools to mount; all that are useful if absent.
-        max_read_bytes: Of one text.
-        max_write_bytes: Of one file.
-        max_entries: Of one listing.
-        max_results: Of one glob.
-        images: Whether images are returned as content blocks.
-        max_image_bytes: Of one image.
-        ignore: Directories that glob does not enter.
+        allowed_paths: The directories that may be read. None for the session's working directory.
+        writable_paths: The directories that may be written. None for all of them.
+        read_only: True if nothing may be written.
+        tools: The tools to mount. None for all that the other options leave useful.
+        max_read_bytes: Maximum size of the text in one result.
+        max_write_bytes: Maximum size of a file that is written.
+        max_entries: Maximum number of entries in one listing.
+        max_results: Maximum number of paths in one result of glob.
+        images: True to return images as content blocks.
+        max_image_bytes: Maximum size of an image.
+        ignore: Names of directories that glob does not enter.
         timeout: Seconds for one call.
-        threads: Calls at the same time.
+        threads: Maximum number of calls that run at the same time.
     """
 
     allowed_paths: tuple[str, ...] | None = option(texts(least=1), default=None, restricts=True)
@@ -78,19 +78,17 @@ _PIECES_OF_LINES = re.compile(rb"[^\n]*\n|[^\n]+").findall
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
-# Reads an open file: a range of lines as text, or everything as bytes; bounded, and able to stop.
-#
-# Blocking; runs in a worker thread.
+# These functions block and run in a worker thread.
 
 
 def image_type(head: bytes) -> str | None:
-    """The media type of an image a model can look at, by its first bytes; None for everything else."""
+    """Return the media type of an image by its first bytes. None if models can't read the file."""
     kind = media_type(head)
     return None if kind == PDF else kind
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file that begins like this is not text; what is judged is a NUL among its first bytes."""
+    """Return whether the beginning of a file has a NUL, so that the file isn't text."""
     return b"\0" in head[:_SNIFFED]
 
 
@@ -99,13 +97,13 @@ class Lines:
     """A range of lines of a file.
 
     Attributes:
-        first: The number of the first line wanted, from 1.
-        limit: How many lines are wanted.
-        max_bytes: How many bytes may be kept.
+        first: The number of the first line, from 1.
+        limit: Maximum number of lines.
+        max_bytes: Maximum size of `data`.
         data: The bytes of the lines.
-        total: Lines in the whole file; None if its end was not reached.
-        scanned: Bytes read from the file.
-        is_cut: Whether `data` ends within a line because of `max_bytes`.
+        total: The number of lines in the whole file. None if its end was not reached.
+        scanned: The number of bytes read from the file.
+        is_cut: True if `data` ends within a line because of `max_bytes`.
     """
 
     first: int
@@ -117,7 +115,11 @@ class Lines:
     is_cut: bool = False
 
     def read(self, chunks: Iterable[bytes]) -> None:
-        """Take the content of a file, from its beginning; keep what belongs to the range and count the rest."""
+        """Keep the lines of the range, and count all lines.
+
+        Args:
+            chunks: The content of the file from its beginning.
+        """
         line, ends_with_newline = 1, True
         for chunk in chunks:
             self.scanned += len(chunk)
@@ -133,7 +135,10 @@ class Lines:
         self.total = line - ends_with_newline
 
     def text(self) -> tuple[str, bool]:
-        """The lines as text, and whether bytes that are no UTF-8 were replaced; half a character at a cut is left out."""
+        """Return the lines as text, and whether bytes that aren't UTF-8 were replaced.
+
+        Half a character at a cut is left out.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         text = decoder.decode(bytes(self.data), final=not self.is_cut)
         try:
@@ -144,7 +149,7 @@ class Lines:
 
 
 def chunks_of(file: int, stop: Stop, head: bytes = b"") -> Iterator[bytes]:
-    """The content of an open file piece by piece, after its beginning if that was read already."""
+    """Read an open file in pieces. ``head`` is its beginning, if that was read already."""
     chunk = head or os.read(file, CHUNK)
     while chunk:
         stop.check()
@@ -153,7 +158,7 @@ def chunks_of(file: int, stop: Stop, head: bytes = b"") -> Iterator[bytes]:
 
 
 def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
-    """Everything in a file.
+    """Read the whole file.
 
     Raises:
         ToolFailure: It is larger than allowed.
@@ -164,7 +169,7 @@ def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
         if len(data) > max_bytes:
             raise ToolFailure(
                 "TooLarge",
-                f"{subject}: larger than the {max_bytes} bytes this tool may read at once",
+                f"{subject}: larger than the {max_bytes} bytes that this tool may read at once",
             )
     return bytes(data)
 
@@ -172,30 +177,30 @@ def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
 _Result = TypeVar("_Result")
 
 FILE_PATH = option(
-    path_name, doc="The file; relative to the workspace, or absolute inside it. Without '..'."
+    path_name, doc="The file, relative to the workspace or absolute inside it. Without '..'."
 )
 
 
 class EditorFiles(Protocol):
-    """The capability ``session.editor_files``: the files of an editor, with changes that are not saved yet."""
+    """The capability ``session.editor_files``: the files of an editor, with unsaved changes."""
 
     async def read(self, path: str) -> str | None:
-        """The text of a file; None to read it from disk."""
+        """Return the text of a file, or None to read it from disk."""
 
     async def write(self, path: str, text: str) -> bool:
-        """Replace the text of a file; returns False to write it to disk."""
+        """Replace the text of a file. Return False to write it to disk."""
 
 
 class FileTool(BuiltinTool):
     """A tool of this module.
 
     Args:
-        coordinator: For events.
-        workspace: What may be touched.
+        coordinator: The coordinator of the session.
+        workspace: The directories that may be used.
         workers: The module's threads.
-        options: How much.
-        lock: Held while a file is replaced: two edits in one answer of the model must both be kept.
-        protected: Places that are changed only if a person allows it.
+        options: The configuration.
+        lock: Held while a file is replaced, so that two edits in one response are both kept.
+        protected: The paths that are changed only if a person allows it.
     """
 
     def __init__(
@@ -216,12 +221,12 @@ class FileTool(BuiltinTool):
 
     @property
     def _editor(self) -> EditorFiles | None:
-        """Where the files are open, if the session belongs to an editor."""
-        found: EditorFiles | None = self._coordinator.get_capability("session.editor_files")
-        return found
+        """The files of the editor that the session belongs to, if any."""
+        editor: EditorFiles | None = self._coordinator.get_capability("session.editor_files")
+        return editor
 
     async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
-        return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
+        return await self._workers.run(work, label=f"{self._name} {self._subject(values)}")
 
     async def _emit(self, event: str, place: ConfinedPath, size: int) -> None:
         try:
@@ -229,23 +234,23 @@ class FileTool(BuiltinTool):
                 event, {"path": shown(place.path, 5000), "bytes": size}
             )
         except AmplifierError:
-            # The file is read or written already; a failing observer does not change that.
+            # The file has been read or written, and a failing observer doesn't change that.
             logger.exception("%s: %s could not be emitted", self._name, event)
 
 
 class ReadFileTool(FileTool):
-    """Reads a text file, or a range of its lines."""
+    """The tool that reads a text file, or a range of its lines."""
 
     _name = "read_file"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "Read a text file. Gives the lines from `offset` (1 is the first) on, at most `limit` of them. "
-        "The answer states whether there is more and where to continue. Binary files are refused."
+        "Read a text file. Returns at most `limit` lines, starting at line `offset` (1 is the "
+        "first), and states whether there is more and where to continue. Binary files are refused."
     )
     _input = tool_input(
         file_path=FILE_PATH,
-        offset=option(whole(1, 1_000_000_000), 1, "The first line wanted, counted from 1."),
-        limit=option(whole(1, 100_000), 2000, "How many lines are wanted."),
+        offset=option(whole(1, 1_000_000_000), 1, "The first line to return, counted from 1."),
+        limit=option(whole(1, 100_000), 2000, "Maximum number of lines to return."),
     )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
@@ -284,25 +289,23 @@ class ReadFileTool(FileTool):
         }
         notes = []
         if lines.is_cut:
-            onward = (
-                f"go on with offset {last}"
+            advice = (
+                f"continue with offset {last}"
                 if count > 1
                 else "the rest of this line cannot be shown"
             )
             notes.append(
-                f"cut after {self._options.max_read_bytes} bytes, in line {last}; {onward}"
+                f"cut after {self._options.max_read_bytes} bytes, in line {last}; {advice}"
             )
         elif lines.total is None:
-            notes.append(
-                f"the file is longer than {lines.scanned} bytes; the rest was not looked at"
-            )
+            notes.append(f"the file is longer than {lines.scanned} bytes; the rest was not read")
         elif not count:
             notes.append(
                 "the file is empty" if not lines.total else f"the file has only {lines.total} lines"
             )
         elif last < lines.total:
             notes.append(
-                f"lines {lines.first} to {last} of {lines.total}; go on with offset {last + 1}"
+                f"lines {lines.first} to {last} of {lines.total}; continue with offset {last + 1}"
             )
         if replaced:
             notes.append(
@@ -318,9 +321,9 @@ class ReadFileTool(FileTool):
         kind, size = image_type(head), os.fstat(file).st_size
         path = self._workspace.shown(place)
         if kind is None or not self._options.images:
-            looks = f", {kind}" if kind else ""
+            suffix = f", {kind}" if kind else ""
             raise ToolFailure(
-                "BinaryFile", f"{path}: a binary file ({size} bytes{looks}), expected text"
+                "BinaryFile", f"{path}: a binary file ({size} bytes{suffix}), expected text"
             )
         os.lseek(file, 0, os.SEEK_SET)
         data = read_all(file, max_bytes=self._options.max_image_bytes, stop=stop, subject=path)
@@ -332,19 +335,18 @@ class ReadFileTool(FileTool):
             }
         )
         output = {"file_path": path, "media_type": kind, "bytes": len(data)}
-        return ToolResult(output=output, content=[TextBlock(text=f"{path} ({kind})"), block]), len(
-            data
-        )
+        result = ToolResult(output=output, content=[TextBlock(text=f"{path} ({kind})"), block])
+        return result, len(data)
 
 
 class ListDirectoryTool(FileTool):
-    """Lists a directory, one level."""
+    """The tool that lists one level of a directory."""
 
     _name = "list_directory"
     repeatable: ClassVar[bool | None] = True
     _description = (
-        "List what is in a directory: name, type (file, directory, link, other) and size in bytes of files. "
-        "One level only; use glob to look deeper."
+        "List the entries of a directory: name, type (file, directory, link, other) and size in "
+        "bytes of files. One level only; use glob to look deeper."
     )
     _input = tool_input(path=option(path_name, ".", "The directory; the workspace if left out."))
 
@@ -356,16 +358,16 @@ class ListDirectoryTool(FileTool):
     def _list(self, path: str, stop: Stop) -> dict[str, Any]:
         access = self._workspace.readable()
         directory, place = open_directory(access, access.locate(path))
-        most = self._options.max_entries
-        more = False
+        limit = self._options.max_entries
+        has_more = False
         entries: list[dict[str, Any]] = []
         try:
             for entry in entries_of(directory):
                 stop.check()
-                if len(entries) == most:
-                    more = True
+                if len(entries) == limit:
+                    has_more = True
                     break
-                entries.append(_described(entry, directory))
+                entries.append(_describe(entry, directory))
         finally:
             os.close(directory)
         entries.sort(key=lambda entry: entry["name"])
@@ -373,18 +375,20 @@ class ListDirectoryTool(FileTool):
             "path": self._workspace.shown(place),
             "entries": entries,
             "count": len(entries),
-            "truncated": more,
+            "truncated": has_more,
         }
-        if more:
+        if has_more:
             output["note"] = (
-                f"the directory has more than {most} entries; these are some of them, use glob for the rest"
+                f"the directory has more than {limit} entries; only some of them are listed, use "
+                "glob for the rest"
             )
         return output
 
 
-def _described(entry: Entry, directory: int) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": shown(entry.name, 1000), "type": entry.kind}
+def _describe(entry: Entry, directory: int) -> dict[str, Any]:
+    details: dict[str, Any] = {"name": shown(entry.name, 1000), "type": entry.kind}
     if entry.kind == "file":
-        with contextlib.suppress(OSError):  # gone since it was listed
-            described["size"] = os.stat(entry.name, dir_fd=directory, follow_symlinks=False).st_size
-    return described
+        # It may have been removed since it was listed.
+        with contextlib.suppress(OSError):
+            details["size"] = os.stat(entry.name, dir_fd=directory, follow_symlinks=False).st_size
+    return details

@@ -1,4 +1,4 @@
-"""write_file and edit_file, and the mounting of all tools of the module."""
+"""write_file and edit_file, and the mounting of all tools of this module."""
 
 from __future__ import annotations
 
@@ -59,17 +59,18 @@ _PIECE = 1 << 20
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────
-# Replaces a file atomically: the file has the old content or the new one, also when the call is cancelled.
+# A file is replaced atomically: it has the old content or the new one, even if the call is
+# cancelled. The new content is written to a file in the same directory with an unpredictable name,
+# which is then renamed by directory descriptor. So nothing is ever written through a link. These
+# functions block and run in a worker thread.
 #
-# The new content goes into a file in the same directory, under a name that cannot be predicted, and is renamed into
-# place by directory descriptor, so nothing is ever written through a link. Blocking; runs in a worker thread.
-#
-# Limits: permission bits and, where allowed, owner are kept; access lists and extended attributes are not. A process
-# that is killed outright may leave a file ``.amplifier-….tmp``. Directories made on the way stay.
+# The permission bits and, where allowed, the owner are kept. Access lists and extended attributes
+# are not. A process that is killed may leave a file ``.amplifier-….tmp``. Directories that were
+# made for a file stay, even if it isn't written.
 
 
 Version: TypeAlias = tuple[int, ...]
-"""What a file was when it was read, to notice that it is another one now."""
+"""The identity, size and time of a file when it was read, to notice a change."""
 
 
 def _version(info: os.stat_result) -> Version:
@@ -78,12 +79,12 @@ def _version(info: os.stat_result) -> Version:
 
 @attrs.frozen
 class Written:
-    """What was done.
+    """A file that was written.
 
     Attributes:
-        place: The file, without links.
-        size: Bytes it has now.
-        created: Whether it is new.
+        place: Its path without links.
+        size: Its size in bytes.
+        created: True if it is new.
     """
 
     place: ConfinedPath
@@ -102,15 +103,16 @@ def replace_file(
     """Give a file new content, and make it and its directories if they are missing.
 
     Args:
-        access: The roots it may be below.
+        access: The roots for writing.
         place: The file.
         data: Its whole content.
-        stop: Looked at until the last moment before the file changes, and not afterwards.
-        expected: What the content was made from; another version is not overwritten.
+        stop: Checked until just before the file changes, and not afterwards.
+        expected: The version that the content was made from. Another one isn't overwritten. None
+            overwrites every version.
 
     Raises:
-        ToolFailure: It is no regular file, has a second name, changed meanwhile, or is outside.
-        OSError: It cannot be written.
+        ToolFailure: It isn't a regular file, has a hard link, changed meanwhile, or is outside.
+        OSError: It can't be written.
     """
     directory, place = open_parent(access, place, make=expected is None)
     with contextlib.ExitStack() as stack:
@@ -118,8 +120,8 @@ def replace_file(
         name = place.names[-1]
         old = _replaceable(directory, place)
         temporary = f".amplifier-{secrets.token_hex(8)}.tmp"
-        # A new file gets what the user's umask leaves; the content of an old one must not be readable by more people
-        # than before, not even for a moment.
+        # A new file gets the permissions that the umask leaves. The content of an old one must not
+        # be readable by more people than before, not even for a moment.
         file = os.open(temporary, _CREATE, 0o666 if old is None else 0o600, dir_fd=directory)
         try:
             try:
@@ -139,7 +141,11 @@ def replace_file(
 
 
 def _replaceable(directory: int, place: ConfinedPath) -> os.stat_result | None:
-    """What is there now; None for nothing."""
+    """Return the status of the file that is there now, or None.
+
+    Raises:
+        ToolFailure: It may not be replaced.
+    """
     try:
         info = os.stat(place.names[-1], dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -148,7 +154,8 @@ def _replaceable(directory: int, place: ConfinedPath) -> os.stat_result | None:
     if info.st_nlink > 1:
         raise ToolFailure(
             "HardLink",
-            f"{shown(place.path)} has {info.st_nlink} names (hard links), and another may lie outside; it is not written",
+            f"{shown(place.path)} has {info.st_nlink} names (hard links), and another one may be "
+            "outside; it is not written",
         )
     return info
 
@@ -160,9 +167,8 @@ def _fill(file: int, data: bytes, old: os.stat_result | None, stop: Stop) -> Non
         rest = rest[os.write(file, rest[:_PIECE]) :]
     if old is not None:
         if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-            with contextlib.suppress(
-                OSError
-            ):  # only root may give files away; otherwise this process owns the file
+            # Only root may give files away. For others, the new file belongs to this process.
+            with contextlib.suppress(OSError):
                 os.fchown(file, old.st_uid, old.st_gid)
         os.fchmod(file, stat.S_IMODE(old.st_mode) & 0o777)
     os.fsync(file)
@@ -175,9 +181,9 @@ def _refuse_if_changed(
     written: os.stat_result,
     expected: Version | None,
 ) -> None:
-    found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    # Judged by its path, it must not be moved to where nothing may be written.
-    if not _is_at(directory, place.parent.path) or not os.path.samestat(found, written):
+    current = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
+    # The path was checked, so the directory must not have been moved somewhere else.
+    if not _is_at(directory, place.parent.path) or not os.path.samestat(current, written):
         raise ToolFailure(
             "Changed",
             f"{shown(place.path)}: its directory is being tampered with; nothing was changed",
@@ -198,7 +204,7 @@ def _is_at(directory: int, path: str) -> bool:
 
 
 def _sync_directory(directory: int) -> None:
-    """Make the new name durable, where the system can; the content is."""
+    """Make the new name durable, if the system can. The content is durable already."""
     with contextlib.suppress(OSError):
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
@@ -207,16 +213,16 @@ def _sync_directory(directory: int) -> None:
             os.close(listing)
 
 
-_LATE_PATIENCE = 0.5
-_LINES_NAMED = 5
+_LATE_EVENT_SECONDS = 0.5
+_MAX_LINE_NUMBERS = 5
 
 
 class _PlaceNotAllowedError(ToolFailure):
-    """A protected place is to be changed, and no one was asked about that yet.
+    """A call would change a protected path, and the user hasn't been asked yet.
 
     Attributes:
-        place: Its real path.
-        reason: Why it is protected.
+        place: The real path.
+        reason: The reason for its protection.
     """
 
     def __init__(self, place: str, reason: str) -> None:
@@ -228,12 +234,12 @@ class _PlaceNotAllowedError(ToolFailure):
 
 
 class _Guard:
-    """Checks the real place of a file at the moment it is opened.
+    """Checks the real path of a file when it is opened.
 
     Args:
-        protected: The list.
-        judged: The real place that the approval hook judged this call by, and whether it may be changed
-            although it is protected; None if it did not.
+        protected: The protected paths.
+        judged: The real path that the approval hook judged this call by, and whether the path may
+            be changed although it is protected. None if the hook didn't judge the call.
     """
 
     def __init__(self, protected: ProtectedPlaces, judged: tuple[str, bool] | None) -> None:
@@ -242,15 +248,18 @@ class _Guard:
         self.allowed = {judged[0]} if judged is not None and judged[1] else set[str]()
 
     def check(self, place: ConfinedPath) -> None:
-        """Do nothing for a place that may be changed.
+        """Do nothing for a path that may be changed.
 
         Raises:
-            ToolFailure: It may not.
+            ToolFailure: It may not be changed.
         """
         path = place.path
         if self._judged is not None and path != self._judged[0]:
-            problem = f"it led to {shown(self._judged[0])} when the call was judged, and leads to {shown(path)} now"
-            raise ToolFailure("Changed", f"{problem}; nothing was changed")
+            raise ToolFailure(
+                "Changed",
+                f"the path led to {shown(self._judged[0])} when the call was judged, and leads to "
+                f"{shown(path)} now; nothing was changed",
+            )
         judgement = self._protected.judge(path, root=place.root)
         if judgement.verdict == "refuse":
             raise ToolFailure(
@@ -280,23 +289,25 @@ class WritingTool(FileTool):
                 guard.allowed.add(refused.place)
         raise ToolFailure(
             "Changed",
-            f"{self._subject(values)}: it leads to another protected place again and again",
+            f"{self._subject(values)} leads to another protected place at every attempt",
         )
 
     @abstractmethod
     async def _run_guarded(self, values: dict[str, Any], guard: _Guard) -> ToolResult:
-        """Do the work, and nothing at all if the guard refuses the place.
+        """Do the work, but change nothing if the guard refuses the path.
 
         Raises:
-            ToolFailure: It cannot be done.
-            OSError: The same, reported by the system.
+            ToolFailure: The call failed.
+            OSError: The system reported an error.
         """
 
     async def _ask(self, refused: _PlaceNotAllowedError, values: dict[str, Any]) -> None:
-        """Ask whether a protected place may be changed: no approval hook did, or it judged something else.
+        """Ask the user whether a protected path may be changed.
+
+        The approval hook didn't ask, or it asked about another path.
 
         Raises:
-            ToolFailure: It may not, or no one can be asked.
+            ToolFailure: It may not be changed, or there is no one to ask.
         """
         prompt = render_prompt(
             self._name, values, f"the place is protected: {refused.reason}", place=refused.place
@@ -317,25 +328,26 @@ class WritingTool(FileTool):
             raise ToolFailure("ProtectedPlace", f"{refused}, or the answer was no") from None
 
     async def _write(self, work: Callable[[Stop], Written], values: dict[str, Any]) -> Written:
-        done: list[Written] = []
+        results: list[Written] = []
 
-        def noted(stop: Stop) -> Written:
-            done.append(work(stop))
-            return done[0]
+        def recorded(stop: Stop) -> Written:
+            results.append(work(stop))
+            return results[0]
 
         try:
             async with self._lock:
-                written = await self._work(noted, values)
+                written = await self._work(recorded, values)
         except anyio.get_cancelled_exc_class():
-            if done:  # cancelled too late: the file has changed, and observers must get the event
-                with anyio.move_on_after(_LATE_PATIENCE, shield=True):
-                    await self._emit(ARTIFACT_WRITE, done[0].place, done[0].size)
+            if results:
+                # The file had changed before the cancellation, so observers must get the event.
+                with anyio.move_on_after(_LATE_EVENT_SECONDS, shield=True):
+                    await self._emit(ARTIFACT_WRITE, results[0].place, results[0].size)
             raise
         await self._emit(ARTIFACT_WRITE, written.place, written.size)
         return written
 
     async def _write_in_editor(self, place: ConfinedPath, data: bytes) -> bool:
-        """Have the editor write a file that may be written; returns False if that is not its business."""
+        """Let the editor write a file. Return False if it doesn't, or there is none."""
         if self._editor is None or not await self._editor.write(place.path, data.decode()):
             return False
         await self._emit(ARTIFACT_WRITE, place, len(data))
@@ -348,18 +360,19 @@ class WritingTool(FileTool):
             problem = f"a lone surrogate at character {error.start} cannot be written as UTF-8"
             raise ToolFailure("InvalidText", f"{field}: {problem}") from None
         if len(data) > self._options.max_write_bytes:
-            problem = f"{len(data)} bytes, more than the {self._options.max_write_bytes} this tool may write"
+            limit = self._options.max_write_bytes
+            problem = f"{len(data)} bytes, more than the {limit} that this tool may write"
             raise ToolFailure("TooLarge", f"{field}: {problem}")
         return data
 
 
 class WriteFileTool(WritingTool):
-    """Writes a whole file."""
+    """The tool that writes a whole file."""
 
     _name = "write_file"
     _description = (
-        "Write a text file as a whole, in place of what was there before. Missing directories are made. "
-        "To change a part of a file use edit_file."
+        "Write a whole text file, replacing an existing one. Missing directories are made. To "
+        "change a part of a file use edit_file."
     )
     _input = tool_input(
         file_path=FILE_PATH, content=option(characters(), doc="The whole new content.")
@@ -396,17 +409,17 @@ class WriteFileTool(WritingTool):
 
 
 class EditFileTool(WritingTool):
-    """Replaces exact text in a file."""
+    """The tool that replaces exact text in a file."""
 
     _name = "edit_file"
     _description = (
-        "Replace text in a file. `old_string` must be in the file exactly as given, white space included, and only "
-        "once: add lines around it until it is unique, or set `replace_all`."
+        "Replace text in a file. `old_string` must occur in the file exactly as given, including "
+        "white space, and only once: add lines around it until it is unique, or set `replace_all`."
     )
     _input = tool_input(
         file_path=FILE_PATH,
         old_string=option(characters(1), doc="The text to replace."),
-        new_string=option(characters(), doc="The text to put there; empty to delete."),
+        new_string=option(characters(), doc="The text to put there. Empty to delete."),
         replace_all=option(flag, False, "Replace every occurrence."),
     )
 
@@ -477,19 +490,20 @@ def _edited(text: str, values: dict[str, Any], subject: str) -> tuple[str, int]:
     if not count:
         hint = ""
         if "\r\n" in text and old.replace("\r\n", "\n") in text.replace("\r\n", "\n"):
-            hint = "; the file ends its lines with \\r\\n, so must old_string"
+            hint = "; lines of the file end with \\r\\n, so those of old_string must, too"
         elif old.strip() and old.strip() in text:
-            hint = "; it does without the white space around it"
+            hint = "; it occurs without the white space around it"
         raise ToolFailure(
             "TextNotFound",
-            f"{subject}: old_string does not occur{hint}. Read the file and copy exactly",
+            f"{subject}: old_string does not occur{hint}. Read the file and copy the exact text",
         )
     if count > 1 and not values["replace_all"]:
-        where = ", ".join(map(str, _line_numbers(text, old)))
-        more = ", …" if count > _LINES_NAMED else ""
+        lines = ", ".join(map(str, _line_numbers(text, old)))
+        more = ", …" if count > _MAX_LINE_NUMBERS else ""
         raise ToolFailure(
             "TextNotUnique",
-            f"{subject}: old_string occurs {count} times, at lines {where}{more}; make it unique or set replace_all",
+            f"{subject}: old_string occurs {count} times, at lines {lines}{more}; make it unique "
+            "or set replace_all",
         )
     return text.replace(old, new), count
 
@@ -497,21 +511,23 @@ def _edited(text: str, values: dict[str, Any], subject: str) -> tuple[str, int]:
 def _line_numbers(text: str, old: str) -> list[int]:
     numbers: list[int] = []
     position = text.find(old)
-    while position >= 0 and len(numbers) < _LINES_NAMED:
+    while position >= 0 and len(numbers) < _MAX_LINE_NUMBERS:
         numbers.append(text.count("\n", 0, position) + 1)
         position = text.find(old, position + len(old))
     return numbers
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount read_file, write_file, edit_file, list_directory and glob; without the writing ones where nothing may be.
+    """Mount read_file, write_file, edit_file, list_directory and glob.
+
+    The tools that write are left out if nothing may be written.
 
     Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+        coordinator: The coordinator of the session.
+        config: The keys of `FilesystemOptions`.
 
     Raises:
-        PlanError: The config is wrong.
+        PlanError: The config is invalid.
     """
     options = read_options(FilesystemOptions, MODULE, config)
     workspace = await anyio.to_thread.run_sync(
@@ -537,7 +553,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
         if name in WRITING_TOOLS and not workspace.is_writable:
             continue
-        # tool-search offers the same glob; the module that is mounted first provides it.
+        # tool-search offers the same glob. The module that is mounted first provides it.
         if (
             name == "glob"
             and options.tools is None

@@ -1,8 +1,4 @@
-"""One server: what it offers, opened in a task of its own, watched, and opened again at the next call after it was lost.
-
-Everything of one connection (the process or HTTP client, the SDK's client, their task groups and cancel scopes) is entered and
-left in the task that runs `Connection.run`. Calls come from other tasks and only use the open client.
-"""
+"""The connection to one server, which is opened again at the first call after it was lost."""
 
 from __future__ import annotations
 
@@ -50,31 +46,35 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 
 
 # ── tool list filter ──────────────────────────────────────────────────────────────────────────────
-# Takes invalid tools out of a server's list before the SDK sees it, because the SDK refuses a list with one invalid
-# tool as a whole.
+# The SDK refuses a whole list of tools if one of them is invalid. So these are removed before the
+# SDK receives the list.
 
 
 @asynccontextmanager
 async def without_invalid_tools(
     transport: AbstractAsyncContextManager[Any], options: ServerOptions, version: Callable[[], str]
 ) -> AsyncIterator[Any]:
-    """The streams of a transport, whose lists of tools have valid members only; what is left out is logged by its name.
+    """Open a transport, and remove invalid tools from the server's lists. They are logged.
 
     Args:
-        transport: Of the server.
-        options: The server's.
-        version: The version of the protocol that both use; raises RuntimeError before they have agreed on one.
+        transport: The transport of the server.
+        options: The options of the server.
+        version: Returns the version of the protocol in use. It raises RuntimeError before client
+            and server have agreed on one.
     """
     async with transport as (received, to_send):
         yield _Filtered(received, options, version), to_send
 
 
 _REST_OF_A_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-"""What newer versions of the protocol require beside the tools; older ones ignore it."""
+"""Fields that newer versions of the protocol require beside the tools. Older ones ignore them."""
 
 
 class _Filtered:
-    """A stream of messages; other attributes, which the SDK looks for, are those of the stream below."""
+    """A stream of messages from the server, filtered.
+
+    The SDK uses other attributes of the stream, which are passed through.
+    """
 
     def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
         self._received = received
@@ -102,11 +102,12 @@ class _Filtered:
         if isinstance(message, JSONRPCResponse) and isinstance(
             tools := message.result.get("tools"), list
         ):
-            message.result["tools"] = [tool for tool in tools if self._is_valid(tool)]
-            for tool in message.result[
-                "tools"
-            ]:  # the SDK would check each result by it in the event loop, however long it takes
+            valid_tools = [tool for tool in tools if self._is_valid(tool)]
+            # The SDK would check every result by this schema, in the event loop and without a
+            # limit of time.
+            for tool in valid_tools:
                 tool.pop("outputSchema", None)
+            message.result["tools"] = valid_tools
         return item
 
     def _is_valid(self, tool: Any) -> bool:
@@ -122,20 +123,22 @@ class _Filtered:
                 f"its input schema has type {schema.get('type')!r}, expected 'object'",
             )
             return False
-        try:  # what the SDK checks before it reads the list
+        # The SDK does this check before it reads the list.
+        try:
             validate_server_result(
                 "tools/list", self._version(), {**_REST_OF_A_LIST, "tools": [tool]}
             )
         except ValidationError as error:
             _log_unused(self._options, tool, first_problem(error).replace("tools.0.", ""))
             return False
-        except RuntimeError:  # no version yet, so this is no list of tools
+        except RuntimeError:
+            # There is no version yet, so this isn't a list of tools.
             return True
         return True
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing that is wrong with a message of a server, and where."""
+    """Describe the first problem of a message from a server, and its place."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"invalid value at {'.'.join(map(str, first['loc'])) or '$'}: {first['msg']}"
 
@@ -150,10 +153,10 @@ def _log_unused(options: ServerOptions, tool: Any, problem: str) -> None:
     )
 
 
-# ── offer ──────────────────────────────────────────────────────────────────────────────────────────
+# ── offer ─────────────────────────────────────────────────────────────────────────────────────────
 
-_MOST_PAGES = 100
-_MOST_TOOLS = 1000
+_MAX_PAGES = 100
+_MAX_TOOLS = 1000
 
 
 @attrs.frozen(kw_only=True)
@@ -161,9 +164,12 @@ class Offer:
     """Everything that a server offers.
 
     Attributes:
-        server: Its name and version, as it states them.
-        protocol: The version of the protocol that both use.
-        instructions: How to use it, for the model.
+        server: The name and version that it declares.
+        protocol: The version of the protocol in use.
+        instructions: Its instructions for the model.
+        tools: Its tools, without those that can't be used.
+        has_resources: True if it has resources.
+        has_prompts: True if it has prompts.
     """
 
     server: str
@@ -175,17 +181,18 @@ class Offer:
 
 
 async def read_offer(client: Client, options: ServerOptions) -> Offer:
-    """Ask a server what it offers; a tool with an invalid schema is left out and logged.
+    """Read the offer of a server. Tools with an invalid schema are left out and logged.
 
     Raises:
-        ToolFailure: Its list of tools has no end.
+        ToolFailure: Its list of tools is too long.
     """
     capabilities = client.server_capabilities
     info = client.server_info
     tools = [] if capabilities.tools is None else await _list_tools(client, options)
-    workers = Workers(timeout=math.inf)  # the deadline is that of the opening
+    # The opening has a deadline.
+    workers = Workers(timeout=math.inf)
     usable = await workers.run(
-        lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}"
+        lambda stop: _usable(tools, options, stop), label=f"tools of MCP server {options.name}"
     )
     return Offer(
         server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),
@@ -198,19 +205,19 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
 
 
 async def _list_tools(client: Client, options: ServerOptions) -> list[Tool]:
-    found: list[Tool] = []
+    tools: list[Tool] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
         if cursor is None:
-            return found
-        if len(found) > _MOST_TOOLS:
+            return tools
+        if len(tools) > _MAX_TOOLS:
             break
     raise ToolFailure(
         "ServerFailed",
-        f"server {options.name!r}: its list of tools has no end; got {len(found)} so far",
+        f"server {options.name!r}: its list of tools is too long, or has no end; got {len(tools)}",
     )
 
 
@@ -236,22 +243,22 @@ def _problem(tool: Tool) -> str | None:
     return None
 
 
-# ── connection ─────────────────────────────────────────────────────────────────────────────────────
+# ── connection ────────────────────────────────────────────────────────────────────────────────────
 
 LOG = "mcp:log"
 CLIENT = Implementation(name="amplifier", version=version("amplifier"))
 
-FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
-"""Seconds before another start, from the second failure in a row on; each next delay is twice as long."""
-_CLOSING = 3.0
-"""Seconds for leaving a connection in order; what is not finished then is cancelled."""
-_SETTLING = 5.0
-"""Seconds that a call waits to learn how the process of its server ended."""
+FIRST_DELAY, MAX_DELAY = 0.5, 30.0
+"""Seconds before the next start after the second failure in a row. The delay doubles each time."""
+_CLOSE_SECONDS = 3.0
+"""Seconds for leaving a connection in order. After that it is cancelled."""
+_END_SECONDS = 5.0
+"""Seconds that a call waits for the end of its connection, to report how the process ended."""
 _TERMINATED = "Session terminated"
-"""What the SDK's transport answers when an HTTP server does not know the session any more."""
+"""The message of the SDK's transport for a session that an HTTP server has dropped."""
 
-_WAITING_LOGS = 64
-"""Messages of a server's log that wait for slow handlers; what comes then is left out."""
+_MAX_WAITING_LOGS = 64
+"""Maximum number of log messages that wait for slow handlers. Later ones are dropped."""
 
 _Result = TypeVar("_Result")
 _Log = LoggingMessageNotificationParams
@@ -259,7 +266,18 @@ _Log = LoggingMessageNotificationParams
 
 @attrs.define
 class _Attempt:
-    """One opening of the server, from its request to the end of the connection."""
+    """One opening of the server, from its request to the end of the connection.
+
+    Attributes:
+        client: The client. None while the connection isn't open.
+        failure: The reason for which the opening failed or the connection ended, or None.
+        transport: The transport, once there is one.
+        reason: The error that ended an open connection, as an addition to a message.
+        settled: Set when the connection is open or the opening has failed.
+        lost: Set when the connection has to be left.
+        over: Set when the connection has been left.
+        changed: Set when the server has announced a change of its tools.
+    """
 
     client: Client | None = None
     failure: ToolFailure | None = None
@@ -271,20 +289,25 @@ class _Attempt:
     changed: anyio.Event = attrs.field(factory=anyio.Event)
 
 
+# Everything of one connection (the process or HTTP client, the SDK's client, their task groups and
+# cancel scopes) is entered and left in the task that runs `Connection.run`. Calls come from other
+# tasks, which only use the open client.
+
+
 class Connection:
     """The connection to one server.
 
     Args:
-        options: The server's.
-        coordinator: Of the session that owns the connection.
-        max_bytes: Of one message.
+        options: The options of the server.
+        coordinator: The coordinator of the session that owns the connection.
+        max_bytes: Maximum size of one message.
 
     Attributes:
-        offer: What the server offers, as it was last read; None before the first opening succeeded.
-        failure: Why the server is not there; None while it is.
-        starts: How often it was opened.
-        seconds: How long the last opening took.
-        listeners: Called when the offer has changed.
+        offer: The latest offer of the server. None before the first opening succeeded.
+        failure: The reason for which the server isn't available. None if it is.
+        starts: The number of times that it was opened.
+        seconds: The duration of the last opening.
+        listeners: Functions that are called when the offer has changed.
     """
 
     def __init__(
@@ -320,14 +343,14 @@ class Connection:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, if it runs as one."""
+        """The id of the server's process, if it has one."""
         attempt = self._attempt
         return None if attempt is None or attempt.transport is None else attempt.transport.pid
 
     # ── the task that owns the connection ──
 
     async def run(self) -> None:
-        """Open the server whenever it is wanted, until `close`."""
+        """Open the server whenever a call needs it, until `close`."""
         while not self._closing.is_set():
             await self._wanted.wait()
             self._wanted = anyio.Event()
@@ -342,14 +365,14 @@ class Connection:
                     attempt.failure = ToolFailure(
                         "ServerCrashed", f"server {self.options.name!r} {_ended(attempt)}"
                     )
-                self._note_failure(attempt.failure)
+                self._record_failure(attempt.failure)
                 attempt.settled.set()
                 attempt.over.set()
             if attempt.failure is not None:
                 await self._report(attempt.failure)
 
     def close(self) -> None:
-        """Have `run` leave the connection and return."""
+        """Let `run` leave the connection and return."""
         self._closing.set()
         self._wanted.set()
         if self._attempt is not None:
@@ -357,7 +380,7 @@ class Connection:
 
     async def _run_attempt(self, attempt: _Attempt) -> None:
         started = anyio.current_time()
-        sending, logs = anyio.create_memory_object_stream[_Log](_WAITING_LOGS)
+        sending, logs = anyio.create_memory_object_stream[_Log](_MAX_WAITING_LOGS)
         with (
             sending,
             logs,
@@ -373,28 +396,29 @@ class Connection:
                     self.failure = None
                     attempt.client = client
                     attempt.settled.set()
-                    if self.listeners:  # at the mount no hook listens yet: see on_session_ready
+                    # Without listeners this is the mount, and on_session_ready emits the events.
+                    if self.listeners:
                         await self._announce_opening(before)
                     async with anyio.create_task_group() as group:
                         group.start_soon(self._follow_changes, attempt, client)
                         group.start_soon(self._follow_notices, attempt, client)
                         group.start_soon(self._emit_logs, logs)
                         await attempt.lost.wait()
-                        scope.deadline = anyio.current_time() + _CLOSING
+                        scope.deadline = anyio.current_time() + _CLOSE_SECONDS
                         group.cancel_scope.cancel()
-            except Exception as error:  # noqa: BLE001 - the server's doing, in every form that the SDK gives it
+            except Exception as error:  # noqa: BLE001 — the SDK raises errors of many types
                 if attempt.client is None:
                     attempt.failure = self._failure_from(error, attempt)
                 else:
-                    attempt.reason = f" ({self._words(error)})"
+                    attempt.reason = f" ({self._describe(error)})"
             finally:
                 attempt.client = None
         if scope.cancelled_caught and not attempt.settled.is_set():
             hint = "" if attempt.transport is None else attempt.transport.hint
             attempt.failure = ToolFailure(
                 "ServerUnavailable",
-                f"server {self.options.name!r} did not answer within {self.options.open_timeout:g} s{hint}; set open_timeout "
-                "if it needs longer to start",
+                f"server {self.options.name!r} did not answer within {self.options.open_timeout:g} "
+                f"s{hint}; set open_timeout if it needs longer to start",
             )
 
     def _new_transport(self, on_lost: Callable[[], None]) -> HttpTransport | StdioTransport:
@@ -433,14 +457,18 @@ class Connection:
             self._attempt.changed.set()
 
     async def _follow_notices(self, attempt: _Attempt, client: Client) -> None:
-        """Read the offer once for all notices that came during the last reading: a server may send any number of them."""
+        """Read the offer again after notices of changes.
+
+        A server may send any number of notices. Those that arrive during one reading lead to one
+        more.
+        """
         while True:
             await attempt.changed.wait()
             attempt.changed = anyio.Event()
             await self._refresh(client)
 
     async def _follow_changes(self, attempt: _Attempt, client: Client) -> None:
-        """From protocol version 2026-07-28 on a client has to subscribe to notices."""
+        """Subscribe to notices of changes, which protocol versions from 2026-07-28 on require."""
         tools = client.server_capabilities.tools
         if (
             client.protocol_version not in MODERN_PROTOCOL_VERSIONS
@@ -456,11 +484,11 @@ class Connection:
             logger.info(
                 "server %r: changes of its tools are not followed: %s",
                 self.options.name,
-                self._words(error),
+                self._describe(error),
             )
 
     async def _refresh(self, client: Client) -> None:
-        """Read the offer again; a failure leaves the old one in place."""
+        """Read the offer again. Keep the old one if that fails."""
         try:
             with anyio.fail_after(self.options.open_timeout):
                 offer = await read_offer(client, self.options)
@@ -468,7 +496,7 @@ class Connection:
             logger.warning(
                 "server %r: its changed tools cannot be read: %s",
                 self.options.name,
-                self._words(error),
+                self._describe(error),
             )
             return
         before, self.offer = self.offer, offer
@@ -478,17 +506,22 @@ class Connection:
     # ── calls ──
 
     async def use(
-        self, coordinator: Coordinator, request: Callable[[Client], Awaitable[_Result]], what: str
+        self,
+        coordinator: Coordinator,
+        request: Callable[[Client], Awaitable[_Result]],
+        subject: str,
     ) -> _Result:
-        """Send a request to the server, which is started if it is not there.
+        """Send a request to the server. Open the connection first if necessary.
 
         Args:
-            coordinator: Of the session that calls; requests of the server during the call are its.
+            coordinator: The coordinator of the calling session. It handles requests of the server
+                during the call.
             request: Sends the request.
-            what: For messages.
+            subject: The name of the tool, for messages.
 
         Raises:
-            ToolFailure: The server cannot be reached, ended, refused the request or sent an invalid answer.
+            ToolFailure: The server can't be reached, ended, refused the request or sent an invalid
+                response.
         """
         for _ in range(2):
             attempt = await self._opened()
@@ -502,60 +535,65 @@ class Connection:
             except TimeoutError:
                 raise ToolFailure(
                     "Timeout",
-                    f"{what}: server {self.options.name!r} did not answer within {self.options.call_timeout:g} s",
+                    f"{subject}: server {self.options.name!r} did not answer within "
+                    f"{self.options.call_timeout:g} s",
                 ) from None
             except MCPError as error:
-                if (
-                    error.message == _TERMINATED
-                ):  # the server does not know the session, so it has done nothing
+                if error.message == _TERMINATED:
+                    # The server has dropped the session, so it didn't process the request.
                     await self._end(attempt)
                     continue
                 if error.code == CONNECTION_CLOSED:
-                    raise await self._lost_during(attempt, what) from None
-                raise ToolFailure("ServerError", f"{what}: {self._shown(error.message)}") from None
+                    raise await self._lost_during(attempt, subject) from None
+                message = f"{subject}: {self._shown(error.message)}"
+                raise ToolFailure("ServerError", message) from None
             except (ValidationError, RuntimeError, ValueError) as error:
                 raise ToolFailure(
                     "ProtocolError",
-                    f"{what}: server {self.options.name!r} sent an invalid answer: {self._words(error)}",
+                    f"{subject}: server {self.options.name!r} sent an invalid answer: "
+                    f"{self._describe(error)}",
                 ) from None
             except (httpx2.HTTPError, OSError) as error:
                 await self._end(attempt)
-                raise ToolFailure("ServerUnavailable", f"{what}: {self._words(error)}") from None
+                message = f"{subject}: {self._describe(error)}"
+                raise ToolFailure("ServerUnavailable", message) from None
             self._failures = 0
             return result
         raise ToolFailure(
-            "ServerUnavailable", f"{what}: server {self.options.name!r} ended the session twice"
+            "ServerUnavailable", f"{subject}: server {self.options.name!r} ended the session twice"
         )
 
     async def _end(self, attempt: _Attempt) -> None:
-        """Leave a connection that is of no use any more."""
+        """Leave a connection that isn't usable any more."""
         attempt.lost.set()
-        with anyio.move_on_after(_SETTLING):
+        with anyio.move_on_after(_END_SECONDS):
             await attempt.over.wait()
 
-    async def _lost_during(self, attempt: _Attempt, what: str) -> ToolFailure:
+    async def _lost_during(self, attempt: _Attempt, subject: str) -> ToolFailure:
         await self._end(attempt)
         return ToolFailure(
             "ServerCrashed",
-            f"{what}: server {self.options.name!r} {_ended(attempt)}; the next call starts it again",
+            f"{subject}: server {self.options.name!r} {_ended(attempt)}; the next call starts it "
+            "again",
         )
 
     async def open(self) -> None:
-        """Open the server if it is not open; a failure is kept in `failure`."""
+        """Open the server if it isn't open. An error is kept in `failure`."""
         attempt = self._begin()
         await attempt.settled.wait()
 
     async def _opened(self) -> _Attempt:
-        """The open connection.
+        """Return the connection, opened if necessary.
 
         Raises:
-            ToolFailure: It cannot be opened, or it is too early to try again.
+            ToolFailure: It can't be opened, or it is too early to try again.
         """
         while True:
             attempt = self._attempt
             if attempt is not None and attempt.client is not None and not attempt.lost.is_set():
                 return attempt
-            if attempt is not None and attempt.settled.is_set():  # lost, and being left
+            if attempt is not None and attempt.settled.is_set():
+                # The connection is lost, and is being left.
                 await attempt.over.wait()
                 continue
             if attempt is None:
@@ -581,39 +619,39 @@ class Connection:
         if (left := self._not_before - anyio.current_time()) > 0:
             raise ToolFailure(
                 "ServerUnavailable",
-                f"server {self.options.name!r} failed {self._failures} times in a row and is started again in {left:.1f} s at "
-                f"the earliest; the last failure: {self.failure}",
+                f"server {self.options.name!r} failed {self._failures} times in a row and is "
+                f"started again in {left:.1f} s at the earliest; the last failure: {self.failure}",
             )
 
-    def _note_failure(self, failure: ToolFailure | None) -> None:
+    def _record_failure(self, failure: ToolFailure | None) -> None:
         if failure is None:
             return
         self.failure = failure
         self._failures += 1
         if self._failures > 1:
-            delay = min(FIRST_DELAY * 2 ** (self._failures - 2), LONGEST_DELAY)
+            delay = min(FIRST_DELAY * 2 ** (self._failures - 2), MAX_DELAY)
             self._not_before = anyio.current_time() + delay
 
-    # ── words and events ──
+    # ── messages and events ──
 
     def _failure_from(self, error: Exception, attempt: _Attempt) -> ToolFailure:
         while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if isinstance(error, ToolFailure):
             return error
-        about = f"server {self.options.name!r}"
+        server = f"server {self.options.name!r}"
         hint = "" if attempt.transport is None else attempt.transport.hint
         if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
             return ToolFailure(
-                "ServerUnavailable", f"{about} {_ended(attempt)} before it answered{hint}"
+                "ServerUnavailable", f"{server} {_ended(attempt)} before it answered{hint}"
             )
         if self.options.url is not None:
-            about += f" at {self.options.address}"
+            server += f" at {self.options.address}"
         return ToolFailure(
-            "ServerUnavailable", f"{about} cannot be used: {self._words(error)}{hint}"
+            "ServerUnavailable", f"{server} cannot be used: {self._describe(error)}{hint}"
         )
 
-    def _words(self, error: BaseException) -> str:
+    def _describe(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if isinstance(error, MCPError):
@@ -627,7 +665,8 @@ class Connection:
 
     async def _report(self, failure: ToolFailure) -> None:
         logger.warning("%s", failure)
-        if self.listeners:  # at the mount no hook listens yet: see on_session_ready
+        # Without listeners this is the mount, and on_session_ready emits the event.
+        if self.listeners:
             await self._coordinator.hooks.emit(
                 "mcp:server_failed",
                 {"server": self.options.name, "error": str(failure), "error_type": failure.kind},
@@ -640,12 +679,13 @@ class Connection:
                 if isinstance(log.data, str)
                 else json.dumps(log.data, ensure_ascii=False, default=repr)
             )
-            about = {
+            details = {
                 "server": self.options.name,
                 "level": log.level,
                 "logger": log.logger and self._shown(log.logger),
+                "message": self._shown(message),
             }
-            await self._coordinator.hooks.emit(LOG, {**about, "message": self._shown(message)})
+            await self._coordinator.hooks.emit(LOG, details)
 
     async def _announce_opening(self, before: Offer | None) -> None:
         await self._coordinator.hooks.emit(

@@ -1,4 +1,4 @@
-"""Opens all servers side by side, mounts their tools, and shares the servers with child sessions."""
+"""Open all servers at the same time, mount their tools, and share them with child sessions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 SERVERS = "mcp.servers"
 """The capability with the connections that child sessions share."""
 STATUS = "mcp.status"
-"""The capability with a function that describes every server."""
+"""The capability with a function that returns the status of every server."""
 _EVENTS = (
     "mcp:server_connected",
     "mcp:server_failed",
@@ -42,36 +42,39 @@ _EVENTS = (
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> AsyncIterator[None]:
-    """Open the servers of the plan and mount their tools; a server that fails is named, and the others work.
+    """Open the servers of the plan and mount their tools.
+
+    A server that fails is reported, and the others can be used.
 
     Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+        coordinator: The coordinator of the session.
+        config: The keys of `McpOptions`.
 
     Raises:
-        PlanError: The config is wrong.
-        MissingExtraError: The MCP SDK is not installed.
+        PlanError: The config is invalid.
+        MissingExtraError: The MCP SDK isn't installed.
         ModuleLoadError: A server with ``required: true`` failed.
     """
     options = await anyio.to_thread.run_sync(read_mcp_options, config)
     if not options.servers:
-        logger.info("%s: the plan names no servers", MODULE)
+        logger.info("%s: the plan has no servers", MODULE)
         yield
         return
-    connecting, mounting = await anyio.to_thread.run_sync(_import_parts)
-    await anyio.to_thread.run_sync(can_supervise)  # it starts a program once, and keeps the answer
+    connection_module, tools_module = await anyio.to_thread.run_sync(_import_parts)
+    # The first call starts a program. Later ones return the same result without blocking.
+    await anyio.to_thread.run_sync(can_supervise)
     shared: dict[str, Connection] = (
         (coordinator.get_capability(SERVERS) or {}) if options.share else {}
     )
     own = {
-        server.name: connecting.Connection(server, coordinator, options.max_message_bytes)
+        server.name: connection_module.Connection(server, coordinator, options.max_message_bytes)
         for server in options.servers
         if not _is_shared(server, shared)
     }
     connections = {
         server.name: own.get(server.name) or shared[server.name] for server in options.servers
     }
-    tools = mounting.ToolMounting(coordinator, options)
+    tools = tools_module.ToolMounting(coordinator, options)
     async with anyio.create_task_group() as group:
         for connection in own.values():
             group.start_soon(connection.run, name=f"MCP server {connection.options.name}")
@@ -80,9 +83,9 @@ async def mount(
                 for connection in own.values():
                     opening.start_soon(connection.open)
             failures = [
-                each.failure
-                for each in own.values()
-                if each.options.is_required and each.failure is not None
+                connection.failure
+                for connection in own.values()
+                if connection.options.is_required and connection.failure is not None
             ]
             if failures:
                 problems = "; ".join(map(str, failures))
@@ -115,7 +118,7 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Emit how the servers were opened, now that every hook listens."""
+    """Emit the results of opening the servers, now that every hook is mounted."""
     status = coordinator.get_capability(STATUS)
     for server in status() if callable(status) else ():
         if server["error"] is not None:
@@ -126,40 +129,43 @@ async def on_session_ready(coordinator: Coordinator) -> None:
             }
             await coordinator.hooks.emit("mcp:server_failed", details)
         else:
-            about = {
+            details = {
                 key: server[key] for key in ("server", "seconds", "starts", "protocol", "tools")
             }
-            await coordinator.hooks.emit("mcp:server_connected", about)
+            await coordinator.hooks.emit("mcp:server_connected", details)
 
 
 def _instructions(connections: dict[str, Connection]) -> str | None:
-    """How to use the servers, in their own words, for the system prompt."""
-    given = {
+    """Return the instructions of the servers, for the system prompt."""
+    instructions = {
         name: connection.offer.instructions
         for name, connection in connections.items()
         if connection.offer
     }
     parts = [
-        f"How to use the tools of the MCP server {name}, as it says:\n{text}"
-        for name, text in given.items()
+        f"Instructions from the MCP server {name} for its tools:\n{text}"
+        for name, text in instructions.items()
         if text
     ]
     return "\n\n".join(parts) or None
 
 
 def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
-    """Whether the parent has this server: started in the same way, whatever a child calls and hides of its tools."""
-    held = shared.get(server.name)
-    if held is None:
+    """Return whether the parent has this server, started in the same way.
+
+    A child may name the tools in another way, and hide others.
+    """
+    connection = shared.get(server.name)
+    if connection is None:
         return False
-    as_the_child = attrs.evolve(
-        held.options,
+    options = attrs.evolve(
+        connection.options,
         prefix=server.prefix,
         allow_unprefixed_names=server.allow_unprefixed_names,
         allow=server.allow,
         deny=server.deny,
     )
-    return as_the_child == server
+    return options == server
 
 
 def _describe(connection: Connection, tools: list[str]) -> dict[str, Any]:
@@ -180,9 +186,9 @@ def _describe(connection: Connection, tools: list[str]) -> dict[str, Any]:
 
 
 def _import_parts() -> tuple[Any, Any]:
-    """Import what needs the SDK, which takes about a second; blocks."""
+    """Import the files that need the SDK. Blocks for about a second."""
     try:
-        from . import _connection, _tools  # noqa: PLC0415 - see above
+        from . import _connection, _tools  # noqa: PLC0415 — they need an extra
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("amplifier"):
             raise
@@ -191,17 +197,20 @@ def _import_parts() -> tuple[Any, Any]:
 
 
 def login_of(options: ServerOptions) -> Any:
-    """Return what adds the stored login of a server to HTTP requests; None if its plan has no ``oauth``.
+    """Return an object that adds the stored login of a server to HTTP requests.
 
-    Without a session no one can log in, so a missing login is an error that names the command.
+    Without a session no one can log in, so a missing login is an error with the command to run.
+
+    Returns:
+        The object, or None if the options have no ``oauth``.
     """
-    from ._transports import new_auth  # noqa: PLC0415 - needs the SDK, which takes a second to import
+    from ._transports import new_auth  # noqa: PLC0415 — the SDK takes a second to import
 
-    return new_auth(options, _NoSession())  # type: ignore[arg-type]  # all that it uses of a coordinator
+    return new_auth(options, _NoSession())  # type: ignore[arg-type]  # it calls nothing else
 
 
 class _NoSession:
-    """Stands for a coordinator where there is no session."""
+    """Stands in for a coordinator where there is no session."""
 
     def get_capability(self, name: str) -> None:
-        """Offer nothing."""
+        """Return None, because no capability is registered."""

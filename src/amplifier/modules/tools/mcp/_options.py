@@ -1,4 +1,4 @@
-"""The configuration of tool-mcp: servers by name, in the plan's form or as other hosts write them."""
+"""The configuration of tool-mcp: servers by name, in the form of the plan or of other hosts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FOREIGN_KEYS = frozenset(
         *("description", "displayName", "icon", "trust", "version", "note"),
     }
 )
-"""Members that other hosts keep beside a server; they have no meaning here: whether it is a process follows from ``command``."""
+"""Keys of other hosts, without a meaning here. A server is a process if it has ``command``."""
 
 _FORMER = {
     "resources": 'to hide the tool for resources, use deny: ["read_resource"]',
@@ -80,16 +80,18 @@ _patterns = texts()
 
 @attrs.frozen(kw_only=True)
 class OAuthOptions:
-    """How to log in to a remote server.
+    """The login to a remote server.
 
     Attributes:
-        scopes: To ask for; those that the server names, if empty.
-        client_id: Of a client that is registered with the authorization server; None to register one.
-        client_secret: Its secret.
-        client_metadata_url: Address of a document that describes the client, and is its id at servers
-            that read such documents. At others a client is registered.
-        redirect_port: Port of this machine that the browser is sent back to. None takes any free one.
-        token_directory: Where tokens are kept.
+        scopes: The scopes to request. Empty for those that the server names.
+        client_id: The id of a client that is registered with the authorization server. None
+            registers one.
+        client_secret: The secret of that client.
+        client_metadata_url: The address of a document that describes the client. It is the id of
+            the client at servers that read such documents. At others a client is registered.
+        redirect_port: The port of this machine that the browser is sent back to. None takes any
+            free one.
+        token_directory: The directory that tokens are kept in. None for the default.
     """
 
     scopes: tuple[str, ...] = option(texts(), default=())
@@ -125,27 +127,29 @@ class ServerOptions:
 
     Attributes:
         name: Its name in the plan.
-        is_disabled: Do not open it.
-        command: The program to start.
-        args: Its arguments.
-        env: Environment variables for it, beside a few inherited ones.
-        cwd: Its working directory; the session's, if None.
-        url: Where it answers over streamable HTTP.
-        headers: Sent with every request.
-        oauth: How to log in; None for no login.
-        prefix: Before the names of its tools; the server's name and ``_``, if None.
-        allow_unprefixed_names: Accept an empty `prefix`, with which the server alone chooses the names of its tools.
-        allow: Patterns of the tools to mount; None for all.
+        is_disabled: True to leave it out.
+        command: The program to start. None for a remote server.
+        args: The arguments of the program.
+        env: Environment variables of the program, beside a few inherited ones.
+        cwd: The working directory of the program. None for that of the session.
+        url: The address of a server with streamable HTTP. None for a program.
+        headers: HTTP headers of every request.
+        oauth: The login. None for no login.
+        prefix: The text before the names of its tools. None for the server's name and ``_``.
+        allow_unprefixed_names: True to accept an empty `prefix`, with which the server alone
+            chooses the names of its tools.
+        allow: Patterns of the tools to mount. None for all.
         deny: Patterns of tools that are never mounted.
-        is_required: The session does not open without this server.
+        is_required: True if the session can't be opened without this server.
         open_timeout: Seconds for starting it and reading its list of tools.
-        call_timeout: Seconds for one call; None for no limit.
-        stop_grace: Seconds between asking the process to end and killing it.
-        protocol: ``auto`` for the newest that both know; ``legacy`` for servers that end at an unknown first message.
-        sampling: Whether the server may ask the session's model.
-        elicitation: Whether the server may ask the user.
-        roots: Directories that the server is given to work in; None to give it none, because some servers let them replace the
-            directories of their own arguments.
+        call_timeout: Seconds for one call. None for no limit.
+        stop_grace: Seconds between the request to the process to end and its killing.
+        protocol: ``auto`` for the newest version that both support, ``legacy`` for servers that
+            end at an unknown first message.
+        sampling: Whether the server may call the session's model: ask the user, allow or deny.
+        elicitation: True if the server may ask the user.
+        roots: Directories that the server is told to work in. None for no such list, because some
+            servers replace the directories of their arguments with it.
     """
 
     name: str
@@ -177,11 +181,11 @@ class ServerOptions:
     def __attrs_post_init__(self) -> None:
         problems: list[Problem] = []
         if (self.command is None) == (self.url is None):
-            found = "neither" if self.command is None else "both"
+            keys = "neither" if self.command is None else "both"
             problems.append(
                 (
                     "$",
-                    f"expected command (a program to start) or url (a remote server), got {found}",
+                    f"expected command (a program to start) or url (a remote server), got {keys}",
                 )
             )
         if self.command is None and (self.args or self.env or self.cwd):
@@ -192,8 +196,9 @@ class ServerOptions:
             problems.append(("$", "headers and oauth are for a url; a command has args and env"))
         if self.prefix is not None and not self.prefix.strip() and not self.allow_unprefixed_names:
             problem = (
-                "is empty, so that the server alone chooses the names of its tools, which may be names that rules and people take "
-                "for other tools; give it a prefix, or accept that with allow_unprefixed_names: true"
+                "is empty, so that the server alone chooses the names of its tools, and rules and "
+                "people may take them for other tools; give it a prefix, or accept that with "
+                "allow_unprefixed_names: true"
             )
             problems.append(("$.prefix", problem))
         if problems:
@@ -206,42 +211,39 @@ class ServerOptions:
 
     @property
     def tool_prefix(self) -> str:
-        """Before the names of its tools."""
+        """The text before the names of its tools."""
         return f"{self.name}_" if self.prefix is None else self.prefix
 
     @property
     def address(self) -> str:
-        """The url without its query, which may hold secrets."""
+        """The url without its query, which may contain secrets."""
         return (self.url or "").partition("?")[0]
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must appear in no message, longest first."""
-        held = [*self.env.values(), *self.headers.values()]
-        held += [word for value in self.headers.values() for word in value.split()[1:]]
+        """Texts that must not appear in messages, longest first."""
+        values = [*self.env.values(), *self.headers.values()]
+        values += [word for value in self.headers.values() for word in value.split()[1:]]
         if self.oauth is not None and self.oauth.client_secret:
-            held.append(self.oauth.client_secret)
-        return tuple(
-            sorted(
-                {value for value in held if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True
-            )
-        )
+            values.append(self.oauth.client_secret)
+        secrets = {value for value in values if len(value) >= _MIN_SECRET_LENGTH}
+        return tuple(sorted(secrets, key=len, reverse=True))
 
     def without_secrets(self, message: str) -> str:
-        """A message of the server or about it, without what the plan keeps secret."""
+        """Redact the secrets of the plan in a message."""
         for value in self.secrets:
             message = message.replace(value, "[REDACTED]")
         return redact_text(message)
 
 
-_SHORTEST_SECRET = 6
-"""A shorter value of the environment, such as ``1`` or ``true``, is none."""
+_MIN_SECRET_LENGTH = 6
+"""Shorter values of the environment, such as ``1`` or ``true``, aren't secrets."""
 
 
-def _read_servers(given: Mapping[str, Any]) -> tuple[ServerOptions, ...]:
+def _read_servers(members: Mapping[str, object]) -> tuple[ServerOptions, ...]:
     servers: list[ServerOptions] = []
     problems: list[Problem] = []
-    for name, value in given.items():
+    for name, value in members.items():
         try:
             servers.append(_read_server(name, value))
         except PlanError as error:
@@ -253,7 +255,7 @@ def _read_servers(given: Mapping[str, Any]) -> tuple[ServerOptions, ...]:
     return tuple(server for server in servers if not server.is_disabled)
 
 
-def _read_server(name: str, value: Any) -> ServerOptions:
+def _read_server(name: str, value: object) -> ServerOptions:
     if not name.strip() or not name.isprintable():
         raise PlanError([("$", "expected a printable name of a server")])
     if not isinstance(value, Mapping):
@@ -265,7 +267,7 @@ def _read_server(name: str, value: Any) -> ServerOptions:
             [
                 (
                     "$.type",
-                    "the transport 'sse' was replaced by streamable HTTP; use the server's url for that",
+                    "the transport 'sse' was replaced by streamable HTTP; use the url for that",
                 )
             ]
         )
@@ -276,15 +278,16 @@ def _read_server(name: str, value: Any) -> ServerOptions:
     for index, argument in enumerate(server.args):
         if redact_text(argument) != argument or _is_value_of_secret_option(server.args, index):
             logger.warning(
-                "%s: $.servers.%s.args[%d] looks like a secret, and every user of this machine can read the arguments of a "
-                "process; put it in env, as ${NAME} in the plan",
+                "%s: $.servers.%s.args[%d] looks like a secret, and every user of this machine can "
+                "read the arguments of a process; put it in env, as ${NAME} in the plan",
                 MODULE,
                 name,
                 index,
             )
     if server.url is not None and redact_text(server.url) != server.url:
         logger.warning(
-            "%s: $.servers.%s.url looks as if it held a secret, which logs of HTTP requests would keep; put it in headers",
+            "%s: $.servers.%s.url looks as if it contains a secret, which logs of HTTP requests "
+            "would keep; put it in headers",
             MODULE,
             name,
         )
@@ -292,7 +295,10 @@ def _read_server(name: str, value: Any) -> ServerOptions:
 
 
 def _is_value_of_secret_option(arguments: tuple[str, ...], index: int) -> bool:
-    """``--api-key VALUE``, whose value has no shape of its own."""
+    """Return whether an argument is the VALUE of ``--api-key VALUE``.
+
+    Such a value may look like any text.
+    """
     if index == 0 or not arguments[index - 1].startswith("--"):
         return False
     pair = f"{arguments[index - 1]}={arguments[index]}"
@@ -311,10 +317,11 @@ class McpOptions:
     """The configuration of the module.
 
     Attributes:
-        servers: Those that are not disabled.
-        share: Let child sessions use the servers of this session, and use those of the parent.
-        max_result_chars: Of one result; the rest is cut with a note.
-        max_message_bytes: Of one message of a server; a larger one ends the connection.
+        servers: The servers that aren't disabled.
+        share: True to share servers with child sessions, and to use those of the parent.
+        max_result_chars: Maximum number of characters in one result. The rest is cut with a note.
+        max_message_bytes: Maximum size of one message of a server. A larger one ends the
+            connection.
     """
 
     servers: tuple[ServerOptions, ...] = option(_SERVERS, aliases=("mcpServers",), default=())
@@ -327,6 +334,6 @@ def read_mcp_options(config: Mapping[str, Any] | None) -> McpOptions:
     """Read the module's configuration.
 
     Raises:
-        PlanError: The configuration is wrong; it lists all problems.
+        PlanError: The configuration is invalid. The error lists all problems.
     """
     return read_options(McpOptions, MODULE, config)

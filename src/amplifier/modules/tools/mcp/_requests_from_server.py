@@ -1,8 +1,4 @@
-"""What a server may ask of its client: roots, an answer of the session's model (sampling), input of the user (elicitation).
-
-A server may ask only while a call of it is running, on behalf of the session that called last. When the last call ends, so do its
-requests: a stopped turn leaves neither a question nor a model call behind.
-"""
+"""Requests of a server to its client: roots, sampling from the model, elicitation of the user."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import anyio
@@ -34,7 +30,7 @@ from mcp_types import (
 from pydantic import FileUrl
 
 from amplifier._internal.json import redact_text, visible_text
-from amplifier.contracts import Coordinator, UserInput
+from amplifier.contracts import ApprovalSystem, Coordinator, UserInput
 from amplifier.errors import NoOneToAskError
 from amplifier.models import ChatRequest, ChatResponse, HookResult, ImageBlock, Message, TextBlock
 
@@ -45,21 +41,26 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 
 SAMPLING, ELICITATION = "mcp:sampling", "mcp:elicitation"
 
-_ASKING = 300.0
+_QUESTION_SECONDS = 300.0
 """Seconds to wait for the user."""
-_MOST_SHOWN = 100_000
-"""Characters of a question; a longer one is refused, because all of it has to be seen."""
+_MAX_QUESTION = 100_000
+"""Maximum number of characters of a question. A longer one is refused, because it can't be read."""
 _OPTIONS = ["Allow once", "Allow always", "Deny"]
 _ACCEPT, _DECLINE = "Allow", "Deny"
 
 _Answer = TypeVar("_Answer")
 
 
+# A request is allowed only during a call of the server, and belongs to the session that called
+# last. The end of the last call ends all requests, so that a stopped turn leaves no question and no
+# model call behind.
+
+
 class RequestsFromServer:
     """Answers the requests of one server.
 
     Args:
-        options: The server's.
+        options: The options of the server.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -69,7 +70,7 @@ class RequestsFromServer:
 
     @contextmanager
     def during_call(self, coordinator: Coordinator) -> Iterator[None]:
-        """Let the server ask while the block runs."""
+        """Allow requests of the server while the block runs."""
         call = object()
         self._calls[call] = coordinator
         try:
@@ -81,14 +82,14 @@ class RequestsFromServer:
                     scope.cancel()
 
     async def _answer(
-        self, what: str, answer: Callable[[Coordinator], Awaitable[_Answer]]
+        self, kind: str, answer: Callable[[Coordinator], Awaitable[_Answer]]
     ) -> _Answer | ErrorData:
-        """Answer on behalf of the session that called last, until its call ends."""
+        """Answer for the session that called last, until its call ends."""
         if not self._calls:
             logger.info(
-                "server %r asked for %s outside of a call: refused", self._options.name, what
+                "server %r asked for %s outside of a call: refused", self._options.name, kind
             )
-            return _refusal(f"{what} is available only during a call")
+            return _refusal(f"{kind} is available only during a call")
         coordinator = list(self._calls.values())[-1]
         with anyio.CancelScope() as scope:
             self._running.add(scope)
@@ -101,7 +102,10 @@ class RequestsFromServer:
     # ── roots ──
 
     async def list_roots(self, context: ClientRequestContext) -> ListRootsResult | ErrorData:
-        """The directories of the plan; relative ones are below the working directory of the calling session."""
+        """Return the roots of the plan.
+
+        Relative ones are below the working directory of the calling session.
+        """
         return ListRootsResult(
             roots=[
                 Root(uri=FileUrl(folder.as_uri()), name=folder.name or "/")
@@ -123,7 +127,7 @@ class RequestsFromServer:
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | ErrorData:
-        """Have the session's model answer, if the user allows it."""
+        """Call the session's model, if the user allows it."""
         return await self._answer("sampling", lambda coordinator: self._sample(coordinator, params))
 
     async def _sample(
@@ -143,9 +147,9 @@ class RequestsFromServer:
         try:
             with anyio.fail_after(self._options.call_timeout):
                 response = await provider.complete(request)
-        except Exception as error:  # noqa: BLE001 - a provider is foreign code; its failure is an answer to the server
+        except Exception as error:  # noqa: BLE001 — a provider's error is reported to the server
             logger.warning(
-                "server %r asked the model, which failed: %s",
+                "server %r called the model, which failed: %s",
                 self._options.name,
                 redact_text(str(error)),
             )
@@ -166,7 +170,7 @@ class RequestsFromServer:
         self, coordinator: Coordinator, params: CreateMessageRequestParams
     ) -> bool:
         prompt = _sampling_prompt(self._options.name, params)
-        if len(prompt) > _MOST_SHOWN:
+        if len(prompt) > _MAX_QUESTION:
             logger.warning(
                 "server %r asks for a sampling that is too long to be shown: refused",
                 self._options.name,
@@ -176,7 +180,7 @@ class RequestsFromServer:
             action="ask_user",
             approval_prompt=prompt,
             approval_options=list(_OPTIONS),
-            approval_timeout=_ASKING,
+            approval_timeout=_QUESTION_SECONDS,
             approval_default="deny",
         )
         try:
@@ -190,7 +194,7 @@ class RequestsFromServer:
     async def elicit(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
-        """Ask the user; declined if no one can be asked, or not in this form."""
+        """Ask the user. Decline if there is no one to ask, or the form can't be shown."""
         return await self._answer(
             "elicitation", lambda coordinator: self._elicit(coordinator, params)
         )
@@ -200,8 +204,8 @@ class RequestsFromServer:
         system = coordinator.approval_system
         result = ElicitResult(action="decline")
         try:
-            with anyio.move_on_after(_ASKING):
-                if len(prompt) > _MOST_SHOWN:
+            with anyio.move_on_after(_QUESTION_SECONDS):
+                if len(prompt) > _MAX_QUESTION:
                     logger.warning(
                         "server %r asks a question that is too long to be shown: declined",
                         self._options.name,
@@ -215,7 +219,8 @@ class RequestsFromServer:
                     params.url
                 ):
                     logger.warning(
-                        "server %r asks to open %r, expected an address with http or https: declined",
+                        "server %r asks to open %r, expected an address with http or https: "
+                        "declined",
                         self._options.name,
                         params.url[:200],
                     )
@@ -229,17 +234,18 @@ class RequestsFromServer:
                     if await _confirmed(system, prompt):
                         result = ElicitResult(action="accept", content={})
                 elif isinstance(system, UserInput):
-                    given = await system.request_input(
-                        prompt, dict(params.requested_schema), _ASKING
+                    content = await system.request_input(
+                        prompt, dict(params.requested_schema), _QUESTION_SECONDS
                     )
-                    if given is not None:
-                        result = ElicitResult(action="accept", content=given)
+                    if content is not None:
+                        result = ElicitResult(action="accept", content=content)
                 else:
                     logger.info(
                         "server %r asks for a form, which this application cannot show",
                         self._options.name,
                     )
-        except Exception:  # the application's code; a failure declines
+        except Exception:
+            # The approval system is the application's code.
             logger.exception(
                 "the question of server %r to the user failed: declined", self._options.name
             )
@@ -250,16 +256,17 @@ class RequestsFromServer:
         return result
 
 
-async def _confirmed(system: Any, prompt: str) -> bool:
-    answer = await system.request_approval(prompt, [_ACCEPT, _DECLINE], _ASKING, "deny")
+async def _confirmed(system: ApprovalSystem, prompt: str) -> bool:
+    options = [_ACCEPT, _DECLINE]
+    answer: object = await system.request_approval(prompt, options, _QUESTION_SECONDS, "deny")
     return isinstance(answer, str) and answer.lower() == _ACCEPT.lower()
 
 
 def _is_web_page(address: str) -> bool:
-    """Check that an address leads to a web server: an application may open it as it is."""
+    """Return whether an address is that of a web page, because an application may open it."""
     try:
         parts = urlsplit(address)
-        # What the function leaves out, such as control characters, another program may not.
+        # urlsplit() removes characters, such as control characters, that other programs keep.
         is_plain = address.isprintable() and " " not in address
         return is_plain and parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
@@ -271,23 +278,22 @@ def _refusal(message: str) -> ErrorData:
 
 
 def _quoted(text: str) -> str:
-    """Text of a server for a person: nothing in it can move the cursor or pass for a line of ours."""
+    """Quote text of a server, so that it can't move the cursor or look like a line of ours."""
     lines = visible_text(text, strict=True).splitlines() or [""]
     return "\n".join(f"  {line}" for line in lines)
 
 
 def _sampling_prompt(server: str, params: CreateMessageRequestParams) -> str:
-    lines = [
-        f"Let the MCP server {server!r} ask the model of this session? (at most {params.max_tokens} tokens)"
-    ]
+    limit = f"at most {params.max_tokens} tokens"
+    lines = [f"Let the MCP server {server!r} ask the model of this session? ({limit})"]
     if params.system_prompt:
         lines.append(f"system:\n{_quoted(params.system_prompt)}")
     for message in params.messages:
-        words = "\n".join(
+        text = "\n".join(
             block.text if isinstance(block, TextBlock) else "(an image)"
             for block in _blocks(message)
         )
-        lines.append(f"{message.role}:\n{_quoted(words)}")
+        lines.append(f"{message.role}:\n{_quoted(text)}")
     return "\n".join(lines)
 
 

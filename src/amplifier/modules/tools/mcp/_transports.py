@@ -1,10 +1,4 @@
-"""How messages reach a server and come back: over the standard streams of its process, or over streamable HTTP with OAuth logins.
-
-Over standard streams there is one JSON-RPC message per line. The SDK has such a transport, too. This one reads in linear time,
-notices the death of a process whose children keep its output open, never makes a cancelled call wait for a server that does not
-read, and reports what is not a message by the server's name. Over HTTP, redirects to other hosts are not followed: headers and
-tokens are for the configured one.
-"""
+"""The transports: standard streams of a process, and streamable HTTP with OAuth logins."""
 
 from __future__ import annotations
 
@@ -55,12 +49,15 @@ from ._options import OAuthOptions, ServerOptions
 
 logger = logging.getLogger("amplifier.modules.tool-mcp")
 
-_WAITING_MESSAGES = 1024
-"""Messages that may wait for a server that does not read; sending one then neither blocks nor delays a cancelled call."""
-_LAST_WORDS = 0.2
-"""Seconds in which the rest of the output of a dead process is read."""
+_MAX_WAITING = 1024
+"""Maximum number of messages that wait for a server that doesn't read.
 
-_MOST_STDERR = 8192
+While there is room, sending doesn't block and doesn't delay a cancelled call.
+"""
+_DRAIN_SECONDS = 0.2
+"""Seconds for reading the rest of the output of a dead process."""
+
+_MAX_STDERR = 8192
 _INHERITED = (
     "HOME",
     "LANG",
@@ -73,7 +70,7 @@ _INHERITED = (
     "USER",
     "VIRTUAL_ENV",
 )
-"""Environment variables that a server gets besides its own; API keys of other services are not passed on."""
+"""Environment variables that every server inherits. API keys of other services are left out."""
 _INHERITED_PREFIXES = ("LC_", "XDG_")
 
 Inbox = MemoryObjectSendStream[SessionMessage | Exception]
@@ -82,22 +79,27 @@ Streams = tuple[
 ]
 
 
-# ── standard streams ───────────────────────────────────────────────────────────────────────────────
+# ── standard streams ──────────────────────────────────────────────────────────────────────────────
+
+
+# One JSON-RPC message per line. The SDK has such a transport, too. This one reads in linear time,
+# and it notices the death of a process whose children keep its output open. It never lets a
+# cancelled call wait for a server that doesn't read. And it reports lines that aren't messages.
 
 
 class StdioTransport:
     """The transport of one process.
 
     Args:
-        options: The server's.
-        directory: Where it runs, unless its options name another directory.
-        max_bytes: Of one message.
-        coordinator: Of the session that owns the server.
-        on_lost: Called once when no more messages will come.
+        options: The options of the server.
+        directory: The working directory, unless the options have another one.
+        max_bytes: Maximum size of one message.
+        coordinator: The coordinator of the session that owns the server.
+        on_lost: Called when no more messages will come.
 
     Attributes:
-        loss: Why no more messages will come, if that is not how the process ended.
-        garbage: The first line that was no message, as it may be shown.
+        loss: The reason for the end of messages, if it isn't the end of the process.
+        garbage: The first line that wasn't a message, without secrets.
     """
 
     def __init__(
@@ -126,26 +128,28 @@ class StdioTransport:
 
     @property
     def hint(self) -> str:
-        """What the server printed instead of messages, as an addition to a message."""
-        return "" if self.garbage is None else f"; it printed {self.garbage}, which is no message"
+        """An addition to messages about output of the server that wasn't a message."""
+        if self.garbage is None:
+            return ""
+        return f"; it printed {self.garbage}, which is not a message"
 
     def how_it_ended(self) -> str:
-        """Why the connection was lost, for messages."""
+        """Return the reason for the loss of the connection."""
         if self.loss is not None or self._process is None:
             return self.loss or "was not started"
-        ended = self._process.how_it_ended()
+        reason = self._process.how_it_ended()
         lines = self._stderr.decode("utf-8", "backslashreplace").strip().splitlines()[-3:]
         if not lines:
-            return ended
-        words = shown(self._options.without_secrets(" | ".join(lines)), 500)
-        return f"{ended}; its last lines on standard error: {words}"
+            return reason
+        text = shown(self._options.without_secrets(" | ".join(lines)), 500)
+        return f"{reason}; its last lines on standard error: {text}"
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the process; it and everything it started have ended when this is left.
+        """Start the process, and end it and its children on leaving.
 
         Raises:
-            ToolFailure: It cannot be started.
+            ToolFailure: It can't be started.
         """
         process = self._process = _start(self._options, self._options.cwd or self._directory)
         try:
@@ -154,7 +158,7 @@ class StdioTransport:
             except OSError as error:
                 raise _not_startable(self._options, error) from None
             inbox, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-            outbox, to_send = anyio.create_memory_object_stream[SessionMessage](_WAITING_MESSAGES)
+            outbox, to_send = anyio.create_memory_object_stream[SessionMessage](_MAX_WAITING)
             with inbox, received, outbox, to_send:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._read, process, inbox, group)
@@ -184,7 +188,8 @@ class StdioTransport:
                     if message is not None:
                         await inbox.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # the client is leaving
+            # The client is leaving.
+            return
         except LineTooLong:
             self.loss = (
                 f"sent a message of more than {self._max_bytes} bytes; raise max_message_bytes"
@@ -201,25 +206,26 @@ class StdioTransport:
             return None
 
     def _report_garbage(self, line: bytes) -> None:
-        """Report the first line that is no message; a server that goes on is not reported again."""
+        """Report the first line that isn't a message. Later ones aren't reported."""
         if self.garbage is None:
             start = line[:200].decode("utf-8", "backslashreplace")
             self.garbage = shown(ascii(self._options.without_secrets(start)), 120)
             logger.warning(
-                "server %r printed a line that is no JSON-RPC message, ignored: %s; a server has to log to standard error",
+                "server %r printed a line that is not a JSON-RPC message, ignored: %s; a server "
+                "has to log to standard error",
                 self._options.name,
                 self.garbage,
             )
 
     async def _watch(self, process: ServiceProcess) -> None:
-        """After the death of the process, end what it started, which may keep its output open."""
+        """End the children of a dead process, which may keep its output open."""
         await process.wait_for_death()
-        await anyio.sleep(_LAST_WORDS)
+        await anyio.sleep(_DRAIN_SECONDS)
         process.kill_rest()
 
     async def _read_stderr(self, process: ServiceProcess) -> None:
         while data := await read_chunk(process.stderr):
-            self._stderr = (self._stderr + data)[-_MOST_STDERR:]
+            self._stderr = (self._stderr + data)[-_MAX_STDERR:]
             logger.debug(
                 "server %r: %s",
                 self._options.name,
@@ -260,10 +266,11 @@ def _start(options: ServerOptions, directory: Path) -> ServiceProcess:
     if not directory.is_dir():
         raise ToolFailure(
             "ServerUnavailable",
-            f"server {options.name!r}: its working directory {shown(str(directory))!r} does not exist",
+            f"server {options.name!r}: its working directory {shown(str(directory))!r} does not "
+            "exist",
         )
     command = options.command
-    # A name with a slash is relative to the working directory of the server, as the system has it.
+    # As in the system, a name with a slash is relative to the working directory of the server.
     if os.sep in command:
         program = shutil.which(directory / command)
     else:
@@ -271,11 +278,12 @@ def _start(options: ServerOptions, directory: Path) -> ServiceProcess:
     if program is None:
         raise ToolFailure(
             "ServerUnavailable",
-            f"{_about(options)} was not found on the search path outside of the working directory; install it, or name it with its path in the plan",
+            f"{_describe(options)} was not found on the search path outside of the working "
+            "directory; install it, or use its full path in the plan",
         )
     try:
         return ServiceProcess(
-            [os.path.abspath(program), *options.args],  # noqa: PTH100 - the name stays as it is: no links are followed
+            [os.path.abspath(program), *options.args],  # noqa: PTH100 — links aren't resolved
             directory=str(directory),
             environment=environment,
         )
@@ -285,35 +293,34 @@ def _start(options: ServerOptions, directory: Path) -> ServiceProcess:
 
 def _not_startable(options: ServerOptions, error: OSError) -> ToolFailure:
     return ToolFailure(
-        "ServerUnavailable", f"{_about(options)} cannot be started: {error.strerror or error}"
+        "ServerUnavailable", f"{_describe(options)} cannot be started: {error.strerror or error}"
     )
 
 
-def _about(options: ServerOptions) -> str:
+def _describe(options: ServerOptions) -> str:
     return f"server {options.name!r}: the command {shown(options.command or '', 200)!r}"
 
 
 LOGIN = "mcp.login"
-"""The capability with an async function that gets the URL the user has to open."""
+"""The capability with an async function that receives the URL that the user has to open."""
 
 _LOOPBACK = "127.0.0.1"
 _NO_PORT = 1
-"""Stands for a port until a login begins. A client must have some address."""
-_LONGEST_REQUEST = 16_384
+"""A placeholder until a login begins, because a client must have an address."""
+_MAX_REQUEST = 16_384
 _DONE = b"You are logged in. You can close this page."
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 # ── oauth ─────────────────────────────────────────────────────────────────────────────────────────
-# Logging in to remote servers: the SDK's OAuth flow, with tokens in files that only their owner can read.
-#
-# A session never opens a browser: without a stored token the server fails with the command that logs in. That command
-# offers the capability `LOGIN`, a function that shows the user where to go.
+# The flow is the SDK's. Tokens are in files that only their owner can read. A session never opens a
+# browser: without a stored token the server fails with the command that logs in. That command
+# registers the capability `LOGIN`.
 
 
 def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientProvider | None:
-    """Make the object that adds tokens to requests; None if the plan has no ``oauth`` for it."""
+    """Make the object that adds tokens to requests, or None if the options have no ``oauth``."""
     oauth = options.oauth
     if oauth is None:
         return None
@@ -328,13 +335,13 @@ def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientPro
 
 
 class _LoginAuth(OAuthClientProvider):
-    """The SDK's login, which listens for the browser only while it waits for it."""
+    """The SDK's login, with a port that is open only while the browser is awaited."""
 
-    # The port is bound when a response asks for a login, because the registration of a client and
-    # the address of the login page both name it. With a fixed port, logins of two servers or of two
-    # sessions would fail beside each other, so any free one is taken unless the plan names one.
-    # Authorization servers have to accept any port of a loopback address (RFC 8252, section 7.3).
-    # For the sake of those that don't, the port of an earlier registration is tried first.
+    # The port is bound when a response requires a login, because the registration of a client and
+    # the address of the login page both contain it. With a fixed port, two logins at the same time
+    # would fail, so any free one is taken unless the plan has one. Authorization servers have to
+    # accept any port of a loopback address (RFC 8252, section 7.3). Some don't, so the port of an
+    # earlier registration is tried first.
 
     def __init__(
         self,
@@ -402,8 +409,9 @@ class _LoginAuth(OAuthClientProvider):
             except OSError as error:
                 raise ToolFailure(
                     "ServerUnavailable",
-                    f"server {self._options.name!r}: the redirect_port {self._port} of the plan cannot be used: "
-                    f"{error.strerror or error}; name another one, or leave it out to take any free one",
+                    f"server {self._options.name!r}: the redirect_port {self._port} of the plan "
+                    f"cannot be used: {error.strerror or error}; set another one, or leave it out "
+                    "to take any free one",
                 ) from None
         for address in (self.context.client_info and self.context.client_info.redirect_uris) or ():
             if address.host == _LOOPBACK and address.port:
@@ -449,15 +457,16 @@ def _bind_loopback(port: int) -> socket.socket:
 
 
 class TokenFile:
-    """The tokens of one server, as the SDK stores them.
+    """The SDK's storage for the tokens of one server.
 
     Args:
-        options: The server's.
-        oauth: How to log in.
+        options: The options of the server.
+        oauth: The options of the login.
 
     Attributes:
-        context: What the SDK knows in this process. Without when tokens end, and who renews them, it would use kept ones until
-            they are refused, and ask for a login then.
+        context: The SDK's data in this process. It gets the expiry and the issuer of stored tokens.
+            Without them the SDK would use tokens until they are refused, and require a login then.
+        path: The file.
     """
 
     context: OAuthContext
@@ -470,17 +479,17 @@ class TokenFile:
         self._oauth = oauth
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The stored tokens."""
-        ends = (await anyio.to_thread.run_sync(self._read)).get("expires_at")
-        self.context.token_expiry_time = ends if isinstance(ends, int | float) else None
+        """Return the stored tokens."""
+        expiry = (await anyio.to_thread.run_sync(self._read)).get("expires_at")
+        self.context.token_expiry_time = expiry if isinstance(expiry, int | float) else None
         self.context.oauth_metadata = await self._get("issuer", OAuthMetadata)
         return await self._get("tokens", OAuthToken)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens."""
         await self._set("tokens", tokens)
-        ends = None if tokens.expires_in is None else time.time() + tokens.expires_in
-        await anyio.to_thread.run_sync(self._write, "expires_at", ends)
+        expiry = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        await anyio.to_thread.run_sync(self._write, "expires_at", expiry)
         if self.context.oauth_metadata is not None:
             await self._set("issuer", self.context.oauth_metadata)
 
@@ -489,7 +498,7 @@ class TokenFile:
         return self.client_of_plan() or await self._get("client", OAuthClientInformationFull)
 
     def client_of_plan(self) -> OAuthClientInformationFull | None:
-        """Return the client that the plan names, authenticating as its server demands."""
+        """Return the client of the plan, with the authentication that its server accepts."""
         if self._oauth.client_id is None:
             return None
         return OAuthClientInformationFull(
@@ -499,7 +508,7 @@ class TokenFile:
         )
 
     def _authentication(self) -> str:
-        """Choose Basic, which every server has to accept (RFC 6749), unless it lists only others."""
+        """Choose Basic, which every server must accept (RFC 6749), unless only POST is offered."""
         if self._oauth.client_secret is None:
             return "none"
         metadata = self.context.oauth_metadata
@@ -517,7 +526,8 @@ class TokenFile:
         stored = (await anyio.to_thread.run_sync(self._read)).get(key)
         try:
             return None if stored is None else kind.model_validate(stored)
-        except ValidationError:  # of another version; the user logs in again
+        except ValidationError:
+            # Another version has written it, so the user logs in again.
             return None
 
     async def _set(self, key: str, value: BaseModel) -> None:
@@ -538,35 +548,35 @@ class TokenFile:
 
 
 async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
-    """Wait on a listening socket, which is closed then, until the browser comes back with the code.
+    """Wait for the browser to return with the code, and close the listening socket.
 
-    Other requests get no answer that helps.
+    Other requests get a 404.
     """
-    answers: list[AuthorizationCodeResult] = []
+    results: list[AuthorizationCodeResult] = []
     arrived = anyio.Event()
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
         async with stream:
             request = b""
-            while b"\r\n\r\n" not in request and len(request) < _LONGEST_REQUEST:
+            while b"\r\n\r\n" not in request and len(request) < _MAX_REQUEST:
                 request += await stream.receive()
             target = (
                 request.split(b" ", 2)[1].decode("ascii", "replace")
                 if request.count(b" ") > 1
                 else ""
             )
-            given = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
-            found = "code" in given and urlsplit(target).path == "/callback"
-            body = _DONE if found else b"This is not the page you are looking for."
-            status = b"200 OK" if found else b"404 Not Found"
+            query = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
+            is_callback = "code" in query and urlsplit(target).path == "/callback"
+            body = _DONE if is_callback else b"This is not the page you are looking for."
+            status = b"200 OK" if is_callback else b"404 Not Found"
             await stream.send(
-                b"HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
-                % (status, len(body), body)
+                b"HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n"
+                b"Connection: close\r\n\r\n%s" % (status, len(body), body)
             )
-            if found:
-                answers.append(
+            if is_callback:
+                results.append(
                     AuthorizationCodeResult(
-                        code=given["code"], state=given.get("state"), iss=given.get("iss")
+                        code=query["code"], state=query.get("state"), iss=query.get("iss")
                     )
                 )
                 arrived.set()
@@ -575,7 +585,8 @@ async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
         try:
             await serve(stream)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # a browser that opens connections in advance
+            # Browsers open connections in advance, and close them unused.
+            return
 
     async with (
         await SocketListener.from_socket(bound) as listener,
@@ -584,21 +595,23 @@ async def _receive_code(bound: socket.socket) -> AuthorizationCodeResult:
         group.start_soon(listener.serve, serve_contained)
         await arrived.wait()
         group.cancel_scope.cancel()
-    return answers[0]
+    return results[0]
 
 
-# ── streamable http ────────────────────────────────────────────────────────────────────────────────
+# ── streamable http ───────────────────────────────────────────────────────────────────────────────
 
-_CONNECTING = 30.0
+_CONNECT_SECONDS = 30.0
 
 
 class HttpTransport:
     """The transport of one remote server.
 
+    Redirects to other hosts aren't followed, because headers and tokens are for the configured one.
+
     Args:
-        options: The server's.
-        max_bytes: Of one message.
-        on_lost: Called once when no more messages will come.
+        options: The options of the server.
+        max_bytes: Maximum size of one message.
+        on_lost: Called when no more messages will come.
         auth: Adds credentials to requests.
 
     Attributes:
@@ -622,21 +635,22 @@ class HttpTransport:
         self._refusal: str | None = None
 
     def how_it_ended(self) -> str:
-        """Why the connection was lost, for messages."""
+        """Return the reason for the loss of the connection."""
         return self._refusal or "closed the connection"
 
     @property
     def hint(self) -> str:
-        """What the server answered last instead of a result, as an addition to a message."""
+        """An addition to messages about the last response of the server, if it was an error."""
         return "" if self._refusal is None else f"; it {self._refusal}"
 
-    async def _note_refusal(self, response: httpx2.Response) -> None:
+    async def _record_refusal(self, response: httpx2.Response) -> None:
         status = response.status_code
         self._refusal = None
         if status >= 400:
             advice = {
                 401: "check the headers in the plan, or set oauth: true",
-                405: "it may speak only the older HTTP with SSE, which is not supported: use its address for streamable HTTP",
+                405: "it may support only the older HTTP with SSE, which is not supported here: "
+                "use its address for streamable HTTP",
             }.get(status)
             self._refusal = f"answered HTTP {status} {response.reason_phrase}".rstrip() + (
                 f"; {advice}" if advice else ""
@@ -644,16 +658,16 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
-        """Open the connection; leaving it ends the session on the server."""
+        """Open the connection, and end the session on the server on leaving."""
         assert self._options.url is not None
         # A call may take as long as its own deadline allows, so reading has none.
-        timeout = httpx2.Timeout(_CONNECTING, read=None)
+        timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
         async with (
             httpx2.AsyncClient(
                 headers=dict(self._options.headers),
                 timeout=timeout,
                 auth=self._auth,
-                event_hooks={"response": [self._note_refusal]},
+                event_hooks={"response": [self._record_refusal]},
             ) as client,
             streamable_http_client(
                 self._options.url, http_client=client, max_sse_event_size=self._max_bytes
