@@ -205,7 +205,7 @@ def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_payload(data: object) -> dict[str, Any]:
-    """Return a copy of a payload made of JSON values only. It is empty if the payload is no object.
+    """Return a copy of a payload made of JSON values only, or {} if it isn't an object.
 
     Raises:
         TypeError: A key is neither text nor a scalar.

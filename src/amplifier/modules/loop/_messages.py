@@ -70,12 +70,12 @@ def source_of(message: dict[str, JSON]) -> JSON:
     return metadata.get("source") if isinstance(metadata, dict) else None
 
 
-def is_instruction(message: dict[str, Any]) -> bool:
+def is_instruction(message: dict[str, JSON]) -> bool:
     """Return whether a loop has stored the message for its plan."""
     return message.get("role") == "system" and source_of(message) == INSTRUCTIONS
 
 
-def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_latest_instructions(messages: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
     """Return the messages with only the latest instructions, at the beginning."""
     instructions = [
         message for message in messages if "metadata" in message and is_instruction(message)
@@ -113,10 +113,10 @@ class RequestPrefix:
 
     def __init__(self) -> None:
         self._tools: Any = None
-        self._messages: list[dict[str, Any]] = []
+        self._messages: list[dict[str, JSON]] = []
 
     def follow(
-        self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, Any]]
+        self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, JSON]]
     ) -> PrefixBreak | None:
         """Note the next request and compare it with the previous one.
 
@@ -158,7 +158,7 @@ def _tokens(value: JSON) -> int:
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _models(messages: list[dict[str, Any]]) -> list[Message]:
+def _models(messages: list[dict[str, JSON]]) -> list[Message]:
     """Return the messages as models that share nothing with them.
 
     Raises:
@@ -203,7 +203,7 @@ class RequestMessages:
         prefix: The beginning of the latest request of the loop.
     """
 
-    def __init__(self, messages: list[dict[str, Any]], prefix: RequestPrefix) -> None:
+    def __init__(self, messages: list[dict[str, JSON]], prefix: RequestPrefix) -> None:
         self._messages = self._lasting = _with_latest_instructions(messages)
         self._prefix = prefix
 
@@ -211,7 +211,7 @@ class RequestMessages:
         """Return the break that keeps a service from using its cache for this request, or None."""
         return self._prefix.follow(tools, self._lasting)
 
-    def for_event(self) -> list[dict[str, Any]]:
+    def for_event(self) -> list[dict[str, JSON]]:
         """Return the messages for the payload of an event, of which each handler gets a copy."""
         return self._messages
 
@@ -292,13 +292,13 @@ class Steering:
         self.waiting.append(message)
 
 
-def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def closing_messages(stored: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
     """Return the messages that close a turn without an answer of the model.
 
     They are results for open calls, and a note in place of the answer.
     """
     # Instructions and injections of hooks don't show whether there was an answer.
-    last: dict[str, Any] = next(
+    last: dict[str, JSON] = next(
         (message for message in reversed(stored) if not is_aside(message)), {}
     )
     role = last.get("role")
@@ -320,14 +320,14 @@ class UnfinishedTurn:
     """
 
     prompt: str
-    attachments: list[dict[str, Any]]
+    attachments: list[dict[str, JSON]]
     iterations: int
     calls: list[ToolCall]
 
 
-def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
+def unfinished_turn(stored: list[dict[str, JSON]]) -> UnfinishedTurn | None:
     """Return the turn at the end of a conversation, if it has no answer yet."""
-    turn: list[dict[str, Any]] = []
+    turn: list[dict[str, JSON]] = []
     for message in reversed(stored):
         if is_aside(message):
             continue
@@ -361,7 +361,7 @@ def _describe_prompt(content: JSON) -> tuple[str, list[dict[str, JSON]]]:
     return content if isinstance(content, str) else "", []
 
 
-def lacks_instructions(stored: list[dict[str, Any]], text: str | None) -> bool:
+def lacks_instructions(stored: list[dict[str, JSON]], text: str | None) -> bool:
     """Return whether the instructions differ from those in the conversation.
 
     A system message of the application at the beginning replaces any instructions.
@@ -402,7 +402,7 @@ class Transcript:
         self._label = f"context {type(context).__name__}"
         self._open: list[ToolCall] = []
 
-    async def stored(self) -> list[dict[str, Any]]:
+    async def stored(self) -> list[dict[str, JSON]]:
         """Return the whole conversation."""
         with contain_errors(self._label):
             return checked_messages(
@@ -411,7 +411,7 @@ class Transcript:
 
     async def close_unanswered(
         self,
-        stored: list[dict[str, Any]],
+        stored: list[dict[str, JSON]],
         known_result: Callable[[ToolCall], Awaitable[ToolResult | None]],
     ) -> None:
         """Close an earlier turn without an answer, which was stopped or reached its limit.
@@ -443,7 +443,7 @@ class Transcript:
                 checked_messages(self._context, "get_messages_for_request", messages), self._prefix
             )
 
-    async def add(self, message: dict[str, Any]) -> None:
+    async def add(self, message: dict[str, JSON]) -> None:
         """Store a message that is neither an answer nor a result."""
         with contain_errors(self._label):
             await self._context.add_message(message)
@@ -453,7 +453,7 @@ class Transcript:
         self._open = list(calls)
         await self.add(assistant_message(response, calls))
 
-    async def withdraw_attachments(self, blocks: list[dict[str, Any]]) -> None:
+    async def withdraw_attachments(self, blocks: list[dict[str, JSON]]) -> None:
         """Replace the attachments of a prompt that the service refused with notes.
 
         Otherwise every later request would fail, too.

@@ -466,9 +466,9 @@ class GitCall:
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             led, algorithm = {*named_by_configuration(self.repository.worktree)}, self._algorithm()
-            rows = self.output_of(*_STAGED, "HEAD")
-            if not self.output_of("rev-parse", "-q", "--verify", "HEAD"):
-                rows = self.output_of(*_STAGED, _EMPTY_TREE[algorithm])
+            has_head = self._has_head()
+            # Without a commit there is nothing to compare with, or to go back to.
+            rows = self.output_of(*_STAGED, "HEAD" if has_head else _EMPTY_TREE[algorithm])
             known = self.surroundings.baselines.contents
             names = list[str]()
             for mode, digest, name in re.findall(r":\d+ (\d+) \w+ (\w+) \w\0([^\0]+)\0", rows):
@@ -481,14 +481,20 @@ class GitCall:
                     names.append(name)
             if not names:
                 return []
-            # Without a commit there is nothing to go back to.
-            has_head = bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
             undo = ("reset", "-q", "HEAD") if has_head else ("rm", "-q", "-r", "-f", "--cached")
             self.output_of("--literal-pathspecs", *undo, "--", *names)
         return [
             f"{self.repository.worktree}/{name}: is not staged any more (programs obey it, and no commit of the user's has this content)"
             for name in names
         ]
+
+    def _has_head(self) -> bool:
+        text = read_text(f"{self.repository.folder}/HEAD") or ""
+        ref = f"{self.repository.common}/{text.removeprefix('ref: ').strip()}"
+        # Starting git takes longer.
+        if not text.startswith("ref: ") or os.path.isfile(ref):  # noqa: PTH113 - text in
+            return True
+        return bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
 
     # ── steps that are still to be made ──
 
