@@ -1,7 +1,4 @@
-"""Finds what a rebase, a merge or a cherry-pick that has not ended is still to write into the work tree.
-
-A person who goes on with it has git write there, and git runs hooks and filters from there at once.
-"""
+"""Read the remaining steps of an interrupted rebase, merge or cherry-pick."""
 
 from __future__ import annotations
 
@@ -13,8 +10,11 @@ import attrs
 
 from ._git_files import Finding, digest_of_text, git_folders, read_text
 
+# A person who continues such an operation lets git write into the work tree, and git runs hooks and
+# filters from there at once.
+
 _MAX_FILE = 64 << 20
-"""A patch is as large as its commit."""
+"""Maximum size of a file with steps. A patch is as large as its commit."""
 _STASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
 _TODOS = ("rebase-merge/git-rebase-todo", "sequencer/todo")
 _ONE_COMMIT = frozenset(
@@ -28,12 +28,12 @@ _REVISION = re.compile(r"[0-9A-Za-z_][\w/-]*(?:\.[\w/-]+)*")
 
 @attrs.define
 class Steps:
-    """The commits that the steps of a file name.
+    """The commits in the steps of a file.
 
     Attributes:
-        commits: Those whose own change is made again.
-        trees: Those that are taken as a whole, with all that led to them.
-        is_clear: Whether every step could be read.
+        commits: The commits that are applied again, one change each.
+        trees: The commits that are checked out with their whole history.
+        is_clear: True if every step could be read.
     """
 
     commits: list[str] = attrs.field(factory=list)
@@ -42,35 +42,35 @@ class Steps:
 
 
 def pending(git: str) -> list[Finding]:
-    """Return the files with steps in a git folder, its submodules' and its worktrees'.
+    """Return the files with steps in a git folder and in those of its submodules and worktrees.
 
     Args:
         git: The folder, as a real path.
     """
-    found = list[Finding]()
+    result = list[Finding]()
     for folder in git_folders(git):
         names = [*_STASHES, *_TODOS]
         if os.path.lexists(f"{folder}/rebase-apply/rebasing"):
             with contextlib.suppress(OSError):
-                listed = os.listdir(f"{folder}/rebase-apply")  # noqa: PTH208 - text
-                names += [f"rebase-apply/{name}" for name in listed if name.isdigit()]
+                entries = os.listdir(f"{folder}/rebase-apply")  # noqa: PTH208 — text
+                names += [f"rebase-apply/{name}" for name in entries if name.isdigit()]
         for name in names:
             path = f"{folder}/{name}"
             if os.path.lexists(path):
                 text = read_text(path, _MAX_FILE)
-                found.append(Finding(path, "", "file", digest_of_text(text or "")))
-    return found
+                result.append(Finding(path, "", "file", digest_of_text(text or "")))
+    return result
 
 
-def steps_in(path: str) -> Steps:
-    """Return the steps of a file that `pending` found."""
+def read_steps(path: str) -> Steps:
+    """Read the steps of a file from `pending`."""
     text, steps = read_text(path, _MAX_FILE), Steps()
     if text is None:
         steps.is_clear = False
     elif path.endswith(_STASHES):
         stash = text.strip()
         steps.is_clear = _ID.fullmatch(stash) is not None
-        # The index and the untracked files are commits of their own.
+        # The index and the untracked files are separate commits.
         steps.commits += [stash, f"{stash}^2", f"{stash}^3"] if steps.is_clear else []
     elif path.endswith(_TODOS):
         for line in text.splitlines():
@@ -83,14 +83,15 @@ def steps_in(path: str) -> Steps:
 
 
 def _read_step(line: str, steps: Steps) -> None:
-    name, *words = line.split() or [""]
-    words = [word for word in words if not word.startswith("-")]
+    name, *arguments = line.split() or [""]
+    arguments = [argument for argument in arguments if not argument.startswith("-")]
     if name in _ONE_COMMIT:
-        named = words[:1]
-        steps.commits += named
+        revisions = arguments[:1]
+        steps.commits += revisions
     elif name in _WHOLE_TREES:
-        named = words[: words.index("#")] if "#" in words else words
-        steps.trees += [each for word in named for each in (word, f"refs/rewritten/{word}")]
+        revisions = arguments[: arguments.index("#")] if "#" in arguments else arguments
+        for revision in revisions:
+            steps.trees += [revision, f"refs/rewritten/{revision}"]
     else:
         return
-    steps.is_clear &= bool(named) and all(map(_REVISION.fullmatch, named))
+    steps.is_clear &= bool(revisions) and all(map(_REVISION.fullmatch, revisions))
