@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests._support.doors import Door, by_acp, by_http, by_mcp
-from tests._support.otlp_receiver import running_receiver
 from tests._support.terminal import environment, run_cli
+from tests.cli.doors import Door, by_acp, by_http, by_mcp
+from tests.cli.otlp_receiver import running_receiver
 
 PROMPT = "list the files"
 

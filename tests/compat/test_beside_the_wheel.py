@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests._support.doors import Door, by_acp, by_http, by_mcp
 from tests._support.forked import run_forked
+from tests.cli.doors import Door, by_acp, by_http, by_mcp
 
 from .published_agent import CONTEXT, write_package
 from .published_loops import BASIC

@@ -30,7 +30,7 @@ CHANGES: dict[str, tuple[str, Callable[[], object]]] = {
         "prec was 28 and is 5",
         lambda: setattr(decimal.getcontext(), "prec", 5),
     ),
-    "what modules of the standard library hold": (
+    "the members of standard library modules": (
         "ssl._create_default_https_context was <function create_default_context>",
         lambda: setattr(ssl, "_create_default_https_context", ssl._create_unverified_context),
     ),

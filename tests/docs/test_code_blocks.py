@@ -15,7 +15,7 @@ import pytest
 
 from amplifier import compat
 from tests._support.manual import committed_pages
-from tests._support.scripted_model import running_model
+from tests.docs.scripted_model import running_model
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from amplifier.contracts import COMMON_CLAUSES, CONTRACTS
-from tests._support.faults import FAULTS
-from tests._support.faults_published import HOLDS, PUBLISHED
 from tests._support.tree import FORMER_PLACES, ROOT, SOURCE
 from tests.conformance.corpus_modules import corpus_modules
+from tests.faults.fault_list import FAULTS
+from tests.faults.faults_published import HOLDS, PUBLISHED
 
 EXPLANATION = ROOT / "docs" / "explanation"
 PAGES = sorted(EXPLANATION.glob("*.md"))

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests._support.aimock import Aimock, running_aimock
 from tests._support.programs import run_program
 from tests._support.tree import ROOT
 from tests.docs.test_tutorials import blocks_of
+from tests.modules.providers.aimock import Aimock, running_aimock
 
 QUESTION = "What is in this folder, and who is Anna?"
 FIXTURES = {

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests._support.scripted_model import running_model
 from tests._support.tree import ROOT
+from tests.docs.scripted_model import running_model
 
 RIVALS = Path(os.environ.get("AMPLIFIER_TEST_RIVALS", ROOT / ".venv-bench" / "bin" / "python"))
 PAGE = (ROOT / "docs" / "how-to" / "come-from-another-library.md").read_text(encoding="utf-8")

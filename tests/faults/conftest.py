@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests._support.fault_tally import BACKENDS, Tally
-from tests._support.faults import FAULTS
-from tests._support.faults_published import HOLDS, PUBLISHED, VERSION
+from tests.faults.fault_list import FAULTS
+from tests.faults.fault_tally import BACKENDS, Tally
+from tests.faults.faults_published import HOLDS, PUBLISHED, VERSION
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import re
 
-from tests._support.fault_tally import Tally
-from tests._support.faults import FAULTS
-from tests._support.faults_published import HOLDS, PUBLISHED
 from tests._support.tree import TESTS, parse, python_files
+from tests.faults.fault_list import FAULTS
+from tests.faults.fault_tally import Tally
+from tests.faults.faults_published import HOLDS, PUBLISHED
 
 _NAME = re.compile(r"test_f(\d\d[a-z]?)_\w+")
 

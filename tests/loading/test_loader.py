@@ -266,7 +266,8 @@ async def test_source_does_not_leak_between_loaders(tmp_path, make_loader):
     await make_loader().load("tool-x", source_hint=checkout)
     assert str(checkout) in sys.path
     with pytest.raises(
-        ModuleNotFoundError, match="imported from a source that another loader was given"
+        ModuleNotFoundError,
+        match="not used, because it was imported from the source of another loader",
     ):
         await make_loader().load("tool-x")
 
@@ -528,7 +529,7 @@ def test_only_own_errors_carry_reason(error, reason):
 async def test_module_in_other_language_is_refused(tmp_path, make_loader, file, text, kind):
     (tmp_path / file).write_text(text)
     with pytest.raises(
-        ModuleLoadError, match=f"holds {kind}, and only Python modules are loaded here"
+        ModuleLoadError, match=f"holds {kind}, but only Python modules are loaded here"
     ):
         await make_loader().load("tool-other", source_hint=str(tmp_path))
 

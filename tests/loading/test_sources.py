@@ -137,7 +137,7 @@ async def test_resolver_returns_source_or_path(source):
     "answer", [None, 7, b"/bytes", resolver_with(lambda: None), resolver_with(lambda: 7)]
 )
 async def test_any_other_answer_is_refused(answer):
-    with pytest.raises(ModuleLoadError, match="expected a path or a source") as caught:
+    with pytest.raises(ModuleLoadError, match="expected a path, a source with a resolve") as caught:
         await resolve_with(resolver_with(lambda module_id: answer), "tool-x", None, None)
     assert repr(answer) in str(caught.value)
 

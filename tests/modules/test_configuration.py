@@ -203,7 +203,7 @@ async def test_former_restriction_key_is_error(state):
         await mount("tool-task", {"max_total_tokens": 1000})
     [(path, problem)] = caught.value.problems
     assert path == "$.max_total_tokens"
-    assert problem.startswith("there is no such key any more; use the plan's session.budget")
+    assert problem.startswith("this key was removed; use the plan's session.budget")
 
 
 def test_bounding_keys_restrict():

@@ -355,7 +355,7 @@ async def test_full_disk_leaves_resumable_turn(tmp_path: Path, when: str, lost: 
     try:
         with pytest.raises(
             JournalError,
-            match=rf"store\.db: Input/output error .*{lost}.*the turn ends; resume it then",
+            match=rf"store\.db: Input/output error .*{lost}.*the turn ends; resume it once",
         ):
             async with session:
                 await session.execute("go")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from amplifier.testing import TestCoordinator
-from tests._support.seed_sessions import CONTEXT_ON_DISK, LOOP_ON_DISK
+from tests.seeds.seed_sessions import CONTEXT_ON_DISK, LOOP_ON_DISK
 
 
 @pytest.fixture

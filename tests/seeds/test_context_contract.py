@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amplifier import ContextManager, Message, ModuleCoordinator, from_dict
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 
 class MyContextManager:

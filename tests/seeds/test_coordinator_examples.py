@@ -12,7 +12,7 @@ import pytest
 
 from amplifier import AmplifierSession, HookResult
 from amplifier.testing import MockTool, TestCoordinator, create_test_coordinator
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
 

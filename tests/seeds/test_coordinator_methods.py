@@ -15,7 +15,7 @@ from amplifier.testing import (
     MockTool,
     TestCoordinator,
 )
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
 

@@ -12,7 +12,7 @@ import pytest
 from amplifier import AmplifierSession, HookRegistry, HookResult, ModuleCoordinator, ModuleLoader
 from amplifier.plan import parse_plan
 from amplifier.testing import EventRecorder, MockProvider, MockTool
-from tests._support.seed_sessions import mounting, seed_session
+from tests.seeds.seed_sessions import mounting, seed_session
 
 logger = logging.getLogger("seeds")
 

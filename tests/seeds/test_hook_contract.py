@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from amplifier import HookHandler, HookResult, ModuleCoordinator
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 
 async def my_validation_hook(event: str, data: dict[str, Any]) -> HookResult:

@@ -11,7 +11,7 @@ import pytest
 from amplifier import HookResult
 from amplifier.events import ALL_EVENTS
 from amplifier.testing import MockTool
-from tests._support.seed_sessions import module, mounting, seed_session
+from tests.seeds.seed_sessions import module, mounting, seed_session
 
 # ── mount ──
 

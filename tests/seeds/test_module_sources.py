@@ -13,7 +13,7 @@ from amplifier import AmplifierSession, ModuleLoader, ModuleNotFoundError
 from amplifier.contracts import ModuleSource, ModuleSourceResolver
 from amplifier.loading import AmplifierModuleLoader
 from amplifier.testing import TestCoordinator
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 TOOL_ON_DISK = """
 from amplifier.testing import MockTool

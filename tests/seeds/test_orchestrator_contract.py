@@ -22,7 +22,7 @@ from amplifier.testing import (
     MockProvider,
     MockTool,
 )
-from tests._support.seed_sessions import mounting, seed_session
+from tests.seeds.seed_sessions import mounting, seed_session
 
 
 class MyOrchestrator:

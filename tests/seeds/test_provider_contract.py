@@ -20,7 +20,7 @@ from amplifier import (
     ToolCall,
 )
 from amplifier.testing import MockProvider
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 logger = logging.getLogger("seeds")
 

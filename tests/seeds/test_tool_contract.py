@@ -8,7 +8,7 @@ from typing import Any
 
 from amplifier import ModuleCoordinator, Tool, ToolResult, from_json, to_json
 from amplifier.contracts import tool_schema
-from tests._support.seed_sessions import seed_session
+from tests.seeds.seed_sessions import seed_session
 
 
 class MyTool:

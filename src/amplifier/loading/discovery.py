@@ -1,15 +1,4 @@
-"""Which modules there are: entry points of installed distributions, directories on search paths, what several claims to one id mean.
-
-Nothing here imports a module or runs foreign code, so that a module can be listed before the user decides to trust it: types are
-read from the syntax tree, versions from metadata.
-
-Entry points are read by hand instead of through `importlib.metadata`: importing that costs more (email, csv, zipfile)
-than reading the one section we want, and its cache misses a distribution installed within one tick of the file
-system's clock.
-
-Published modules carry the ids of built-in ones (``tool-bash``, ``loop-basic``, ``provider-openai``). Whoever installs one means it,
-so it takes precedence. A plan pins one of them by its ``source``: ``"builtin"``, or ``{"distribution": "NAME"}``.
-"""
+"""Find modules among installed distributions and in directories, without importing any."""
 
 from __future__ import annotations
 
@@ -43,14 +32,14 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "amplifier.modules"
 BUILT_IN_SOURCE: Final = "builtin"
-"""The source that pins a built-in module, where another distribution may provide the id as well."""
+"""The source that pins a built-in module, even if another distribution provides the id."""
 BUILT_IN_GROUP: Final = "amplifier.builtin_modules"
-"""Where this package declares its own modules: published programs take whatever is in the other group for published modules."""
+"""The entry point group of our own modules. Published programs expect theirs in the other one."""
 SEARCH_PATH_VARIABLE: Final = "AMPLIFIER_MODULES"
 TYPE_TO_MOUNT_POINT: Final[Mapping[str, str]] = MappingProxyType(
     {kind: contract.mount_point for kind, contract in CONTRACTS.items()}
 )
-"""Every kind of module and the mount point it belongs to."""
+"""The mount point of each kind of module."""
 
 _DIRECTORY_PREFIX: Final = "amplifier-module-"
 _OUR_DISTRIBUTION: Final = "amplifier"
@@ -58,29 +47,38 @@ _OUR_MODULES: Final = "amplifier.modules."
 
 _Stamp = tuple[int, int, int] | None
 
-# What the published kernel answers when nothing is declared; listings need some value.
+# The published kernel returns these for a module that declares nothing.
 _UNKNOWN_VERSION: Final = "1.0.0"
 _UNKNOWN_TYPE: Final = "tool"
 
 
+# A module is listed before the user decides to trust it, so nothing here imports one or runs its
+# code. Types are read from the syntax tree, versions from metadata.
+#
+# Published modules have the ids of built-in ones, such as ``tool-bash`` or ``provider-openai``.
+# An installed one takes precedence, because someone chose to install it. A plan pins a module with
+# the source ``"builtin"`` or ``{"distribution": "NAME"}``.
+
+
+# The hash is cached because the loader looks it up at every load.
 @final
-@attrs.frozen(kw_only=True, cache_hash=True)  # the loader looks it up at every load
+@attrs.frozen(kw_only=True, cache_hash=True)
 class FoundModule:
-    """One module that is there, whether or not it is the one that its id means; nothing of it is imported.
+    """A module that was found and not imported. Another one of the same id may be in use.
 
     Attributes:
-        module_id: Its id.
-        import_name: The Python module to import; empty for one in a directory.
-        attribute: The dotted name of the mount function in it; empty when the Python module itself is meant.
-        distribution: The installed distribution that provides it; empty where none does.
+        module_id: The id of the module.
+        import_name: The Python module to import. Empty for a module in a directory.
+        attribute: The dotted name of the mount function in it. Empty for the Python module itself.
+        distribution: The installed distribution that provides it. Empty without one.
         version: The version of the distribution.
         metadata: The metadata directory of the distribution.
-        is_built_in: It is one of this package's own.
-        root: The directory it is in, if it was found by a path.
-        registered: What was registered in process under this id.
-        registered_type: The kind it was registered as; None where it declares its own.
-        is_used: A plan that names the id without a source gets this one.
-        is_contested: Other distributions claim the id as well and none is used.
+        is_built_in: True for a module of this package.
+        root: The directory of a module that was found by a path, or None.
+        registered: The object that was registered in process under this id, or None.
+        registered_type: The kind as which it was registered. None if it declares its own.
+        is_used: True if a plan that names the id without a source gets this one.
+        is_contested: True if other distributions claim the id as well and none is used.
     """
 
     module_id: str
@@ -103,7 +101,7 @@ class FoundModule:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people: a distribution, a path, or ``built in``."""
+        """The place it comes from, for people: a distribution, a path, or ``built in``."""
         if self.root is not None:
             return f"path {self.root}"
         if self.distribution:
@@ -113,8 +111,8 @@ class FoundModule:
         return f"package {self.import_name}" if self.import_name else "registered in process"
 
     @property
-    def source(self) -> Any:
-        """What a plan has as the module's ``source`` to pin it; None where nothing does."""
+    def source(self) -> str | dict[str, str] | None:
+        """The ``source`` by which a plan pins the module. None if it can't be pinned."""
         if self.root is not None:
             return str(self.root)
         if self.is_built_in:
@@ -123,13 +121,14 @@ class FoundModule:
 
     @property
     def file(self) -> Path | None:
-        """The file of its Python module, found without importing its parents; None where that cannot be told."""
+        """The file of its Python module, found without importing its parents. None if unknown."""
         if self.root is not None:
             return find_package(self.root, self.module_id)[1] / "__init__.py"
         top, *rest = self.import_name.split(".")
         try:
             spec = find_installed(top)
-        except Exception:  # import hooks are foreign code and may raise anything
+        # Import hooks are foreign code and may raise anything.
+        except Exception:
             logger.warning("looking for %r failed", top, exc_info=True)
             return None
         if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
@@ -143,7 +142,7 @@ class FoundModule:
         """Its line in a listing.
 
         Raises:
-            ModuleLoadError: It declares a kind that does not exist, or there is no package where it should be.
+            ModuleLoadError: It declares a kind that doesn't exist, or its package is missing.
         """
         first_line, declared, _ = self._declarations()
         declared = declared if self.registered_type is None else self.registered_type
@@ -171,7 +170,7 @@ class FoundModule:
 
     @property
     def needs_asyncio(self) -> bool:
-        """It declares asyncio without trio, and runs on an asyncio island there."""
+        """True if it declares asyncio without trio. On trio it runs on an asyncio island."""
         names = self._declarations()[2]
         return (
             isinstance(names, str | tuple | list | set | frozenset)
@@ -180,15 +179,15 @@ class FoundModule:
         )
 
     def error(self, problem: str, reason: str) -> ModuleLoadError:
-        """The error of a module that was found but cannot be used."""
+        """Return the error of a module that was found but can't be used."""
         text = f"module {self.module_id!r} ({self}){problem}"
         return ModuleLoadError(text, module_id=self.module_id, reason_code=reason)
 
     def _declarations(self) -> tuple[str, object, object]:
-        """The first line of its docstring, and what it declares as its kind and its backends."""
+        """Return the first line of its docstring, and its declared kind and backends."""
         if self.root is None and not self.import_name:
-            declared = (getattr(self.registered, name, None) for name in _DECLARATIONS)
-            return "", *declared  # type: ignore[return-value]  # there are two
+            kind, backends = (getattr(self.registered, name, None) for name in _DECLARATIONS)
+            return "", kind, backends
         file = self.file
         status = None if file is None else stamp_of(str(file))
         return ("", None, None) if file is None else _read_declarations(file, status)
@@ -197,9 +196,8 @@ class FoundModule:
 _DECLARATIONS: Final = ("__amplifier_module_type__", "__amplifier_backends__")
 
 
-@lru_cache(
-    maxsize=512
-)  # a listing asks several times, and a syntax tree takes long to make and much memory to keep
+# A listing reads them several times, and a syntax tree is slow to make and large to keep.
+@lru_cache(maxsize=512)
 def _read_declarations(file: Path, _: _Stamp) -> tuple[str, object, object]:
     try:
         tree = ast.parse(read_file(file), str(file))
@@ -212,14 +210,15 @@ def _read_declarations(file: Path, _: _Stamp) -> tuple[str, object, object]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 if isinstance(target, ast.Name) and target.id in _DECLARATIONS:
-                    with suppress(ValueError):  # computed: only an import can tell
+                    # A value that is computed is known only after an import.
+                    with suppress(ValueError):
                         declared.setdefault(target.id, ast.literal_eval(node.value))
     kind, backends = (declared.get(name) for name in _DECLARATIONS)
     return (ast.get_docstring(tree) or "").partition("\n")[0], kind, backends
 
 
 def check_declared_type(declared: object, module: FoundModule) -> str:
-    """Return what a module declares as its kind.
+    """Return the kind that a module declares.
 
     Raises:
         ModuleLoadError: No such kind exists.
@@ -233,7 +232,7 @@ def check_declared_type(declared: object, module: FoundModule) -> str:
 
 
 def is_readable(module: FoundModule) -> bool:
-    """Whether a module can be listed; what cannot be understood is logged."""
+    """Return whether a module can be listed. The reason is logged if it can't."""
     if not is_module_id(module.module_id):
         logger.warning("%s: %r is not a module id, ignored", module.metadata, module.module_id)
         return False
@@ -244,19 +243,24 @@ def is_readable(module: FoundModule) -> bool:
         return False
 
 
-def nearest_module(given: str, known: Iterable[str]) -> str | None:
-    """The id that an unknown one probably misspells; None if none resembles it.
+def nearest_module(unknown: str, known: Iterable[str]) -> str | None:
+    """Return the id that an unknown one probably misspells, or None.
 
-    Half of an id is its type, which ids have in common; the rest has to be similar by itself.
+    Many ids begin with the same type, so the part after it has to be similar, too.
     """
-    for other in nearest_names(given, known, cutoff=0.75):
-        name, meant = (module_id.partition("-")[2] or module_id for module_id in (given, other))
-        if nearest(name, [meant]) is not None:
-            return other
+    for candidate in nearest_names(unknown, known, cutoff=0.75):
+        name, other = (
+            module_id.partition("-")[2] or module_id for module_id in (unknown, candidate)
+        )
+        if nearest(name, [other]) is not None:
+            return candidate
     return None
 
 
 # ── installed distributions ──────────────────────────────────────────────────────────────────────
+# Entry points are read by hand instead of through `importlib.metadata`. To import it costs more
+# (email, csv, zipfile) than to read the one section we want, and its cache misses a distribution
+# installed within one tick of the file system's clock.
 
 Index = Mapping[str, tuple[FoundModule, ...]]
 
@@ -267,29 +271,28 @@ _METADATA_DIRECTORY: Final = re.compile(
     r"(?P<name>.+?)(?:-(?P<version>\d[^-]*)(?:-.*)?)?\.(?:dist|egg)-info"
 )
 
-# A directory changed this recently may change again without its modification time showing it (file systems count in
-# up to two seconds), so what was read from it is not kept.
+# A directory changed this recently may change again with the same modification time, because file
+# systems count in up to two seconds. So its content isn't cached.
 _SETTLED_AFTER_NS: Final = 2_000_000_000
 
 
 # Replaced, never changed, so that no lock is needed.
 _last: tuple[list[tuple[str, _Stamp]], Index] = ([], MappingProxyType({}))
 _read: Mapping[str, tuple[_Stamp, tuple[FoundModule, ...]]] = MappingProxyType({})
-"""What was read in each entry of sys.path, because one that changes often, such as a program's own folder, is no reason to read the others."""
+"""The claims of each entry of sys.path. One that changes often needn't slow down the others."""
 
 
 def installed_claims() -> Index:
-    """Every claim of every distribution on sys.path, by module id, the built-in one last.
+    """Return every claim of every distribution on sys.path, by module id, the built-in one last.
 
-    As fresh as one `os.stat` per entry of sys.path can show: a distribution that is installed or removed changes
-    the directory it is in. A metadata file that is edited in place does not. Roots that loaders put on sys.path
-    are left out, or one session's sources would appear in another.
+    One `os.stat` per entry of sys.path shows a distribution that was installed or removed since,
+    but not a metadata file that was edited in place. Roots that loaders put on sys.path are left
+    out, or one session's sources would appear in another.
     """
     global _last, _read
     held = held_roots()
-    entries: list[object] = [
-        *sys.path
-    ]  # nothing stops people from putting a Path there; Python skips it, too
+    # A Path may be among them, which Python skips, too.
+    entries: list[object] = [*sys.path]
     stamps = [
         (entry, stamp_of(entry))
         for entry in entries
@@ -303,7 +306,7 @@ def installed_claims() -> Index:
     for entry, stamp in stamps:
         if stamp is None:
             continue
-        # What changes within the resolution of the clock has the same stamp.
+        # A change within the resolution of the clock keeps the stamp.
         is_settled = time.time_ns() - stamp[0] > _SETTLED_AFTER_NS
         settled = settled and is_settled
         claims = (
@@ -314,25 +317,26 @@ def installed_claims() -> Index:
         if is_settled:
             read[entry] = stamp, claims
         for module in claims:
-            # Of one distribution found twice the first one counts, as for imports.
+            # The first copy of a distribution counts, as for imports.
             index.setdefault(module.module_id, {}).setdefault(
                 _normalized(module.distribution), module
             )
-    found = MappingProxyType(
+    result = MappingProxyType(
         {
-            key: tuple(sorted(claims.values(), key=lambda each: each.is_built_in))
+            key: tuple(sorted(claims.values(), key=lambda claim: claim.is_built_in))
             for key, claims in index.items()
         }
     )
-    _last, _read = (stamps if settled else [], found), MappingProxyType(read)
-    return found
+    _last, _read = (stamps if settled else [], result), MappingProxyType(read)
+    return result
 
 
 def stamp_of(entry: str) -> _Stamp:
-    """Return what changes when a file, or the list of files in a directory, does; None if it is not there."""
+    """Return a stamp that changes with a file or a list of files. None if it doesn't exist."""
     try:
-        # The empty entry is the working directory, which may become another one: device and inode identify it.
-        status = os.stat(entry or ".")  # noqa: PTH116 — asked at every load; a Path doubles the cost
+        # The empty entry is the working directory, which may change. Device and inode identify it.
+        # This runs at every load, and a Path would double its cost.
+        status = os.stat(entry or ".")  # noqa: PTH116
     except (OSError, ValueError):
         return None
     return status.st_mtime_ns, status.st_ino, status.st_dev
@@ -349,7 +353,7 @@ def directory_stamps(*directories: Path) -> Stamps:
 def package_stamps(*packages: Path) -> Stamps:
     """Return the stamps of the first files of packages, and of their manifests.
 
-    The list of a package's files changes when it is imported, because its bytecode is written.
+    Its list of files changes when it is imported, because its bytecode is written.
     """
     return _stamps(
         name for package in packages for name in (package / "__init__.py", package / _MANIFEST)
@@ -367,15 +371,17 @@ def are_settled(stamps: Stamps) -> bool:
 
 
 def _normalized(distribution: str) -> str:
-    """A distribution's name in the form in which names are compared."""
+    """Return a distribution's name in the form in which names are compared."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _read_directory(entry: str) -> Iterator[FoundModule]:
-    """The claims in one entry of sys.path."""
+    """Yield the claims in one entry of sys.path."""
     try:
-        names = os.listdir(entry or ".")  # noqa: PTH208 — thousands of names, of which a few become paths
-    except OSError:  # not a directory, too: archives are not searched
+        # There are thousands of names, few of which become paths.
+        names = os.listdir(entry or ".")  # noqa: PTH208
+    # Raised for archives, too, which aren't searched.
+    except OSError:
         return
     for name in sorted(name for name in names if name.endswith("-info")):
         directory = Path(entry, name)
@@ -388,12 +394,12 @@ def _read_directory(entry: str) -> Iterator[FoundModule]:
 
 
 def _claims(text: str, directory: str, metadata: str) -> Iterator[FoundModule]:
-    """The claims in one ``entry_points.txt``; the first line for an id counts."""
-    named = _METADATA_DIRECTORY.fullmatch(directory)
-    if named is None:
+    """Yield the claims in one ``entry_points.txt``."""
+    name_match = _METADATA_DIRECTORY.fullmatch(directory)
+    if name_match is None:
         return
     section = ""
-    is_ours = _normalized(named["name"]) == _OUR_DISTRIBUTION
+    is_ours = _normalized(name_match["name"]) == _OUR_DISTRIBUTION
     groups = (ENTRY_POINT_GROUP, BUILT_IN_GROUP) if is_ours else (ENTRY_POINT_GROUP,)
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
@@ -410,27 +416,22 @@ def _claims(text: str, directory: str, metadata: str) -> Iterator[FoundModule]:
                 module_id=module_id.strip(),
                 import_name=match["module"],
                 attribute=match["attribute"] or "",
-                distribution=named["name"],
-                version=named["version"] or "",
+                distribution=name_match["name"],
+                version=name_match["version"] or "",
                 metadata=metadata,
                 is_built_in=is_ours and match["module"].startswith(_OUR_MODULES),
             )
 
 
 def _summary(metadata: str) -> str:
-    """The summary of a distribution, from the header of its metadata."""
+    """Return the summary of a distribution, from the header of its metadata."""
     for name in ("METADATA", "PKG-INFO"):
         try:
-            header = (
-                Path(metadata, name)
-                .read_text(encoding="utf-8", errors="replace")
-                .partition("\n\n")[0]
-            )
+            text = Path(metadata, name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        return next(
-            (line[8:].strip() for line in header.splitlines() if line.startswith("Summary:")), ""
-        )
+        lines = text.partition("\n\n")[0].splitlines()
+        return next((line[8:].strip() for line in lines if line.startswith("Summary:")), "")
     return ""
 
 
@@ -438,7 +439,7 @@ def _summary(metadata: str) -> str:
 
 
 def is_pin(source: object) -> bool:
-    """Whether a source pins an installed module; others are paths, or what a resolver reads."""
+    """Return whether a source pins an installed module. Others are for a resolver, or are paths."""
     if isinstance(source, Mapping) and set(source) == {"distribution"}:
         name = source["distribution"]
         return isinstance(name, str) and bool(name.strip())
@@ -446,7 +447,7 @@ def is_pin(source: object) -> bool:
 
 
 def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> FoundModule | None:
-    """The claim to use; None when there is no claim.
+    """Return the claim to use, or None if there is no claim.
 
     Args:
         module_id: The id.
@@ -455,16 +456,17 @@ def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> Fo
 
     Raises:
         ModuleConflictError: Several third-party distributions claim the id, and the plan pins none.
-        ModuleLoadError: What the plan pins does not exist; the message lists what does.
+        ModuleLoadError: The plan pins a module that doesn't exist.
     """
     if pin is not None:
         return _pinned(module_id, claims, pin)
     others = [claim for claim in claims if not claim.is_built_in]
     if len(others) > 1:
-        named = " and by ".join(f"{claim} ({claim.metadata})" for claim in others)
+        claimants = " and by ".join(f"{claim} ({claim.metadata})" for claim in others)
         pins = " or ".join(f'"source": {json.dumps(claim.source)}' for claim in claims)
         raise ModuleConflictError(
-            f"module {module_id!r} is claimed by {named}; uninstall all but one of them, or pin one in the mount plan: {pins}",
+            f"module {module_id!r} is claimed by {claimants}; uninstall all but one of them, "
+            f"or pin one in the mount plan: {pins}",
             module_id=module_id,
         )
     return claims[0] if claims else None
@@ -473,33 +475,31 @@ def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> Fo
 def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundModule:
     name = None if pin == BUILT_IN_SOURCE else pin["distribution"].strip()
 
-    def fits(claim: FoundModule) -> bool:
-        return (
-            claim.is_built_in
-            if name is None
-            else _normalized(claim.distribution) == _normalized(name)
-        )
+    def is_pinned(claim: FoundModule) -> bool:
+        if name is None:
+            return claim.is_built_in
+        return _normalized(claim.distribution) == _normalized(name)
 
-    found = next(filter(fits, claims), None)
-    if found is not None:
-        return found
+    match = next(filter(is_pinned, claims), None)
+    if match is not None:
+        return match
     shown = "the built-in one" if name is None else f"the distribution {name!r}"
     provided = sorted(
-        each.module_id for all_ in installed_claims().values() for each in all_ if fits(each)
+        claim.module_id
+        for every_claim in installed_claims().values()
+        for claim in every_claim
+        if is_pinned(claim)
     )
-    instead = " or ".join(f"{json.dumps(claim.source)} ({claim})" for claim in claims)
+    content = "it is not installed or provides no modules"
+    if provided:
+        content = f"it provides {', '.join(provided)}"
+    alternative = f"no installed distribution provides {module_id!r}"
+    if claims:
+        sources = " or ".join(f"{json.dumps(claim.source)} ({claim})" for claim in claims)
+        alternative = f"{module_id!r} is provided by {sources}"
     raise ModuleLoadError(
-        f"module {module_id!r} is pinned to {shown}, which does not provide it; "
-        + (
-            f"it provides {', '.join(provided)}; "
-            if provided
-            else "it is not installed or provides no modules; "
-        )
-        + (
-            f"{module_id!r} is provided by {instead}"
-            if claims
-            else f"no installed distribution provides {module_id!r}"
-        ),
+        f"module {module_id!r} is pinned to {shown}, which does not provide it; {content}; "
+        f"{alternative}",
         module_id=module_id,
         reason_code="missing_source",
     )
@@ -507,26 +507,26 @@ def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundMod
 
 # ── directories ──────────────────────────────────────────────────────────────────────────────────
 
-# Two characters at least, so that a Windows drive is not taken for a scheme.
+# At least two characters, because one letter is a Windows drive.
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
 def package_name(module_id: str) -> str:
-    """The import package that carries a module by convention."""
+    """Return the conventional name of a module's import package."""
     return f"{MODULE_PREFIX}{module_id.replace('-', '_')}"
 
 
-def effective_search_paths(given: Sequence[str | os.PathLike[str]]) -> list[Path]:
-    """The search paths given, or else those in the environment."""
-    return [
-        Path(path)
-        for path in given or os.environ.get(SEARCH_PATH_VARIABLE, "").split(os.pathsep)
-        if path
-    ]
+def effective_search_paths(search_paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return the search paths, or those of the environment if there are none."""
+    paths = search_paths or os.environ.get(SEARCH_PATH_VARIABLE, "").split(os.pathsep)
+    return [Path(path) for path in paths if path]
 
 
 def find_directory(module_id: str, search_paths: Iterable[Path]) -> Path | None:
-    """The first root of a module on the search paths: ``amplifier-module-<id>``, or the bare package."""
+    """Return the first root of a module on the search paths, or None.
+
+    It is a directory ``amplifier-module-<id>``, or the bare package.
+    """
     for search_path in search_paths:
         root = search_path / f"{_DIRECTORY_PREFIX}{module_id}"
         if root.is_dir():
@@ -538,7 +538,10 @@ def find_directory(module_id: str, search_paths: Iterable[Path]) -> Path | None:
 
 
 def modules_in(search_paths: Iterable[Path]) -> Iterator[FoundModule]:
-    """The modules in ``amplifier-module-<id>`` directories, by name; none of a search path that cannot be read."""
+    """Yield the modules in ``amplifier-module-<id>`` directories, by name.
+
+    A search path that can't be read is logged.
+    """
     for search_path in search_paths:
         try:
             directories = sorted(search_path.iterdir())
@@ -556,10 +559,10 @@ def modules_in(search_paths: Iterable[Path]) -> Iterator[FoundModule]:
 
 
 def path_from_source(source: object, module_id: str) -> Path:
-    """Read a source without a resolver's help: a path, or a ``file:`` URI.
+    """Return the path of a source that needs no resolver: a path, or a ``file:`` URI.
 
     Raises:
-        ModuleLoadError: It is something only a resolver understands.
+        ModuleLoadError: Only a resolver could read the source.
     """
     if isinstance(source, os.PathLike):
         source = os.fspath(source)
@@ -571,52 +574,51 @@ def path_from_source(source: object, module_id: str) -> Path:
         if parts.scheme == "file" and plain and parts.path:
             return Path(unquote(parts.path))
     raise ModuleLoadError(
-        f"module {module_id!r} has the source {source!r}, which is neither a filesystem path nor a plain file: URI; "
-        "mount a resolver at 'module-source-resolver' that understands it",
+        f"module {module_id!r} has the source {source!r}, which is neither a filesystem path nor "
+        "a plain file: URI; mount a resolver at 'module-source-resolver' that understands it",
         module_id=module_id,
         reason_code="missing_source",
     )
 
 
 def find_package(root: Path, module_id: str) -> tuple[str, Path]:
-    """The package in a module's root: its import name and its directory.
+    """Return the import name and the directory of the package in a module's root.
 
-    The root itself if it is a package, else ``amplifier_module_<id>`` in it, else the only ``amplifier_module_*``.
+    It is the root itself if that is a package, else ``amplifier_module_<id>`` in it, else the only
+    ``amplifier_module_*``.
 
     Raises:
         ModuleLoadError: There is no such directory, or no such package in it.
     """
     conventional = package_name(module_id)
     if not root.is_dir():
-        found = "is not a directory" if root.exists() else "does not exist"
+        problem = "is not a directory" if root.exists() else "does not exist"
         raise ModuleLoadError(
-            f"module {module_id!r}: {root} {found}; expected a directory that holds the package {conventional!r}",
+            f"module {module_id!r}: {root} {problem}; expected a directory that holds the package "
+            f"{conventional!r}",
             module_id=module_id,
             reason_code="missing_source",
         )
     if (kind := _foreign_kind(root)) is not None:
         raise ModuleLoadError(
-            f"module {module_id!r}: {root} holds {kind}, and only Python modules are loaded here; run it on the published kernel, "
-            "or offer what it does as an MCP server and mount tool-mcp",
+            f"module {module_id!r}: {root} holds {kind}, but only Python modules are loaded here; "
+            "run it on the published kernel, or turn it into an MCP server and mount tool-mcp",
             module_id=module_id,
             reason_code="invalid_package_layout",
         )
     if (root / "__init__.py").is_file():
-        # A checkout's directory may be called anything; a name that cannot be imported gets the conventional one.
+        # A checkout may have a name that can't be imported.
         return (root.name if root.name.isidentifier() else conventional), root
     if (root / conventional / "__init__.py").is_file():
         return conventional, root / conventional
     others = sorted(init.parent for init in root.glob(f"{MODULE_PREFIX}*/__init__.py"))
     if len(others) == 1:
         return others[0].name, others[0]
-    found = (
-        f"it holds {', '.join(other.name for other in others)}"
-        if others
-        else "it holds no package of that kind"
-    )
+    content = ", ".join(other.name for other in others) or "no package of that kind"
     raise ModuleLoadError(
-        f"module {module_id!r}: {root} has no package {conventional!r}, and {found}; expected that package, "
-        "exactly one 'amplifier_module_*' package, or a directory that is a package itself",
+        f"module {module_id!r}: {root} has no package {conventional!r}, and it holds {content}; "
+        "expected that package, exactly one 'amplifier_module_*' package, or a directory that is "
+        "a package itself",
         module_id=module_id,
         reason_code="invalid_package_layout",
     )
@@ -631,7 +633,10 @@ _OTHER_KINDS: Final = {
 
 
 def _foreign_kind(root: Path) -> str | None:
-    """What a root holds instead of a Python module, for the published kernel: by its manifest, or by its only file of that kind."""
+    """Return the kind of a module for the published kernel that isn't Python, or None.
+
+    The manifest declares it, or the directory holds a file of the kind and no Python package.
+    """
     has_package = any(root.glob("*.py")) or any(root.glob("*/__init__.py"))
     if not has_package and any(root.glob("*.wasm")):
         return _OTHER_KINDS["wasm"]
@@ -639,13 +644,18 @@ def _foreign_kind(root: Path) -> str | None:
 
 
 def _read_table(file: Path, name: str) -> dict[str, str]:
-    """The texts at the top of a TOML file and in one of its tables; none of a file that cannot be read."""
-    import tomllib  # noqa: PLC0415 — four milliseconds of every start, for modules in directories
+    """Return the texts at the top of a TOML file and in one of its tables.
+
+    An empty dict if the file can't be read.
+    """
+    # It would take four milliseconds of every start. Only modules in directories need it.
+    import tomllib  # noqa: PLC0415
 
     try:
         content = tomllib.loads(read_file(file).decode("utf-8"))
-    except (OSError, ValueError):  # bad TOML and bad UTF-8 are ValueErrors
+    # Bad TOML and bad UTF-8 are ValueErrors.
+    except (OSError, ValueError):
         return {}
     table = content.get(name)
-    found = {**content, **(table if isinstance(table, dict) else {})}
-    return {key: value for key, value in found.items() if isinstance(value, str)}
+    merged = {**content, **(table if isinstance(table, dict) else {})}
+    return {key: value for key, value in merged.items() if isinstance(value, str)}

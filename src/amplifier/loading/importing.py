@@ -1,8 +1,4 @@
-"""Importing third-party packages so that a bad one does not harm others.
-
-Here are the rules about names (a package may not shadow another one or the standard library), about failures (the cause is kept,
-sys.modules is as it was before) and about sys.path (whose entries are counted for the whole process, and removed with the last user).
-"""
+"""Import third-party packages so that a bad one doesn't harm others."""
 
 from __future__ import annotations
 
@@ -23,37 +19,34 @@ from typing import Any, Final
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 
-# One import of a module at a time, so that undoing a failed one cannot tear down a neighbour's.
+# One import at a time, so that undoing a failed one doesn't tear down another one's modules.
 import_lock: Final = threading.RLock()
 
-# Packages imported from a directory given as a source, by name. A session that named no directory must not get
-# them merely because another session in the process did.
+# The files of packages that were imported from a source directory, by name. A session without that
+# source must not get them because another session in the process has it.
 _from_directories: Final[dict[str, str]] = {}
 
 MODULE_PREFIX: Final = "amplifier_module_"
 
 
 @contextmanager
-def foreign_code(module_id: str, doing: str) -> Iterator[None]:
-    """Turn whatever foreign code raises at import into a `ModuleLoadError` that keeps it as its cause.
+def foreign_code(module_id: str, operation: str) -> Iterator[None]:
+    """Turn any error of foreign code into a `ModuleLoadError` with the error as its cause.
 
-    SystemExit too: a module that calls ``sys.exit()`` failed, the process did not. So did one that raises a cancellation: none can
-    reach code that cannot wait.
+    A module that calls ``sys.exit()`` has failed, and the process continues. A cancellation is a
+    failure, too, because none can reach code that doesn't wait.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise
-    except BaseException as exc:  # foreign module code may raise anything at all
+    # Foreign code may raise anything at all.
+    except BaseException as exc:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
+        text = f"module {module_id!r}: {operation} failed with {type(exc).__name__}: {exc}{advice}"
         raise ModuleLoadError(
-            advise_on_alias(
-                f"module {module_id!r}: {doing} failed with {type(exc).__name__}: {exc}{advice}",
-                exc,
-            ),
-            module_id=module_id,
-            reason_code="validation_failed",
+            advise_on_alias(text, exc), module_id=module_id, reason_code="validation_failed"
         ) from exc
 
 
@@ -61,14 +54,13 @@ def foreign_code(module_id: str, doing: str) -> Iterator[None]:
 def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iterator[ModuleType]:
     """Import the package in a directory under its own name, whatever is on sys.path.
 
-    The import is undone if it fails or if the block raises, which is where the module is examined.
+    The module is examined in the block. The import is undone if it fails or if the block raises.
 
     Args:
-        directory: The package itself, with its ``__init__.py``.
-        name: The name it is imported by.
-        module_id: For whom.
-        root: What was given as the module's source; neighbours of the package that were imported from there are
-            part of what is undone.
+        directory: The directory of the package, with its ``__init__.py``.
+        name: The name by which it is imported.
+        module_id: The id of the module, for messages.
+        root: The source of the module. Other packages imported from there are undone, too.
 
     Raises:
         ModuleConflictError: The name is taken by other code.
@@ -78,20 +70,15 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
     with import_lock, _undone_on_failure(name, root):
         _refuse_taken_name(name, init, module_id)
 
-        def find_spec(
-            fullname: str, *_: object
-        ) -> ModuleSpec | None:  # its submodules are Python's own business
-            places = [str(directory)]
-            is_meant = fullname == name
-            return (
-                spec_from_file_location(name, init, submodule_search_locations=places)
-                if is_meant
-                else None
-            )
+        def find_spec(fullname: str, *_: object) -> ModuleSpec | None:
+            # Python finds the submodules itself.
+            if fullname != name:
+                return None
+            return spec_from_file_location(name, init, submodule_search_locations=[str(directory)])
 
         finder: Any = SimpleNamespace(find_spec=find_spec)
-        # Through the import system rather than by executing the spec here: only it makes other threads wait for a
-        # module that is half-way in.
+        # Only the import system makes other threads wait for a module that is half imported.
+        # Executing the spec here would not.
         sys.meta_path.insert(0, finder)
         try:
             with foreign_code(module_id, f"importing {name!r} from {directory}"):
@@ -106,10 +93,10 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
 
 @contextmanager
 def installed_module(name: str, module_id: str, origin: str) -> Iterator[ModuleType]:
-    """Import a module (dotted names too) by Python's own rules; undone like `package_from`.
+    """Import a Python module, also by a dotted name. It is undone like `package_from`.
 
     Raises:
-        ModuleConflictError: What is imported under that name is not what is installed under it.
+        ModuleConflictError: Other code than the installed one is imported under that name.
         ModuleLoadError: The import failed.
     """
     top = name.partition(".")[0]
@@ -127,10 +114,10 @@ def installed_module(name: str, module_id: str, origin: str) -> Iterator[ModuleT
 
 
 def find_installed(name: str) -> ModuleSpec | None:
-    """Where Python would import a top-level package from, not counting the roots that loaders hold.
+    """Return the spec by which Python would import a top-level package, or None.
 
-    Imports nothing, and does not look at sys.modules. Namespace packages do not count: any directory of a fitting
-    name is one.
+    Roots that loaders hold are left out, and so is sys.modules. Namespace packages don't count,
+    because any directory of that name is one.
     """
     held = held_roots()
     for finder in tuple(sys.meta_path):
@@ -141,24 +128,24 @@ def find_installed(name: str) -> ModuleSpec | None:
             spec = None if find_spec is None else find_spec(name, None)
         if spec is None or spec.origin is None:
             continue
-        # A finder that is not PathFinder may consult all of sys.path (pytest's does).
+        # Other finders, such as pytest's, may search all of sys.path.
         if str(Path(spec.origin).parent.parent) not in held:
             return spec
     return None
 
 
 def is_from_directory(name: str) -> bool:
-    """Whether the package of that name now imported came from a directory that was named to a loader."""
+    """Return whether the imported package of that name came from a source directory."""
     loaded, origin = sys.modules.get(name), _from_directories.get(name)
     return loaded is not None and origin is not None and _is_from(loaded, origin)
 
 
 @contextmanager
 def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
-    """Forget what a failed import left behind, so that the next attempt starts afresh.
+    """Drop the modules that a failed import left behind, so that the next attempt starts afresh.
 
-    Python itself drops only the module whose body raised, not the submodules and neighbours it had imported before.
-    When the package was there before, nothing is dropped: its users hold references to its submodules.
+    Python itself drops only the module that raised, not the modules it had imported. Nothing is
+    dropped from a package that was imported earlier, because its users refer to its submodules.
     """
     before = frozenset(sys.modules)
     try:
@@ -176,20 +163,21 @@ def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
 
 
 def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
-    """Refuse a package that would shadow other code."""
+    """Raise if a package would shadow other code."""
     if name in sys.stdlib_module_names:
         spec = None if name in sys.builtin_module_names else find_installed(name)
         place = "the interpreter (built in)" if spec is None else str(spec.origin)
         raise _conflict(module_id, name, init, place, "belongs to the standard library")
+    # The import returns this one, and `package_from` checks it.
     if sys.modules.get(name) is not None:
-        return  # importing will give that one, and whether it is the right one is looked at then
+        return
     inside = os.path.realpath(init.parent) + os.sep
     for other, module in tuple(sys.modules.items()):
         file = _file_of(module) if other.startswith(f"{name}.") else ""
         if file and not os.path.realpath(file).startswith(inside):
             raise _conflict(module_id, other, init, file)
-    # A checkout may replace an installed module of the same name, that is what naming a source is for. A package
-    # with a name of its own choice may not become everybody's `requests`.
+    # A source is there to replace an installed module of the same name. A package with a name
+    # outside the convention may not become `requests` for the whole process.
     if not name.startswith(MODULE_PREFIX):
         with foreign_code(module_id, f"looking for {name!r}"):
             spec = find_installed(name)
@@ -202,18 +190,18 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
 
 
 def _conflict(
-    module_id: str, name: str, wanted: object, taken_by: str, how: str = "is already imported"
+    module_id: str, name: str, wanted: object, other: str, state: str = "is already imported"
 ) -> ModuleConflictError:
     return ModuleConflictError(
-        f"module {module_id!r} is to be loaded from {wanted}, but the package name {name!r} {how} "
-        f"from {taken_by}; one process holds one package of a name: rename one of them, or restart the process "
-        "to change the source",
+        f"module {module_id!r} is to be loaded from {wanted}, but the package name {name!r} "
+        f"{state} from {other}; one process holds one package of a name: rename one of them, or "
+        "restart the process to change the source",
         module_id=module_id,
     )
 
 
 def _file_of(module: ModuleType | None) -> str:
-    """The file of an imported module; empty for one that has none."""
+    """Return the file of an imported module, or an empty text."""
     file = getattr(module, "__file__", None)
     return file if isinstance(file, str) else ""
 
@@ -225,8 +213,9 @@ def _is_from(module: ModuleType, file: Path | str) -> bool:
 
 # ── the alias of published modules ───────────────────────────────────────────────────────────────
 
-# A process of this package makes `amplifier_core` importable by itself. A process that others start may lack it, above all one that
-# is given a PYTHONPATH of its own; where its error reaches us, the message names the command that helps.
+# A process of this package makes `amplifier_core` importable itself. A process that others start
+# may lack it, most often one with its own PYTHONPATH. If its error reaches us, the message names
+# the command that helps.
 ENABLE_ALIAS: Final = (
     "run `python -m amplifier.compat enable` once for all processes of this environment"
 )
@@ -236,22 +225,25 @@ _IMPORTS_ALIAS: Final = re.compile(rb"^\s*(?:from|import)\s+amplifier_core\b", r
 
 
 def is_built_in(package: str) -> bool:
-    """Whether a Python module is one of ours."""
+    """Return whether a Python module is one of ours."""
     return package.partition(".")[0] == "amplifier"
 
 
 def is_published(package: str) -> bool:
-    """Whether a Python module belongs to a package that was written for the published kernel."""
+    """Return whether a Python module belongs to a package written for the published kernel."""
     root = package.partition(".")[0]
     if root == "amplifier":
         return False
-    # A published module is a package of its own; of anything else only the file with the mount function is read.
+    # A published module is a whole package. Otherwise only the file of the mount function is read.
     file = _file_of(sys.modules.get(root if root.startswith(MODULE_PREFIX) else package))
     return file != "" and imports_alias(file)
 
 
 def is_published_mount(mount: object) -> bool:
-    """Whether a mount function was written for the published kernel. A structured one was not: no published module has one."""
+    """Return whether a mount function was written for the published kernel.
+
+    No published module has a structured one.
+    """
     return inspect.iscoroutinefunction(mount) and is_published(
         str(getattr(mount, "__module__", ""))
     )
@@ -259,7 +251,10 @@ def is_published_mount(mount: object) -> bool:
 
 @lru_cache(maxsize=256)
 def imports_alias(file: str) -> bool:
-    """Whether a file, or a package whose ``__init__.py`` it is, imports ``amplifier_core``, at its top or inside a function."""
+    """Return whether a file imports ``amplifier_core``, at its top or inside a function.
+
+    For an ``__init__.py``, all files of its package are read.
+    """
     start = Path(file)
     for path in start.parent.rglob("*.py") if start.name == "__init__.py" else [start]:
         if "tests" in path.relative_to(start.parent).parts:
@@ -271,11 +266,11 @@ def imports_alias(file: str) -> bool:
 
 
 def lacks_alias(text: str, error: BaseException | None = None) -> bool:
-    """Whether an error is about a missing ``amplifier_core``.
+    """Return whether an error is about a missing ``amplifier_core``.
 
     Args:
-        text: What the error reports.
-        error: The error itself; one about a process may carry what that process wrote to its standard error.
+        text: The message of the error.
+        error: The error itself. The error of a process may hold its standard error output.
     """
     written = getattr(error, "stderr", None)
     if isinstance(written, bytes):
@@ -284,7 +279,7 @@ def lacks_alias(text: str, error: BaseException | None = None) -> bool:
 
 
 def advise_on_alias(text: str, error: BaseException | None = None) -> str:
-    """An error's text, with the advice if it is about a missing ``amplifier_core`` and does not have it yet."""
+    """Return an error's text, with advice if it is about a missing ``amplifier_core``."""
     if ENABLE_ALIAS in text or not lacks_alias(text, error):
         return text
     return f"{text}; a process without the alias cannot import 'amplifier_core': {ENABLE_ALIAS}"
@@ -297,15 +292,16 @@ _lock: Final = threading.Lock()
 
 
 def held_roots() -> Container[str]:
-    """The entries that are on sys.path only because loaders put them there, as a live view."""
+    """Return a live view of the entries that loaders put on sys.path."""
     return _holders.keys()
 
 
 class HeldRoots:
-    """The roots that one loader holds on sys.path, by the session that uses them; what no session asked for is held for None.
+    """The roots that one loader holds on sys.path for its sessions, or for None without a session.
 
-    An entry stays until the last holder in the process gives it up. Sessions are known by their id, not by reference: a loader that
-    an application keeps must not keep a session alive that was dropped without being closed.
+    An entry stays until the last holder in the process gives it up. Holders keep the ``id()`` of a
+    session instead of a reference, so that a loader kept by an application doesn't keep a session
+    alive that was dropped without being closed.
     """
 
     __slots__ = ("_users",)
@@ -319,23 +315,28 @@ class HeldRoots:
         )
 
     def begin(self, user: object) -> None:
-        """A session starts to use the loader."""
+        """Note that a session starts to use the loader."""
         self._users.add(id(user))
 
     def end(self, user: object) -> None:
-        """A session has closed: its roots are given up; the last session gives up those held for None as well."""
+        """Give up the roots of a session that has closed.
+
+        The last session also gives up those held for None.
+        """
         if id(user) in self._users:
             self._give_up(None if self._users == {id(user)} else {id(user)})
-            self._users.discard(id(user))  # last: interrupted, it can be done again
+            # This comes last, so that an interrupted call can be repeated.
+            self._users.discard(id(user))
 
     def add(self, root: str, user: object) -> bool:
-        """Make a root importable for a session, or for None, behind everything that already is.
+        """Make a root importable for a session, or for None.
 
-        Appended, never inserted: an entry before the standard library or installed packages replaces them for every other import in
-        the process.
+        It is appended to sys.path. An entry before the standard library or installed packages
+        would replace them for every other import in the process.
 
         Returns:
-            Whether it is held now and was not before; False also when it was on sys.path already, not through a loader.
+            True if the session holds it now and did not before. False also if it was on sys.path
+            already, not through a loader.
         """
         holder = (self, None if user is None else id(user))
         with _lock:
@@ -349,7 +350,7 @@ class HeldRoots:
             return is_new
 
     def discard(self, root: str, user: object) -> None:
-        """Give up a root that `add` has just taken."""
+        """Give up a root that `add` has just added."""
         self._give_up({None if user is None else id(user)}, root)
 
     def clear(self) -> None:
@@ -367,7 +368,7 @@ class HeldRoots:
                 if left := _holders[root] - held:
                     _holders[root] = left
                     continue
-                # From the end: an equal entry further in front is not a loader's.
+                # An equal entry further in front isn't a loader's.
                 for position in range(len(sys.path) - 1, -1, -1):
                     if sys.path[position] == root:
                         del sys.path[position]

@@ -1,4 +1,4 @@
-"""`ModuleLoader`: from a module id to a `LoadedModule`, which the session mounts; which modules are installed, what they lack."""
+"""The module loader, and listings of the installed modules."""
 
 from __future__ import annotations
 
@@ -70,24 +70,27 @@ Listing = dict[str, tuple[FoundModule, ...]]
 
 _RESOLVER_MOUNT_POINT: Final = "module-source-resolver"
 _EXTENSION: Final = "amplifier.compat"
-"""Sets the hooks of loaders when it is imported; by name, because it is in a layer above, and with the first loader, because most
-processes that import this package load no module."""
+"""Sets the hooks of loaders when the first loader imports it.
+
+It is imported by name because it is a layer above, and late because most processes that import this
+package load no module.
+"""
 
 _known: Final[dict[FoundModule, tuple[ModuleType, object, LoadedModule]]] = {}
-"""Installed modules that were loaded before in this process, and what they were then."""
+"""Installed modules that were loaded in this process, each with its target and the result."""
 
 
 @attrs.frozen
 class _FromDirectory:
-    """A module that was loaded from a directory before in this process.
+    """A module that was loaded from a directory in this process.
 
     Attributes:
         root: The directory, without symbolic links.
         holds_root: True if sessions that use it need the root on sys.path.
-        stamps: The files that decide how it is loaded, as they were then.
+        stamps: The stamps of the files that decide how it is loaded.
         name: The name by which it was imported.
-        module: What was imported.
-        loaded: What it was then.
+        module: The imported package.
+        loaded: The result of the load.
     """
 
     root: Path
@@ -98,7 +101,7 @@ class _FromDirectory:
     loaded: LoadedModule
 
     def is_current(self) -> bool:
-        """Return whether loading it again would give the same."""
+        """Return whether loading it again would give the same result."""
         return (
             sys.modules.get(self.name) is self.module
             and getattr(self.module, "mount", None) is self.loaded.mount
@@ -112,40 +115,42 @@ _known_in: Final[dict[tuple[Path, str], _FromDirectory]] = {}
 
 @final
 class ModuleLoader:
-    """Finds modules, imports them, classifies them; never mounts one.
+    """Finds modules, imports them and classifies them. Never mounts one.
 
-    Without a resolver a module is looked for among those registered in process, then among the entry points of
-    installed distributions, then on the search paths, then among the built-in ones, then as the importable package
-    ``amplifier_module_<id>``.
+    Without a resolver a module is looked for in this order: among those registered in process,
+    among the entry points of installed distributions, on the search paths, among the built-in
+    modules, and as the importable package ``amplifier_module_<id>``.
 
-    One process holds one copy of a package: sessions that load the same module share its Python module object, and a
-    second source for the same package name is refused. Sessions may share a loader: a sys.path entry stays until the last
-    session that uses it has closed.
+    One process holds one copy of a package. Sessions that load the same module share its Python
+    module object, and a second source for the same package name is refused. Sessions may share a
+    loader. An entry of sys.path stays until the last session that uses it has closed.
 
     Args:
-        coordinator: Whose ``module-source-resolver`` to ask; the session sets it.
-        search_paths: Directories with ``amplifier-module-<id>`` directories in them; those named by the environment
-            variable AMPLIFIER_MODULES if there are none.
-        modules: Modules registered in process; see `register`.
+        coordinator: The coordinator with the ``module-source-resolver``. The session sets it.
+        search_paths: Directories that hold ``amplifier-module-<id>`` directories. Without any, the
+            environment variable AMPLIFIER_MODULES names them.
+        modules: Modules registered in process. See `register`.
 
     Attributes:
-        import_hook: Called with the name of each package about to be imported for the first time, so that a layer
-            above can make other names importable first. To set it for all loaders, assign a ``staticmethod``.
-        load_hook: Called with each loaded module that does not declare its backends, so that a layer above can refuse it on
-            the running one by raising `ModuleLoadError`; returns the module to use.
+        coordinator: The coordinator with the ``module-source-resolver``, or None.
+        import_hook: Called with the name of each package before its first import, so that a layer
+            above can make other names importable first. To set it for all loaders, assign a
+            ``staticmethod``.
+        load_hook: Called with each loaded module that doesn't declare its backends. It returns the
+            module to use, or raises `ModuleLoadError` to refuse it on the running backend.
     """
 
     TYPE_TO_MOUNT_POINT: ClassVar[Mapping[str, str]] = TYPE_TO_MOUNT_POINT
     import_hook: Callable[[str], None] | None = None
     load_hook: Callable[[LoadedModule], LoadedModule] | None = None
-    _former: weakref.ref[Any] | None = None
+    _former: weakref.ref[object] | None = None
 
     def __init__(
         self,
         coordinator: Any = None,
         search_paths: Iterable[str | os.PathLike[str]] | None = None,
         *,
-        modules: Mapping[str, Any] | None = None,
+        modules: Mapping[str, object] | None = None,
     ) -> None:
         importlib.import_module(_EXTENSION)
         self.coordinator: Any = coordinator
@@ -163,25 +168,25 @@ class ModuleLoader:
             f"{len(self._roots)} sys.path entries held>"
         )
 
-    def register(self, module_id: str, module: Any, *, module_type: str | None = None) -> None:
+    def register(self, module_id: str, module: object, *, module_type: str | None = None) -> None:
         """Make a module of this process loadable by id, from this loader.
 
         Args:
-            module_id: The id to load it by.
-            module: A mount function; or a Python module, or any object, with a ``mount`` attribute and perhaps
-                ``on_session_ready`` and ``__amplifier_module_type__``.
-            module_type: Its kind, where neither the module nor the id's first word declares it.
+            module_id: The id by which it is loaded.
+            module: A mount function, or any object with a ``mount`` attribute, such as a Python
+                module. It may have ``on_session_ready`` and ``__amplifier_module_type__``.
+            module_type: Its kind, if neither the module nor the id's first word declares it.
 
         Raises:
-            ModuleConflictError: Something else is registered under this id.
-            ModuleLoadError: It is not a module id.
+            ModuleConflictError: Another object is registered under this id.
+            ModuleLoadError: It isn't a module id.
         """
         _check_module_id(module_id)
         present = self._registered.get(module_id)
         if present is not None and present.registered is not module:
             raise ModuleConflictError(
-                f"module {module_id!r} is already registered as {present.registered!r} and cannot also be {module!r}; "
-                "use another id or another loader",
+                f"module {module_id!r} is already registered as {present.registered!r} and cannot "
+                f"also be {module!r}; use another id or another loader",
                 module_id=module_id,
             )
         self._loaded.pop(module_id, None)
@@ -190,7 +195,10 @@ class ModuleLoader:
         )
 
     def for_child(self, coordinator: Any) -> ModuleLoader:
-        """A loader for a child session: the same search paths and in-process modules, paths held for itself."""
+        """Return a loader for a child session, with the same search paths and in-process modules.
+
+        It holds entries of sys.path independently.
+        """
         child = ModuleLoader(coordinator, self._search_paths)
         child._registered = dict(self._registered)
         child._loaded = dict(self._loaded)
@@ -201,17 +209,17 @@ class ModuleLoader:
     def locate(
         self, module_id: str, source: object = None, *, listing: Listing | None = None
     ) -> FoundModule | None:
-        """Find a module without importing anything; None if there is none.
+        """Return a module without importing anything, or None if it isn't found.
 
         Args:
-            module_id: What to look for; known to be an id.
-            source: As ``source_hint`` of `load`; no resolver is asked.
-            listing: Filled with what is installed, for those who look for several modules in one moment. What is not in it is
-                looked for afresh.
+            module_id: A valid id.
+            source: The source, as ``source_hint`` of `load`. No resolver is asked.
+            listing: Filled with the installed modules, to look for several modules at once. An id
+                that isn't in it is looked up again.
 
         Raises:
             ModuleConflictError: Several distributions claim the id.
-            ModuleLoadError: The source pins what does not exist, or cannot be read.
+            ModuleLoadError: The source can't be read, or it pins a module that doesn't exist.
         """
         if source is not None:
             if is_pin(source):
@@ -240,36 +248,39 @@ class ModuleLoader:
         with foreign_code(module_id, f"looking for {name!r}"):
             installed = find_installed(name)
             if installed is None:
-                importlib.invalidate_caches()  # a package installed a moment ago may be hidden by a stale listing
+                # A stale listing may hide a package that was installed a moment ago.
+                importlib.invalidate_caches()
                 installed = find_installed(name)
         if installed is None and (name not in sys.modules or is_from_directory(name)):
             return None
         return FoundModule(module_id=module_id, import_name=name)
 
     async def discover(self) -> list[ModuleInfo]:
-        """List the modules that can be loaded without a resolver, in the order in which they are looked for.
+        """List the modules that can be loaded without a resolver, in search order.
 
-        Of several with one id the one in use is listed; all of them if none is, because they contest the id. Reads files
-        only: no module is imported. What cannot be understood is logged and left out. A kind that is neither declared nor
-        named by the id's first word is listed as a tool.
+        Among several with one id the one in use is listed. If they contest the id, all are. No
+        module is imported. A module that can't be read is logged and left out. A kind that is
+        neither declared nor named by the id's first word is listed as a tool.
         """
         return [module.info for module in self.catalogue() if module.is_used or module.is_contested]
 
     def catalogue(self) -> list[FoundModule]:
-        """List all modules that are there, those that others take precedence over included; see `discover`."""
+        """List all modules like `discover`, also those that another one takes precedence over."""
         listing = dict(installed_claims())
-        claims = [claim for _, each in sorted(listing.items()) for claim in each]
-        found = [
+        claims = [claim for _, by_id in sorted(listing.items()) for claim in by_id]
+        modules = [
             *self._registered.values(),
             *(claim for claim in claims if not claim.is_built_in),
             *modules_in(effective_search_paths(self._search_paths)),
             *(claim for claim in claims if claim.is_built_in),
         ]
         return [
-            self._judged(module, listing) for module in dict.fromkeys(found) if is_readable(module)
+            self._with_usage(module, listing)
+            for module in dict.fromkeys(modules)
+            if is_readable(module)
         ]
 
-    def _judged(self, module: FoundModule, listing: Listing) -> FoundModule:
+    def _with_usage(self, module: FoundModule, listing: Listing) -> FoundModule:
         try:
             return attrs.evolve(
                 module, is_used=self.locate(module.module_id, listing=listing) == module
@@ -285,35 +296,36 @@ class ModuleLoader:
     async def load(
         self,
         module_id: str,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         source_hint: object = None,
         profile_source: object = None,
         coordinator: Any = None,
         *,
         user: object = None,
     ) -> LoadedModule:
-        """Find and import a module; mounting it is up to the caller.
+        """Find and import a module. The caller mounts it.
 
-        Importing is synchronous in Python: a module that takes long to import blocks the event loop meanwhile, and
-        neither a deadline nor cancellation reaches it before it is done. Only the resolver is awaited.
+        Imports are synchronous in Python. A module that takes long to import blocks the event loop,
+        and neither a deadline nor a cancellation reaches it. Only the resolver is awaited.
 
         Args:
-            module_id: What to load.
+            module_id: The id of the module.
             config: The module's config in the mount plan.
-            source_hint: The module's source in the mount plan: ``"builtin"`` or ``{"distribution": NAME}`` for an
-                installed one, which no resolver is asked about. Without a resolver anything else must be a filesystem
-                path or a ``file:`` URI, and only there is looked.
-            profile_source: The same, by its older name.
-            coordinator: Whose resolver to ask instead of this loader's own coordinator's.
-            user: The session for which sys.path entries are held. Without one they are held until `cleanup`, or until
-                the last session that uses this loader has closed.
+            source_hint: The module's source in the mount plan: ``"builtin"`` or ``{"distribution":
+                NAME}`` for an installed one, without asking a resolver. If there is no resolver,
+                any other source must be a filesystem path or a ``file:`` URI.
+            profile_source: The same under its older name.
+            coordinator: The coordinator with the resolver, instead of the loader's.
+            user: The session for which sys.path entries are held. Without one they are held until
+                `cleanup`, or until the last session that uses this loader has closed.
 
         Raises:
-            ModuleNotFoundError: There is no such module anywhere we looked.
-            ModuleLoadError: It was found but cannot be used.
+            ModuleNotFoundError: There is no such module.
+            ModuleLoadError: It was found but can't be used.
         """
         _check_module_id(module_id)
-        settings = _settings(module_id, config)  # before a resolver downloads something
+        # The config is checked before a resolver downloads anything.
+        settings = _settings(module_id, config)
         resolver = _mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
         if resolver is None or is_pin(source):
@@ -321,12 +333,11 @@ class ModuleLoader:
         profile = source_hint if profile_source is None else profile_source
         try:
             path = await _resolve_with(resolver, module_id, source, profile)
-        except (
-            Exception
-        ) as exc:  # the application's resolver may raise anything; all but one meaning is passed on
+        # The application's resolver may raise anything.
+        except Exception as exc:
             if not means_not_found(exc):
                 raise
-            # An ImportError that names a package is not an answer: the resolver itself lacks something.
+            # An ImportError that names a package is a fault of the resolver, not an answer.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
             logger.log(
                 level,
@@ -335,14 +346,14 @@ class ModuleLoader:
                 module_id,
                 exc,
             )
-            found = self.locate(module_id)
-            if found is None:
+            entry = self.locate(module_id)
+            if entry is None:
                 asked = f"resolver {type(resolver).__name__}: {exc}"
                 also = exc.searched if isinstance(exc, ModuleNotFoundError) else ()
                 raise self._not_found(module_id, (asked, *also)) from exc
         else:
-            found = FoundModule(module_id=module_id, root=path)
-        return self._load(found, user).with_config(settings)
+            entry = FoundModule(module_id=module_id, root=path)
+        return self._load(entry, user).with_config(settings)
 
     def find(
         self,
@@ -352,80 +363,83 @@ class ModuleLoader:
         listing: Listing | None = None,
         user: object = None,
     ) -> LoadedModule:
-        """As `load`, for those who know that no resolver is to be asked: then there is nothing to await. It has no config.
+        """Find and import a module without a resolver, and so without waiting.
 
         Args:
-            module_id: What to look for; known to be an id.
-            source_hint: As in `load`.
-            listing: As in `locate`; shared by the loads of one opening.
-            user: As in `load`.
+            module_id: A valid id.
+            source_hint: The source, as in `load`.
+            listing: The installed modules, as in `locate`, shared by the loads of one opening.
+            user: The session for which sys.path entries are held, as in `load`.
+
+        Returns:
+            The module without a config.
         """
-        found = self.locate(module_id, source_hint, listing=listing)
-        if found is None:
+        entry = self.locate(module_id, source_hint, listing=listing)
+        if entry is None:
             raise self._not_found(module_id)
-        if source_hint is None and module_id not in self._loaded and not found.is_built_in:
+        if source_hint is None and module_id not in self._loaded and not entry.is_built_in:
             used, claims = module_id in self._registered, self._claims(module_id, listing)
             if claims and claims[-1].is_built_in and not used:
                 note = 'module %r: %s is used, not %s; "source": "builtin" pins that one'
-                logger.info(note, module_id, found, claims[-1])
-        return self._load(found, user)
+                logger.info(note, module_id, entry, claims[-1])
+        return self._load(entry, user)
 
-    def _load(self, found: FoundModule, user: object) -> LoadedModule:
-        if found.root is not None:
-            module = self._import_from(found.root, found, user)
-        elif found.import_name:
-            module = self._import_installed(found)
+    def _load(self, entry: FoundModule, user: object) -> LoadedModule:
+        if entry.root is not None:
+            module = self._import_from(entry.root, entry, user)
+        elif entry.import_name:
+            module = self._import_installed(entry)
         else:
-            module = self._loaded.get(found.module_id) or examine_registered(found)
-        self._loaded[found.module_id] = module if found.registered is not None else None
+            module = self._loaded.get(entry.module_id) or examine_registered(entry)
+        self._loaded[entry.module_id] = module if entry.registered is not None else None
         if module.complaint is not None:
             logger.warning("%s", module.complaint)
-        # What is found once may be loaded often, and each time on another backend.
+        # The same module may be loaded again on another backend.
         if module.backends is not None:
             module = usable_here(module)
         elif self.load_hook is not None:
             module = self.load_hook(module)
         return module
 
-    def _import_installed(self, found: FoundModule) -> LoadedModule:
-        name = found.import_name
-        if (known := _known.get(found)) is not None:
+    def _import_installed(self, entry: FoundModule) -> LoadedModule:
+        name = entry.import_name
+        if (known := _known.get(entry)) is not None:
             module, target, loaded = known
-            if sys.modules.get(name) is module and find_target(module, found.attribute) is target:
+            if sys.modules.get(name) is module and find_target(module, entry.attribute) is target:
                 return loaded
         self._announce_import(name)
-        with installed_module(name, found.module_id, str(found)) as module:
-            loaded = examine_imported(found, module)
-        if found.distribution:
-            _known[found] = (module, find_target(module, found.attribute), loaded)
+        with installed_module(name, entry.module_id, str(entry)) as module:
+            loaded = examine_imported(entry, module)
+        if entry.distribution:
+            _known[entry] = (module, find_target(module, entry.attribute), loaded)
         return loaded
 
-    def _import_from(self, path: Path, found: FoundModule, user: object) -> LoadedModule:
-        if (known := _known_in.get((path, found.module_id))) is not None:
+    def _import_from(self, path: Path, entry: FoundModule, user: object) -> LoadedModule:
+        if (known := _known_in.get((path, entry.module_id))) is not None:
             if known.is_current():
                 if known.holds_root:
                     self._roots.add(str(known.root), user)
                 return known.loaded
-            _known_in.pop((path, found.module_id), None)
+            _known_in.pop((path, entry.module_id), None)
         root = Path(os.path.realpath(path))
         stamps = directory_stamps(path, root)
-        found = attrs.evolve(found, root=root)
-        name, directory = find_package(root, found.module_id)
+        entry = attrs.evolve(entry, root=root)
+        name, directory = find_package(root, entry.module_id)
         stamps += package_stamps(directory, *root.glob(f"{MODULE_PREFIX}*"))
         self._announce_import(name)
         with import_lock:
-            # Packages beside the module's own are importable; a root that is a package has none, and its parent is none of our business.
+            # Packages beside the module's own are importable. A root that is a package has none.
             holds_root = directory != root
             newly_held = holds_root and self._roots.add(str(root), user)
             try:
-                with package_from(directory, name, found.module_id, root) as module:
-                    loaded = examine_imported(found, module, directory)
+                with package_from(directory, name, entry.module_id, root) as module:
+                    loaded = examine_imported(entry, module, directory)
             except BaseException:
                 if newly_held:
                     self._roots.discard(str(root), user)
                 raise
         if path.is_absolute() and are_settled(stamps):
-            _known_in[path, found.module_id] = _FromDirectory(
+            _known_in[path, entry.module_id] = _FromDirectory(
                 root, holds_root, stamps, name, module, loaded
             )
         return loaded
@@ -437,29 +451,34 @@ class ModuleLoader:
     # ── sys.path ─────────────────────────────────────────────────────────────────────────────────
 
     def acquire(self, user: object) -> None:
-        """A session starts to use this loader; `release` must follow."""
+        """Note that a session starts to use this loader. `release` must follow."""
         self._roots.begin(user)
         if self._former is not None and self._former() is user:
             self.coordinator = user
 
     def release(self, user: object) -> None:
-        """A session has closed: give up the sys.path entries that only it used; may be called any number of times."""
+        """Give up the sys.path entries that only a closed session used.
+
+        A second call does nothing.
+        """
         self._roots.end(user)
-        if (
-            self.coordinator is user
-        ):  # the session's own loader does not keep it alive once it is closed
+        # The loader of a session must not keep it alive once it is closed.
+        if self.coordinator is user:
             self.coordinator, self._former = None, weakref.ref(user)
 
     def cleanup(self) -> None:
-        """Give up all sys.path entries this loader holds, whoever uses them; may be called any number of times."""
+        """Give up all sys.path entries of this loader, also those in use.
+
+        A second call does nothing.
+        """
         self._roots.clear()
 
     # ── nothing found ────────────────────────────────────────────────────────────────────────────
 
-    def _not_found(self, module_id: str, asked_before: Sequence[str] = ()) -> ModuleNotFoundError:
+    def _not_found(self, module_id: str, resolvers: Sequence[str] = ()) -> ModuleNotFoundError:
         search_paths = effective_search_paths(self._search_paths)
         name = package_name(module_id)
-        searched = list(asked_before)
+        searched = list(resolvers)
         if self._registered:
             searched.append(f"{len(self._registered)} modules registered in process")
         searched.append(f"entry points of group {ENTRY_POINT_GROUP!r}")
@@ -469,16 +488,14 @@ class ModuleLoader:
         ]
         if not search_paths:
             searched.append(f"search paths (none given, and {SEARCH_PATH_VARIABLE} names none)")
-        unused = (
-            " (imported from a source that another loader was given, so not used)"
-            if name in sys.modules
-            else ""
-        )
-        searched.append(f"package {name!r}{unused}")
+        note = ""
+        if name in sys.modules:
+            note = " (not used, because it was imported from the source of another loader)"
+        searched.append(f"package {name!r}{note}")
         known = {
             *self._registered,
             *installed_claims(),
-            *(each.module_id for each in modules_in(search_paths)),
+            *(module.module_id for module in modules_in(search_paths)),
         }
         suggestion = nearest_module(module_id, known)
         hint = f"; {did_you_mean(suggestion)}" if suggestion else "."
@@ -487,8 +504,8 @@ class ModuleLoader:
         places = "".join(f"\n  - {place}" for place in searched)
         return ModuleNotFoundError(
             f"no module {module_id!r} was found{hint} Looked in:{places}\n"
-            "Install the distribution that provides it, add its directory to the search paths, or give its source "
-            "in the mount plan.",
+            "Install the distribution that provides it, add its directory to the search paths, or "
+            "give its source in the mount plan.",
             module_id=module_id,
             searched=searched,
             suggestion=suggestion,
@@ -496,11 +513,11 @@ class ModuleLoader:
 
 
 AmplifierModuleLoader = ModuleLoader
-"""The same, by its older name."""
+"""The older name of `ModuleLoader`."""
 
 
 def _check_module_id(module_id: object) -> None:
-    """Refuse what is no id; ids become file and package names, so this runs before anything else."""
+    """Raise if this isn't a module id. Ids become file and package names, so this comes first."""
     if not is_module_id(module_id):
         raise ModuleLoadError(
             f"{show(module_id)} is not a module id; {MODULE_ID_RULE}",
@@ -509,8 +526,8 @@ def _check_module_id(module_id: object) -> None:
         )
 
 
-def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy of a module's configuration, so that a module that changes it does not change the plan."""
+def _settings(module_id: str, config: Mapping[str, object] | None) -> dict[str, Any]:
+    """Return a copy of a module's config, so that the module can't change the plan."""
     if config is None:
         return {}
     if not isinstance(config, Mapping):
@@ -518,25 +535,24 @@ def _settings(module_id: str, config: Mapping[str, Any] | None) -> dict[str, Any
     return dict(config)
 
 
-# ── resolvers: the application's policy; here is only how to ask one ─────────────────────────────
+# ── resolvers of the application ─────────────────────────────────────────────────────────────────
 
 
 def _mounted_resolver(coordinator: Any) -> Any:
-    """The resolver an application mounted, or None."""
+    """Return the resolver that the application mounted, or None."""
     if coordinator is None:
         return None
     try:
         return coordinator.get(_RESOLVER_MOUNT_POINT)
-    except ValueError:  # the seeds' coordinators answer so when nothing is mounted there
+    # Coordinators of the published kernel raise this if nothing is mounted there.
+    except ValueError:
         return None
 
 
 async def _resolve_with(
     resolver: Any, module_id: str, source_hint: object, profile_hint: object
 ) -> Path:
-    """Ask a resolver for a module's directory.
-
-    What the resolver or its source raises leaves unchanged.
+    """Ask a resolver for a module's directory. Errors of the resolver or its source propagate.
 
     Raises:
         ModuleLoadError: The answer is neither a source nor a path.
@@ -548,10 +564,10 @@ async def _resolve_with(
         path = os.fspath(answer)
         if isinstance(path, str):
             return Path(path)
+    resolved = "" if answer is source else f", which resolved to {answer!r}"
     raise ModuleLoadError(
-        f"the resolver {resolver!r} answered {source!r} for module {module_id!r}"
-        + ("" if answer is source else f", which resolved to {answer!r}")
-        + "; expected a path or a source whose resolve() gives one, or a ModuleNotFoundError",
+        f"the resolver {resolver!r} returned {source!r} for module {module_id!r}{resolved}; "
+        "expected a path, a source with a resolve() that returns one, or a ModuleNotFoundError",
         module_id=module_id,
         reason_code="missing_source",
     )
@@ -559,15 +575,16 @@ async def _resolve_with(
 
 async def ask_resolver(
     method: Callable[..., Any], module_id: str, source_hint: object, profile_hint: object
-) -> Any:
-    """Call one of the methods of a resolver, sync or async; what it raises leaves unchanged."""
-    # How this resolver takes its hints: by both keywords, by either, by a second position, or not at all.
+) -> object:
+    """Call a method of a resolver, sync or async. Its errors propagate."""
+    # Resolvers take their hints by both keywords, by either, by a second position, or not at all.
     by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
     forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
     keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
     try:
         inspect.signature(method)
-    except ValueError:  # of code in C: as the contract has it
+    # Raised for code in C, which is called as the contract has it.
+    except ValueError:
         keywords = {}
     positional = (
         () if keywords or not can_call(method, module_id, profile_hint) else (profile_hint,)
@@ -576,8 +593,8 @@ async def ask_resolver(
     return await source if inspect.isawaitable(source) else source
 
 
-async def resolve_source(source: Any) -> Any:
-    """Where a resolver's answer leads: what a source resolves to, or the answer itself if it is a path."""
+async def resolve_source(source: Any) -> object:
+    """Return the path of a resolver's answer, which is a path or a source."""
     if isinstance(source, str | os.PathLike) or not callable(getattr(source, "resolve", None)):
         return source
     answer = source.resolve()
@@ -585,20 +602,21 @@ async def resolve_source(source: Any) -> Any:
 
 
 def means_not_found(exc: BaseException | None) -> bool:
-    """Whether a resolver's error means that it does not know the module.
+    """Return whether a resolver's error means that the module is unknown.
 
-    By name, not by class: resolvers raise ours, the builtin, or a class of their own framework's.
+    It is recognized by its name, because resolvers raise ours, the builtin, or a class of their
+    framework.
     """
     return any(kind.__name__ == "ModuleNotFoundError" for kind in type(exc).__mro__)
 
 
-# ── what is installed, for listings and checks of plans ───────────────────────────────────────────
-# Only files are read; no module is imported.
+# ── installed modules, for listings and checks of plans ──────────────────────────────────────────
+# Only files are read. No module is imported.
 
 ON_ISLAND: Final = (
-    "needs asyncio; on trio it runs on an asyncio island, a thread with an event loop of its own"
+    "needs asyncio; on trio it runs on an asyncio island, a thread with its own event loop"
 )
-"""What is shown of a module that is for asyncio only."""
+"""The note of listings on a module that is for asyncio only."""
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "hooks-otel": ("opentelemetry", "otel"),
@@ -608,7 +626,7 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "tool-mcp": ("mcp", "mcp"),
     "tool-web": ("truststore", "providers"),
 }
-"""Built-in modules that need a package of an extra: the package's import name, and the extra."""
+"""Built-in modules that need an extra: the import name of its package, and the extra."""
 
 _REMOVED_PROVIDER: Final = "provider-local"
 
@@ -616,20 +634,20 @@ _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
 
 
 def all_modules() -> list[FoundModule]:
-    """Every module found, in order of type and id; of those with the same id the one in use comes first."""
-    found = ModuleLoader().catalogue()
+    """Return every module, ordered by type and id. With one id, the one in use comes first."""
     return sorted(
-        found, key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used)
+        ModuleLoader().catalogue(),
+        key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used),
     )
 
 
 def installed_modules() -> list[FoundModule]:
-    """Every module that a plan can name by its id alone, or whose id is contested."""
+    """Return the modules that a plan can name by id alone, and those with a contested id."""
     return [entry for entry in all_modules() if entry.is_used or entry.is_contested]
 
 
 def installed_ids() -> list[str]:
-    """The ids of `installed_modules`; logs nothing, because shell completion must not write to the terminal."""
+    """Return the ids of `installed_modules` without logging, for shell completion."""
     logging.disable(logging.CRITICAL)
     try:
         return list(dict.fromkeys(entry.info.id for entry in installed_modules()))
@@ -638,10 +656,14 @@ def installed_ids() -> list[str]:
 
 
 def missing_package(module_id: str) -> tuple[str, str] | None:
-    """The package that a built-in module lacks and the extra that installs it; None for any other module."""
+    """Return the package that a built-in module lacks, and the extra that installs it.
+
+    None for any other module.
+    """
     try:
         used = ModuleLoader().locate(module_id)
-    except ModuleLoadError:  # others contest the id
+    # Other modules contest the id.
+    except ModuleLoadError:
         return None
     return _lacking(module_id) if used is not None and used.is_built_in else None
 
@@ -652,17 +674,20 @@ def _lacking(module_id: str) -> tuple[str, str] | None:
 
 
 def require_backend(name: str) -> None:
-    """Check that the backend is installed.
+    """Raise if the backend isn't installed.
 
     Raises:
-        MissingExtraError: It is trio, which belongs to an extra and is not there.
+        MissingExtraError: It is trio, which belongs to an extra.
     """
     if name == "trio" and find_spec("trio") is None:
         raise MissingExtraError("--backend trio", extra="trio", missing="trio")
 
 
 def runs_on_island(loaded: LoadedModule) -> bool:
-    """Whether a module runs on an asyncio island in a session on trio: it declares so, or was written for the published kernel."""
+    """Return whether a module runs on an asyncio island in a session on trio.
+
+    It declares asyncio without trio, or was written for the published kernel.
+    """
     if loaded.backends is not None:
         return "asyncio" in loaded.backends and "trio" not in loaded.backends
     return is_published_mount(loaded.mount)
@@ -671,14 +696,17 @@ def runs_on_island(loaded: LoadedModule) -> bool:
 # ── the modules that a plan names ────────────────────────────────────────────────────────────────
 
 
-def missing_modules(plan: Any) -> list[tuple[str, str]]:
-    """The modules of a plan that are not installed or lack a package, each as a path in the plan and the problem.
+def missing_modules(plan: object) -> list[tuple[str, str]]:
+    """Return the modules of a plan that aren't installed or lack a package.
 
-    A module with a ``source`` is only checked if the source pins an installed distribution or the built-in module. A plan with
-    other problems is checked as far as it has the form of a plan.
+    A module with a ``source`` is checked only if that pins an installed distribution or the
+    built-in module. A plan with other problems is checked as far as it has the form of a plan.
+
+    Returns:
+        Paths in the plan, each with its problem.
     """
     known = installed_ids()
-    found: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
     for holder, key, section, path in places_of(plan) if isinstance(plan, Mapping) else ():
         spec = holder[key]
         if isinstance(spec, str):
@@ -688,11 +716,11 @@ def missing_modules(plan: Any) -> list[tuple[str, str]]:
             }
         if isinstance(spec, Mapping) and is_module_id(spec.get("module")):
             problem = _problem(spec["module"], spec.get("source"), known)
-            found += [] if problem is None else [(path, problem)]
-    return found
+            problems += [] if problem is None else [(path, problem)]
+    return problems
 
 
-def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
+def _problem(module_id: str, source: object, known: list[str]) -> str | None:
     if source is not None and not is_pin(source):
         return None
     try:
@@ -702,7 +730,10 @@ def _problem(module_id: str, source: Any, known: list[str]) -> str | None:
     if used is not None and used.is_built_in and (lacking := _lacking(module_id)) is not None:
         package, extra = lacking
         install = f"pip install 'amplifier[{extra}]'"
-        return f"module {module_id!r} needs {package}, which is not installed; install it with: {install}"
+        return (
+            f"module {module_id!r} needs {package}, which is not installed; "
+            f"install it with: {install}"
+        )
     if used is not None:
         return None
     if module_id == _REMOVED_PROVIDER:

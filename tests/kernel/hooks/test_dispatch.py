@@ -17,13 +17,13 @@ from amplifier.events import TERMINAL_EVENTS
 from amplifier.kernel.hooks.merge import INVALID_RESPONSE, was_modified
 from amplifier.kernel.runtime.child import run_in_child
 from amplifier.models import HookResult
-from tests._support.answers import chatter, denials, names, payloads
-from tests._support.backends_alone import loop_turns, on_asyncio
 from tests._support.cancellations import some_cancellation
-from tests._support.hook_registry import of_module, raising, registry, sleeper
-from tests._support.merging import merge
 from tests._support.small_agent import let_time_pass, takes
 from tests.internal.test_json import circular
+from tests.kernel.backends_alone import loop_turns, on_asyncio
+from tests.kernel.hooks.answers import chatter, denials, names, payloads
+from tests.kernel.hooks.hook_registry import of_module, raising, registry, sleeper
+from tests.kernel.hooks.merging import merge
 
 pytestmark = pytest.mark.virtual_time
 

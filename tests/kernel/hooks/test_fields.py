@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from amplifier.models import HookResult
-from tests._support.hook_registry import registry
 from tests._support.small_agent import agent
+from tests.kernel.hooks.hook_registry import registry
 
 pytestmark = pytest.mark.virtual_time
 

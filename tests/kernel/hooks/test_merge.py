@@ -16,7 +16,7 @@ from amplifier.kernel.hooks.merge import (
     was_modified,
 )
 from amplifier.models import ApprovalGate, ContextInjection, HookResult, to_dict
-from tests._support.answers import (
+from tests.kernel.hooks.answers import (
     chatter,
     denials,
     names,
@@ -25,7 +25,7 @@ from tests._support.answers import (
     silences,
     unusable_answers,
 )
-from tests._support.merging import merge
+from tests.kernel.hooks.merging import merge
 
 OWNED = {"timestamp": "2026-01-31T12:00:00.000001+00:00", "session_id": "s-1", "parent_id": None}
 RANK = ["continue", "modify", "inject_context", "ask_user", "deny"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amplifier.kernel import HookRegistry
-from tests._support.hook_registry import of_module
+from tests.kernel.hooks.hook_registry import of_module
 
 EVENTS = ["a", "b", "*"]
 events = st.sampled_from(EVENTS)

@@ -18,8 +18,8 @@ import pytest
 from amplifier.errors import HookRecursionError
 from amplifier.kernel.hooks.registry import MAX_DEPTH
 from amplifier.models import HookResult
-from tests._support.backends_alone import on_asyncio, run_on
-from tests._support.hook_registry import of_module, raising, registry
+from tests.kernel.backends_alone import on_asyncio, run_on
+from tests.kernel.hooks.hook_registry import of_module, raising, registry
 
 Data = dict[str, Any]
 

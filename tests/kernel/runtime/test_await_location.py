@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from amplifier.kernel.runtime.frames import where_suspended
-from tests._support.backends_alone import run_on
+from tests.kernel.backends_alone import run_on
 
 
 @types.coroutine

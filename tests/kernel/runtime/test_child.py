@@ -16,7 +16,7 @@ import anyio.lowlevel
 import pytest
 
 from amplifier.kernel.runtime.child import run_in_child
-from tests._support.backends_alone import loop_turns, on_asyncio, run_on_asyncio
+from tests.kernel.backends_alone import loop_turns, on_asyncio, run_on_asyncio
 
 Work = Callable[..., Awaitable[Any]]
 Run = Callable[..., Awaitable[Any]]

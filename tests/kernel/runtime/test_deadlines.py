@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.kernel.runtime.frames import where_suspended
-from tests._support.backends_alone import loop_turns, on_asyncio
-from tests._support.deadline_calls import Calls, SingleCall
+from tests.kernel.backends_alone import loop_turns, on_asyncio
+from tests.kernel.runtime.deadline_calls import Calls, SingleCall
 
 pytestmark = pytest.mark.virtual_time
 

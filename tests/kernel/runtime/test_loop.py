@@ -24,7 +24,7 @@ from amplifier.contracts.cancellation import (
     loop_clock,
 )
 from amplifier.kernel.runtime.loop import Loop, Spawn, current_raw_task, start_timer
-from tests._support.backends_alone import run_on, run_on_asyncio
+from tests.kernel.backends_alone import run_on, run_on_asyncio
 
 # ── telling cancellations apart ──────────────────────────────────────────────────────────────────
 

@@ -11,8 +11,8 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import SessionStateError
-from tests._support.backends_alone import on_asyncio
 from tests._support.small_agent import Echo, agent, heard, takes
+from tests.kernel.backends_alone import on_asyncio
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,8 +13,8 @@ import pytest
 from amplifier.errors import ModuleLoadError
 from amplifier.kernel.runtime.deadlines import DeadlinePassed
 from amplifier.kernel.runtime.watchdog import UNWIND_GRACE, Unresponsive, Watchdog
-from tests._support.deadline_calls import Calls
 from tests._support.small_agent import Turn, agent, heard
+from tests.kernel.runtime.deadline_calls import Calls
 
 pytestmark = pytest.mark.virtual_time
 

@@ -16,8 +16,8 @@ import pytest
 
 from amplifier import AmplifierSession
 from amplifier.errors import ExecutionCancelled, SessionStateError
-from tests._support.backends_alone import run_on
 from tests._support.small_agent import agent, counted_calls
+from tests.kernel.backends_alone import run_on
 
 pytestmark = pytest.mark.virtual_time
 

@@ -19,7 +19,6 @@ import anyio.lowlevel
 import pytest
 
 from amplifier import AmplifierSession, ExecutionCancelled, ModuleLoader
-from tests._support.backends_alone import run_on_asyncio
 from tests._support.small_agent import (
     Echo,
     Loop,
@@ -29,6 +28,7 @@ from tests._support.small_agent import (
     mounting,
     repeat_prompt,
 )
+from tests.kernel.backends_alone import run_on_asyncio
 
 pytestmark = pytest.mark.virtual_time
 

@@ -11,8 +11,8 @@ import pytest
 
 from amplifier import ExecutionCancelled, HookResult, SessionStateError
 from amplifier.kernel.runtime.child import run_in_child
-from tests._support.backends_alone import loop_turns, on_asyncio
 from tests._support.small_agent import agent
+from tests.kernel.backends_alone import loop_turns, on_asyncio
 
 
 @pytest.mark.parametrize("where", ["cleanup", "session:end"])

@@ -13,8 +13,8 @@ from amplifier import ExecutionCancelled, SessionBusyError, SessionStateError
 from amplifier.errors import SpuriousCancellation
 from amplifier.kernel.session.stream import MAX_BUFFERED
 from amplifier.models import TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
-from tests._support.backends_alone import loop_turns, on_asyncio
 from tests._support.small_agent import Turn, agent, give_up_after
+from tests.kernel.backends_alone import loop_turns, on_asyncio
 
 pytestmark = pytest.mark.virtual_time
 

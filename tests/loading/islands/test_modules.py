@@ -363,7 +363,7 @@ async def test_unowned_island_is_not_started(anyio_backend_name: str):
         ModuleLoadError, match=r"'tool-own' needs asyncio, and .* has no asyncio island"
     ):
         await module(SimpleNamespace())
-    with pytest.raises(SessionStateError, match="is closed; it starts no asyncio island any more"):
+    with pytest.raises(SessionStateError, match="is closed and can't start an asyncio island"):
         await module(session.coordinator)
 
 

@@ -125,7 +125,7 @@ async def test_old_turns_become_summary(opened):
         (BudgetError("spent"), "BudgetError: spent"),
         (SystemExit(1), "ContainedError: the provider raised SystemExit: 1"),
         ("word " * 4000, "the summary is too long: 19999 characters"),
-        (ChatResponse(content=[TextBlock(text=" ")]), "the model wrote nothing"),
+        (ChatResponse(content=[TextBlock(text=" ")]), "the model returned an empty summary"),
     ],
     ids=["refused", "budget", "exit", "too long", "empty"],
 )
@@ -439,7 +439,7 @@ def test_count_is_corrected_by_reported_usage(fixed, rate, sizes):
     assert calibration.estimated(10_000) == 10_000
     for size in [*sizes, sizes[-1]]:
         calibration.expect(size)
-        calibration.learn(int(fixed + rate * size) + 1)
+        calibration.update(int(fixed + rate * size) + 1)
     assert calibration.error is not None
     assert abs(calibration.error) < 0.01, "the same request again is no surprise"
     if max(sizes) - min(sizes) >= 2000 and sizes[-1] == max(sizes):
@@ -521,6 +521,6 @@ async def test_impossible_count_changes_nothing():
     calibration = Calibration()
     for size in (1000, 5000, 9000):
         calibration.expect(size)
-        calibration.learn(10)
+        calibration.update(10)
     assert calibration.estimated(4000) == 4000
     assert calibration.error is None

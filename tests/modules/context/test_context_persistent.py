@@ -277,7 +277,7 @@ async def test_closed_context_is_readable_not_writable(tmp_path):
     await context.close()
     assert repr(context).endswith("closed with 1 messages>")
     for call in (context.add_message(USER), context.clear(), context.set_messages([USER])):
-        with pytest.raises(SessionStateError, match="nothing more can be stored"):
+        with pytest.raises(SessionStateError, match="nothing can be stored"):
             await call
     assert await context.get_messages() == [USER]
     assert stored(tmp_path) == [USER]

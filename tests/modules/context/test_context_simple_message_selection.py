@@ -415,4 +415,4 @@ async def test_impossible_budget_is_exceeded_with_warning(caplog):
     with caplog.at_level("WARNING"):
         view = await view_of(history, 1)
     assert [message["content"] for message in view] == ["[500 characters left out]"] * 2
-    assert "cannot be cut down to 1 tokens" in caplog.text
+    assert "cannot be shortened to 1 tokens" in caplog.text

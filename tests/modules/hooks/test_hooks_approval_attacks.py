@@ -406,7 +406,7 @@ async def test_overlong_call_is_denied():
     assert (await gate.judge("bash", command="x" * 800)).action == "ask_user"
     refused = await gate.judge("bash", command="x" * 1000)
     assert refused.action == "deny"
-    assert "more than the 1000 that are shown; split the call up" in str(refused.reason)
+    assert "at most 1000 are shown; split the call into smaller ones" in str(refused.reason)
     assert [data["tool_name"] for data in gate.payloads("approval:denied")] == ["bash"]
 
 

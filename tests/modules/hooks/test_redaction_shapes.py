@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from amplifier._internal.json import REDACTED, redact_secrets, redact_text, redaction
-from tests._support.secret_rules import TABLE, python_pattern, seal, table
+from tests.modules.hooks.secret_rules import TABLE, python_pattern, seal, table
 
 FOLDER = Path(__file__).parent / "redaction_shapes"
 REQUIRED = 0.97

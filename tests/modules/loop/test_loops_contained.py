@@ -21,7 +21,7 @@ from amplifier.modules.loop._containment import run_together
 from amplifier.modules.loop.basic import BasicLoop
 from amplifier.testing import MockContextManager, MockProvider, MockTool
 from tests._support.child_process import run_child
-from tests._support.escapes import ESCAPES, cancel_spuriously
+from tests.modules.loop.escapes import ESCAPES, cancel_spuriously
 from tests.modules.loop.test_loops import Agent
 
 

@@ -20,7 +20,7 @@ from amplifier.errors import (
 from amplifier.models import TextBlock
 from amplifier.testing import MockTool, wait_for
 from tests._support import node_parts
-from tests._support.aimock import Aimock, running_aimock
+from tests.modules.providers.aimock import Aimock, running_aimock
 from tests.modules.providers.services import ServiceCase, ask, chunks_of, mounted
 from tests.modules.providers.test_turns_in_sessions import LOOPS, SCHEMA, messages_of, session_with
 

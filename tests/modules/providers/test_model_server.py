@@ -1,4 +1,4 @@
-"""provider-openai-compatible with a real server and a real model: llama.cpp's, see `tests._support.model_server`."""
+"""provider-openai-compatible with a real server and a real model: llama.cpp's, see `tests.modules.providers.model_server`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amplifier.errors import ContextLengthError
 from amplifier.models import ChatRequest, Message, TextBlock
 from amplifier.modules.providers import openai_compatible
 from amplifier.testing import MockTool, wait_for
-from tests._support.model_server import CONTEXT, ModelServer, running_model_server
+from tests.modules.providers.model_server import CONTEXT, ModelServer, running_model_server
 from tests.modules.providers.services import MountedProvider, check_chunks, check_response
 
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests._support.ordinary_user import run_tests
+from tests.modules.tools.ordinary_user import run_tests
 from tests.modules.tools.test_tool_bash_sandbox import in_bubblewrap
 
 FOLDER = "tests/modules/tools"

@@ -212,7 +212,7 @@ def test_signals_work_without_process_descriptors(monkeypatch):
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a cancelled call's thread time: on a busy machine it takes more than a second to end its processes."""
-    monkeypatch.setattr(worker_threads, "PATIENCE", 60.0)
+    monkeypatch.setattr(worker_threads, "STOP_SECONDS", 60.0)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from amplifier.modules.tools.bash._options import BashOptions
 from amplifier.testing import TestCoordinator, wait_for
 from tests._support.bubblewrap import find_bubblewrap
 from tests._support.processes import running_processes
-from tests._support.sandbox_escapes import ATTEMPTS, KINDS, Attempt, run_attempt, world
+from tests.modules.tools.sandbox_escapes import ATTEMPTS, KINDS, Attempt, run_attempt, world
 from tests.modules.tools.test_tool_bash_killed import gone, is_alive
 
 BWRAP = find_bubblewrap()

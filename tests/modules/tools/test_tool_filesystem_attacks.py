@@ -658,7 +658,7 @@ async def test_hanging_system_call_undoes_itself_later(scene, monkeypatch, caplo
             with anyio.fail_after(60):
                 kind, message = await desk.fail(tool, **{**READS, **WRITES}[tool])
             assert kind == "Timeout"
-            assert message == f"{tool} a/b/f: not finished after {seconds} s, and stopped"
+            assert message == f"{tool} a/b/f: timed out after {seconds} s"
             if begun.is_set():
                 break
     finally:

@@ -1,4 +1,4 @@
-"""The registry of checks: which check decides which clause. The decorator `check` fills it.
+"""The registry of checks, filled by the decorator `check`.
 
 Checks are plain functions that import neither pytest nor Hypothesis.
 """
@@ -16,7 +16,7 @@ from amplifier.contracts import COMMON_CLAUSES, CONTRACTS, Clause
 
 Kind = Literal["static", "structure", "behaviour", "cancellation", "hygiene"]
 KINDS: tuple[Kind, ...] = ("static", "structure", "behaviour", "cancellation", "hygiene")
-"""In the order in which they run: what executes nothing first, what demands most of the module last."""
+"""Kinds of checks in running order: from those that execute nothing to the most demanding."""
 
 ALL_TYPES = frozenset(CONTRACTS)
 
@@ -29,14 +29,15 @@ class Check:
 
     Attributes:
         name: The package of the check and its function, such as ``tool.answers_everything``.
-        clauses: The clauses that it can find broken.
-        kind: What it has to run for that.
-        types: The module types it applies to.
-        inputs: The name of the strategy that draws its cases; None if it draws none.
-        without_instance: The clauses that it can decide even if mount declines and nothing is mounted.
-        needs_success: The clauses that it cannot decide if no call of the module ever succeeds.
-        real_time: Whether it measures seconds, so that it cannot run in virtual time.
-        ends_run: Whether it runs before all others, and what it finds ends the run: everything else would take too long.
+        clauses: The clauses whose violations it can find.
+        kind: The part of the module that it has to run.
+        types: The module types to which it applies.
+        inputs: The name of the strategy that draws its cases. None if it draws none.
+        without_instance: The clauses that it can decide even if mount declines.
+        needs_success: The clauses that it cannot decide if every call of the module fails.
+        real_time: True if it measures seconds, so that it cannot run in virtual time.
+        ends_run: True if it runs before all others and a violation ends the run, because
+            everything else would take too long.
         run: The function.
     """
 
@@ -53,7 +54,7 @@ class Check:
 
     @property
     def how(self) -> str:
-        """What it does, in a sentence."""
+        """The check in a sentence."""
         return (self.run.__doc__ or "").strip().partition("\n")[0]
 
 
@@ -74,8 +75,10 @@ def check(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Register a function as a check.
 
-    A static check is called with the target and yields faults; every other is an async function of a `CheckContext`,
-    which holds the drawn case if it names ``inputs``, or of what ``on`` opens for that context, unless this is None.
+    A static check is a function of the target and yields faults. Any other check is an async
+    function of a `CheckContext`, which holds the drawn case if the check names ``inputs``. With
+    ``on``, it is a function of the object that ``on`` opens for that context, and is left out
+    where that is None.
     """
 
     def register(function: CheckFunction) -> CheckFunction:
@@ -102,7 +105,7 @@ def _run_on(
 
 
 def all_clauses() -> dict[str, Clause]:
-    """Every clause of every contract, by id."""
+    """Return every clause of every contract, by id."""
     clauses = [
         *COMMON_CLAUSES,
         *(clause for contract in CONTRACTS.values() for clause in contract.clauses),
@@ -111,11 +114,11 @@ def all_clauses() -> dict[str, Clause]:
 
 
 def checks_for(module_type: str, kinds: Iterable[str] = KINDS) -> list[Check]:
-    """The checks of one type of module, in running order."""
+    """Return the checks of one type of module, in running order."""
     wanted = [kind for kind in KINDS if kind in set(kinds)]
     return [
-        found
+        entry
         for kind in wanted
-        for found in CHECKS.values()
-        if found.kind == kind and module_type in found.types
+        for entry in CHECKS.values()
+        if entry.kind == kind and module_type in entry.types
     ]

@@ -16,7 +16,7 @@ from amplifier.conformance.target.process import audited, refused_access
 from amplifier.conformance.target.resolver_samples import (
     EXECUTED,
     SAMPLES,
-    UNHEARD_OF,
+    UNKNOWN,
     Question,
     ask,
     holds_a_package,
@@ -34,7 +34,7 @@ Method = Callable[..., Any]
 
 @check("R1", "R2", kind="structure", types=RESOLVERS, on=CheckContext.mount)
 async def has_the_shape(mounted: MountedModule) -> None:
-    """Reads resolve and async_resolve and their parameters, and calls them without a hint."""
+    """Read resolve and async_resolve and their parameters, and call them without a hint."""
     ctx = mounted.ctx
     resolver = resolver_of(mounted)
     if resolver is None:
@@ -65,7 +65,7 @@ async def _check_method(mounted: MountedModule, method: Method, *, is_only: bool
             "R1",
             f"{name} takes no hint: {inspect.signature(method)}; expected (module_id, hint=None)",
         )
-    outcome = await mounted.call(method, UNHEARD_OF[0])
+    outcome = await mounted.call(method, UNKNOWN[0])
     if isinstance(outcome.error, TypeError) and ctx.location_of(outcome.error) is None:
         ctx.fault("R2", f"asked without a hint, {name} {outcome}")
     is_async = inspect.iscoroutinefunction(method) or outcome.is_async
@@ -92,9 +92,9 @@ def _takes_hint(method: Method) -> bool:
 
 @check("R2", "R3", "R4", "R7", "R8", kind="behaviour", types=RESOLVERS, on=CheckContext.mount)
 async def answers_ordinary_questions(mounted: MountedModule) -> None:
-    """Asks for modules that exist and for some that do not, and checks what is returned or raised."""
+    """Ask for modules that exist and for some that don't, and check the results and errors."""
     ctx = mounted.ctx
-    # What the module may have put on sys.path before is removed, so that it is seen to happen again.
+    # Earlier additions to sys.path by the module are removed, so that a new one is noticed.
     own = ctx.loaded.target.search_path
     sys.path[:] = [
         entry for entry in sys.path if entry in _PATH or (own is not None and entry == str(own))
@@ -104,7 +104,7 @@ async def answers_ordinary_questions(mounted: MountedModule) -> None:
         has_found = False
         for question in questions_about(ctx.loaded.target):
             located = await _check_result(mounted, method, question)
-            # Its own directories exist, as it has found another module.
+            # Its own directories exist, since it has found another module.
             if has_found and question.hint is None and isinstance(located.error, FileNotFoundError):
                 what = f"asked for {question} it {located}; expected ModuleNotFoundError"
                 ctx.fault("R4", what, given=question.given, error=located.error)
@@ -116,7 +116,7 @@ async def answers_ordinary_questions(mounted: MountedModule) -> None:
 
 @check("R6", kind="behaviour", types=RESOLVERS)
 async def finds_what_is_new(ctx: CheckContext) -> None:
-    """Adds a module after mounting; that it was asked for before must make no difference."""
+    """Add a module after mounting. An earlier question about it must make no difference."""
     new = SAMPLES[1]
     for number in range(2):
         endings = []
@@ -134,10 +134,13 @@ async def finds_what_is_new(ctx: CheckContext) -> None:
                     await mounted.call(locate, methods[0], Question(new), mounted.directory)
                 )
         if endings[0].returned and not endings[1].returned:
-            what = f"{new!r} was added while the session ran and is found, but not once it was asked for before"
+            what = (
+                f"{new!r} was added while the session ran and is found, "
+                f"but not after an earlier question about it: then it {endings[1]}"
+            )
             ctx.fault(
                 "R6",
-                f"{what}: then it {endings[1]}",
+                what,
                 given=Question(new).given,
                 error=endings[1].error,
             )
@@ -167,7 +170,8 @@ async def _check_result(mounted: MountedModule, method: Method, question: Questi
         is_unknown = is_unknown and path is None
         wrong = f"{_shown(path)}; expected {expected}"
     elif not path.is_dir():
-        wrong = f"{_relative(mounted, path)}, where there is {'a file' if path.exists() else 'nothing at all'}"
+        kind = "a file" if path.exists() else "nothing at all"
+        wrong = f"{_relative(mounted, path)}, where there is {kind}"
     elif not holds_a_package(path):
         wrong = f"{_relative(mounted, path)}, which holds no package"
     if wrong:
@@ -223,20 +227,20 @@ def _relative(mounted: MountedModule, path: Any) -> str:
 
 
 def _surroundings(mounted: MountedModule) -> dict[str, Any]:
-    """State that resolving must not change."""
+    """Read the state that resolving must not change."""
     core = mounted.session.coordinator
     return {
         "sys.path": list(sys.path),
         "the working directory": str(Path.cwd()),
         "the mount points": {name: repr(what) for name, what in core.to_dict().items()},
         "the hooks": core.hooks.list_handlers(),
-        "the channels": {name: len(each) for name, each in core.channels.items()},
+        "the channels": {name: len(channel) for name, channel in core.channels.items()},
         "the plan": repr(core.config),
     }
 
 
 _PATH = tuple(sys.path)
-"""sys.path before any module was loaded."""
+"""The value of sys.path before any module was loaded."""
 
 
 def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question: Question) -> None:
@@ -257,30 +261,38 @@ def _check_side_effects(mounted: MountedModule, before: dict[str, Any], question
 
 @check("R5", kind="behaviour", types=RESOLVERS)
 async def passes_trouble_on(ctx: CheckContext) -> None:
-    """Lets the filesystem refuse every access, and reads what is raised."""
+    """Let the file system refuse every access, and check the error."""
     for question in (Question(SAMPLES[0]), Question(SAMPLES[0], "a path")):
         async with ctx.mount() as mounted:
             for method in methods_of(resolver_of(mounted)):
                 with refused_access(mounted.directory.parent) as refused:
                     outcome = await mounted.call(locate, method, question, mounted.directory)
+                # It did not access anything.
                 if not refused:
-                    continue  # it did not access anything
+                    continue
                 if (
                     outcome.kind == "raised"
                     and not isinstance(outcome.error, OSError)
                     and _is_hidden(outcome.error)
                 ):
-                    what = f"the filesystem refused with PermissionError, and asked for {question} it {outcome}"
+                    what = (
+                        "the file system refused with PermissionError, "
+                        f"and asked for {question} it {outcome}"
+                    )
                     ctx.fault("R5", what, given=question.given, error=outcome.error)
                     return
                 if outcome.returned and not isinstance(outcome.value, Path):
-                    what = f"the filesystem refused, and asked for {question} it gave {_shown(outcome.value)}"
+                    shown = _shown(outcome.value)
+                    what = f"the file system refused, and asked for {question} it gave {shown}"
                     ctx.fault("R5", what, given=question.given)
                     return
 
 
 def _is_hidden(error: BaseException | None) -> bool:
-    """Whether an error replaces the PermissionError; ModuleNotFoundError counts only if it was caused by that."""
+    """Return whether an error hides the PermissionError.
+
+    A ModuleNotFoundError does so only if the PermissionError is its cause.
+    """
     if not is_not_found(error):
         return True
     seen: set[int] = set()
@@ -306,7 +318,7 @@ _WAITING = (
 
 @check("R9", kind="hygiene", types=RESOLVERS, on=CheckContext.mount)
 async def offers_to_be_awaited(mounted: MountedModule) -> None:
-    """Watches whether resolve starts programs, opens connections or sleeps; then there should be an async_resolve."""
+    """Require an async_resolve if resolve starts programs, opens connections or sleeps."""
     ctx = mounted.ctx
     resolver = resolver_of(mounted)
     if not methods_of(resolver) or callable(getattr(resolver, "async_resolve", None)):

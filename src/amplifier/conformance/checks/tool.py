@@ -48,7 +48,7 @@ from amplifier.conformance.inputs.varied import (
     with_value,
 )
 from amplifier.conformance.oracles.calls import SECONDS_PER_CALL, CallSeries, first_difference
-from amplifier.conformance.target.calls import Budget, binding_error, waits_for_ever
+from amplifier.conformance.target.calls import Budget, binding_error, waits_indefinitely
 from amplifier.conformance.target.interrupted import InterruptedCall, call_and_kill, digest_of
 from amplifier.conformance.target.mounted import (
     CANARY,
@@ -209,18 +209,18 @@ class ToolCallSeries(CallSeries):
             if earlier is not None:
                 what = f"execute never ends once it was called with {fingerprint(earlier)[:150]}"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
-            elif self._tool not in _polling and await self._waits_for_ever(given):
+            elif self._tool not in _polling and await self._waits_indefinitely(given):
                 what = "execute never returns: it waits for something that nothing is left to bring about"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
             else:
                 self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
             return
 
-    async def _waits_for_ever(self, given: Input) -> bool:
+    async def _waits_indefinitely(self, given: Input) -> bool:
         async with self.ctx.mount() as mounted:
             execute = mounted.instances[self._tool].execute
             with self.ctx.watchdog(what=f"execute of the tool {self._tool!r}"):
-                is_stuck = await waits_for_ever(execute, copy.deepcopy(given))
+                is_stuck = await waits_indefinitely(execute, copy.deepcopy(given))
         if not is_stuck:
             _polling.add(self._tool)
         return is_stuck

@@ -1,9 +1,4 @@
-"""Conversations for contexts, built from a few numbers.
-
-Texts are made of three-letter words, so that counting four characters for a token, counting words and using a tokenizer
-come to about the same. Every message begins with a mark of its own, by which it is recognised after a context has
-shortened it.
-"""
+"""Conversations for contexts, built from a few numbers."""
 
 from __future__ import annotations
 
@@ -13,6 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Message = dict[str, Any]
+
+# Texts are made of three-letter words, so that counting four characters for a token, counting
+# words and using a tokenizer give about the same result. Every message begins with a unique mark,
+# which identifies it after a context has shortened it.
 
 CHARACTERS_PER_TOKEN = 4
 _WORDS = [
@@ -36,23 +35,22 @@ _MARK = re.compile(r"m\d{4}")
 
 
 def prose(number: int, words: int) -> str:
-    """A text of so many words that begins with the mark of a number."""
-    return " ".join(
-        [f"m{number:04d}", *(_WORDS[(number + each) % len(_WORDS)] for each in range(words - 1))]
-    )
+    """Return a text of `words` words that begins with the mark of a number."""
+    rest = (_WORDS[(number + index) % len(_WORDS)] for index in range(words - 1))
+    return " ".join([f"m{number:04d}", *rest])
 
 
 def mark_of(message: Mapping[str, Any]) -> str | None:
-    """The mark that a message begins with."""
+    """Return the mark at the beginning of a message. None if it has none."""
     content = message.get("content")
     if isinstance(content, list) and content and isinstance(content[0], dict):
         content = content[0].get("text")
-    found = _MARK.match(content) if isinstance(content, str) else None
-    return found.group() if found else None
+    match = _MARK.match(content) if isinstance(content, str) else None
+    return match.group() if match else None
 
 
 def spoken(number: int, role: str, words: int) -> Message:
-    """A plain message."""
+    """Return a plain message."""
     return {"role": role, "content": prose(number, words)}
 
 
@@ -65,55 +63,56 @@ def tool_turn(
     content: Any = None,
     blocks: bool = False,
 ) -> list[Message]:
-    """An assistant's message with calls, and their results one after the other.
+    """Return an assistant's message with calls, followed by their results.
 
     Args:
-        number: From which the ids of the calls are made.
-        calls: How many.
-        words: The length of each result.
-        between: The role of a message between the results, if there is one.
-        content: The content of the assistant's message.
-        blocks: Whether the results are content blocks and no texts.
+        number: Prefix of the call ids.
+        calls: Number of calls.
+        words: Length of each result.
+        between: Role of a message between the results. None for no such message.
+        content: Content of the assistant's message.
+        blocks: Make the results content blocks instead of texts.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
     # Some calls are longer than their results.
     at = prose(number, words) if number % _LONG_CALLS == 0 else "here"
-    made = {"name": "look", "arguments": json.dumps({"at": at})}
-    requests = [{"id": each, "type": "function", "function": dict(made)} for each in ids]
+    function = {"name": "look", "arguments": json.dumps({"at": at})}
+    requests = [{"id": call_id, "type": "function", "function": dict(function)} for call_id in ids]
     messages: list[Message] = [{"role": "assistant", "content": content, "tool_calls": requests}]
-    for index, each in enumerate(ids):
+    for index, call_id in enumerate(ids):
         if between is not None and index == 1:
             messages.append(spoken(number + 1, between, min(words, 12)))
         text = prose(number + 2 + index, words)
         result = [{"type": "text", "text": text}] if blocks else text
-        messages.append({"role": "tool", "tool_call_id": each, "content": result})
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
     return messages
 
 
 def call_blocks(number: int, calls: int, words: int) -> list[Message]:
-    """An assistant's message whose calls are content blocks, and their results.
+    """Return an assistant's message with its calls as content blocks, followed by their results.
 
     Args:
-        number: From which the ids of the calls are made.
-        calls: How many.
-        words: The length of each result.
+        number: Prefix of the call ids.
+        calls: Number of calls.
+        words: Length of each result.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
-    said = [
+    content = [
         {"type": "text", "text": prose(number, 6)},
-        *({"type": "tool_call", "id": each, "name": "look", "input": {}} for each in ids),
+        *({"type": "tool_call", "id": call_id, "name": "look", "input": {}} for call_id in ids),
     ]
     results = [
-        {"role": "tool", "tool_call_id": each, "content": prose(number + 2 + index, words)}
-        for index, each in enumerate(ids)
+        {"role": "tool", "tool_call_id": call_id, "content": prose(number + 2 + index, words)}
+        for index, call_id in enumerate(ids)
     ]
-    return [{"role": "assistant", "content": said}, *results]
+    return [{"role": "assistant", "content": content}, *results]
 
 
 def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
-    """The conversation that a list of units describes; each has numbers of its own.
+    """Build a conversation from a list of units, each of which gets its own numbers.
 
-    A unit is ``{"role": …, "words": …}`` for a message, or ``{"calls": …, "words": …, "between": …, "says": …, "blocks": …}``.
+    A unit is ``{"role": …, "words": …}`` for a message, or
+    ``{"calls": …, "words": …, "between": …, "says": …, "blocks": …}``.
     """
     history: list[Message] = []
     for index, unit in enumerate(units):
@@ -128,35 +127,35 @@ def built(units: Iterable[Mapping[str, Any]], first: int = 0) -> list[Message]:
 
 
 def call_ids(message: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the calls that a message makes, in its field and in its blocks, each once."""
+    """Return the distinct ids of the calls in a message's field and blocks."""
     calls, content = message.get("tool_calls"), message.get("content")
-    made = list(calls) if isinstance(calls, list) else []
-    made += [
+    requests = list(calls) if isinstance(calls, list) else []
+    requests += [
         block
         for block in (content if isinstance(content, list) else ())
         if isinstance(block, dict) and block.get("type") == "tool_call"
     ]
-    found = dict.fromkeys(call.get("id") for call in made if isinstance(call, dict))
-    return [each for each in found if isinstance(each, str)]
+    ids = dict.fromkeys(call.get("id") for call in requests if isinstance(call, dict))
+    return [call_id for call_id in ids if isinstance(call_id, str)]
 
 
 def size(message: Mapping[str, Any]) -> int:
-    """The characters of a message's content and calls."""
+    """Return the number of characters in a message's content and calls."""
     return _characters(message.get("content")) + _characters(message.get("tool_calls"))
 
 
 def total_size(messages: Iterable[Mapping[str, Any]]) -> int:
-    """The characters of all of them together."""
+    """Return the sum of the sizes of several messages."""
     return sum(size(message) for message in messages)
 
 
 def tokens(messages: Iterable[Mapping[str, Any]]) -> int:
-    """About how many tokens they take."""
+    """Estimate the number of tokens of several messages."""
     return total_size(messages) // CHARACTERS_PER_TOKEN + 1
 
 
 def newest_unit(history: Sequence[Message]) -> set[int]:
-    """The positions of the newest message and of those that belong with it: a call and all its results."""
+    """Return the positions of the newest message and of the call and results that belong to it."""
     if not history:
         return set()
     last = len(history) - 1

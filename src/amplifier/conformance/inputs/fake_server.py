@@ -1,8 +1,9 @@
-"""A fake LLM server for providers, on 127.0.0.1 in a process of its own. Run as a script; it prints its port.
+"""A fake LLM server for providers on 127.0.0.1. Run as a script, it prints its port.
 
-It implements Chat Completions, Anthropic Messages and OpenAI Responses, whole and streamed. The first part of the path
-selects the response: ``/auto/…`` answers the question, with tool calls when the question mentions tools, ``/thinking/…``
-returns thinking blocks, ``/status-429/…`` an error. ``GET /seen`` returns the requests since it was last called.
+It implements Chat Completions, Anthropic Messages and OpenAI Responses, whole and streamed. The
+first part of the path selects the response: ``/auto/…`` answers the question, with tool calls if
+the question mentions tools, ``/thinking/…`` returns thinking blocks, ``/status-429/…`` an error.
+``GET /seen`` returns the requests since its last call.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ _lock = threading.Lock()
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 — the base class calls it that
+    # The base class names the parameter.
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log nothing."""
 
     def do_GET(self) -> None:
-        """The received requests, or the models."""
+        """Send the received requests, or the models."""
         if self.path == "/seen":
             with _lock:
                 requests = list(_seen)
@@ -53,11 +55,11 @@ class _Handler(BaseHTTPRequestHandler):
             )
 
     def answer(self, scenario: str, body: dict[str, Any]) -> list[Block]:
-        """The content of an answer."""
+        """Return the content of an answer."""
         return _answer(scenario, body)
 
     def do_POST(self) -> None:
-        """One call of the model."""
+        """Answer one call of the model."""
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
         try:
             body = json.loads(raw)
@@ -102,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._write(200, "text/event-stream", "".join(lines))
 
 
-# ── what to answer ──
+# ── answers ──
 
 
 def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
@@ -124,7 +126,7 @@ def _answer(scenario: str, body: dict[str, Any]) -> list[Block]:
 
 
 def _call(body: dict[str, Any], number: int, name: str) -> Block:
-    """A call with an id that is new in the conversation."""
+    """Return a call with an id that is new in the conversation."""
     conversation = zlib.crc32(json.dumps(body.get("messages") or body.get("input") or []).encode())
     return {
         "type": "tool_use",
@@ -135,7 +137,7 @@ def _call(body: dict[str, Any], number: int, name: str) -> Block:
 
 
 def _last_user_text(body: dict[str, Any]) -> str:
-    """The text of the last message, if it is the user's."""
+    """Return the text of the last message if it is the user's, else "nothing"."""
     messages = body.get("messages") or body.get("input") or []
     last = messages[-1] if isinstance(messages, list) and messages else {}
     if not isinstance(last, dict) or last.get("role") != "user":
@@ -160,7 +162,7 @@ def _counts(blocks: list[Block], body: dict[str, Any]) -> tuple[int, int]:
 # ── the wire formats: the whole response, and the events of a stream ──
 
 _PIECES = 3
-"""A block comes in so many deltas, cut without regard to words."""
+"""Number of deltas of a block. They are cut without regard to words."""
 
 
 def _cut(text: str) -> list[str]:
@@ -198,10 +200,10 @@ def _chat(blocks: list[Block], body: dict[str, Any]) -> Encoded:
     for call in calls:
         begun = {**call, "function": {**call["function"], "arguments": ""}}
         pieces = [
-            {"index": call["index"], "function": {"arguments": each}}
-            for each in _cut(call["function"]["arguments"])
+            {"index": call["index"], "function": {"arguments": piece}}
+            for piece in _cut(call["function"]["arguments"])
         ]
-        deltas += [{"tool_calls": [each]} for each in (begun, *pieces)]
+        deltas += [{"tool_calls": [part_of_call]} for part_of_call in (begun, *pieces)]
     events: list[tuple[str | None, Any]] = [
         *(
             (None, {**part, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})

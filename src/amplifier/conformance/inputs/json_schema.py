@@ -1,7 +1,4 @@
-"""JSON and JSON Schema for checks: is this value JSON, is this schema valid, does it accept that input.
-
-The validator comes with the ``testing`` extra.
-"""
+"""Check JSON values and JSON Schemas. The validator comes with the ``testing`` extra."""
 
 from __future__ import annotations
 
@@ -14,28 +11,31 @@ from typing import Any
 from amplifier._internal.json import SchemaRefused, Validator, build_validator
 from amplifier.errors import MissingExtraError
 
-_DEEPEST = 900
-"""Levels; Python's own parser cannot read text that is nested deeper."""
+_MAX_DEPTH = 900
+"""Maximum depth of nesting. Python's own parser cannot read deeper text."""
 
 Accepts = Callable[[Any], bool]
 
 
 def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> str | None:
-    """What keeps a value from being JSON, with the place; None if nothing does. A tuple counts as a list."""
+    """Return the reason why a value is not JSON, with its place. None if it is JSON.
+
+    A tuple counts as a list.
+    """
     if value is None or isinstance(value, (bool, int)):
         return None
     where = f" at {path}" if path else ""
     if isinstance(value, str):
         return (
             f"half a surrogate pair{where}"
-            if any("\ud800" <= each <= "\udfff" for each in value)
+            if any("\ud800" <= character <= "\udfff" for character in value)
             else None
         )
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value}{where}, which is not a JSON number"
     if not isinstance(value, (dict, list, tuple)):
         return f"a {type(value).__name__}{where}"
-    if id(value) in inside or len(inside) > _DEEPEST:
+    if id(value) in inside or len(inside) > _MAX_DEPTH:
         return f"a value without end{where}"
     members = value.items() if isinstance(value, dict) else enumerate(value)
     for key, member in members:
@@ -48,7 +48,7 @@ def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> st
 
 
 def fingerprint(value: Any) -> str:
-    """A text that is equal for equal values only; 1, True and 1.0 differ."""
+    """Return a text that is the same for equal values only. 1, True and 1.0 differ."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
@@ -56,14 +56,15 @@ def fingerprint(value: Any) -> str:
 
 
 def schema_problem(schema: Any) -> str | None:
-    """What is wrong with a JSON Schema of an object; None if nothing is, or if that cannot be decided."""
+    """Return the fault of a JSON Schema of an object. None if it has none or is undecidable."""
     problem = json_problem(schema)
     if problem is not None:
         return f"it holds {problem}"
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         return f"it describes {kinds!r}, expected 'object'"
-    plain = json.loads(json.dumps(schema))  # with lists for tuples
+    # Turns tuples into lists.
+    plain = json.loads(json.dumps(schema))
     try:
         _build(plain)
     except SchemaRefused as error:
@@ -73,7 +74,7 @@ def schema_problem(schema: Any) -> str | None:
 
 
 def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) -> Accepts | None:
-    """A function that decides whether a schema accepts a value; None if the schema cannot be understood."""
+    """Return a function that tests a value against a schema. None if the schema is unreadable."""
     if not schema:
         return None
     try:
@@ -81,7 +82,8 @@ def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) ->
         accepts = _build(plain, check_formats=check_formats).is_valid
     except MissingExtraError:
         raise
-    except Exception:  # noqa: BLE001 — a third-party schema in a third-party library: it fails in many ways
+    # A third-party schema can fail in many ways inside a third-party library.
+    except Exception:  # noqa: BLE001
         return None
 
     def is_accepted(value: Any) -> bool:
@@ -94,33 +96,39 @@ def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) ->
 
 
 def resolved(schema: Any, root: Any, depth: int = 8) -> dict[str, Any]:
-    """A schema with its own reference followed and its ``allOf`` folded in; empty when there is nothing to read."""
+    """Return a schema with its reference followed and its ``allOf`` folded in.
+
+    Empty if there is nothing to read.
+    """
     if not isinstance(schema, Mapping) or depth < 0:
         return {}
-    found = dict(schema)
-    reference = found.pop("$ref", None)
+    result = dict(schema)
+    reference = result.pop("$ref", None)
     if isinstance(reference, str):
-        found = {**resolved(_pointed(reference, root), root, depth - 1), **found}
-    parts = found.pop("allOf", None)
+        result = {**resolved(_pointed(reference, root), root, depth - 1), **result}
+    parts = result.pop("allOf", None)
     for part in parts if isinstance(parts, list) else ():
-        found = merged(found, resolved(part, root, depth - 1))
-    return found
+        result = merged(result, resolved(part, root, depth - 1))
+    return result
 
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Both schemas in one, with the properties and required keys of both; for the rest the first takes precedence."""
-    found = {**other, **one}
+    """Merge two schemas with the properties and required keys of both.
+
+    The first takes precedence for the other keys.
+    """
+    result = {**other, **one}
     for key in ("properties", "required"):
         mine, theirs = one.get(key), other.get(key)
         if isinstance(mine, dict) and isinstance(theirs, dict):
-            found[key] = {**theirs, **mine}
+            result[key] = {**theirs, **mine}
         elif isinstance(mine, list) and isinstance(theirs, list):
-            found[key] = [*mine, *(each for each in theirs if each not in mine)]
-    return found
+            result[key] = [*mine, *(item for item in theirs if item not in mine)]
+    return result
 
 
 def _pointed(reference: str, root: Any) -> Any:
-    """The target of a reference within the same document; None if there is none or it is in another document."""
+    """Return the target of a reference within the document. None if it has none there."""
     if not reference.startswith("#"):
         return None
     place = root
@@ -147,7 +155,7 @@ def _lost_references(part: Any, root: Any) -> Iterator[str]:
             yield f"it refers to {reference!r}, which is not in it"
         pattern = part.get("pattern")
         if isinstance(pattern, str) and not _compiles(pattern):
-            yield f"it holds the pattern {pattern!r}, which is no regular expression"
+            yield f"it holds the pattern {pattern!r}, which is not a regular expression"
         for key, member in part.items():
             if key not in ("const", "default", "enum", "examples"):
                 yield from _lost_references(member, root)
@@ -156,20 +164,20 @@ def _lost_references(part: Any, root: Any) -> Iterator[str]:
 
 
 def _compiles(pattern: str) -> bool:
-    """Whether a pattern is valid in either dialect in use: the standard's, or Python's."""
+    """Return whether a pattern is valid in the standard's dialect or in Python's."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
-        return bool(
-            re.search(r"\\[pPuc]|\\/|\(\?<", pattern)
-        )  # valid in the standard's dialect, unknown to Python's
+        # These are valid in the standard's dialect and unknown to Python's.
+        return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))
     return True
 
 
 def _build(schema: Any, *, check_formats: bool = True) -> Validator:
     try:
         return build_validator(schema, check_formats=check_formats)
-    except MissingExtraError as error:  # most of the kit works without it
+    # Most of the kit works without the validator.
+    except MissingExtraError as error:
         raise MissingExtraError(
             "checking tools", extra="testing", missing="jsonschema_rs"
         ) from error

@@ -1,7 +1,7 @@
-"""Starts the fake LLM server when a configuration first names it, and reads the requests it has received.
+"""Start the fake LLM server on first use, and read the requests that it has received.
 
-``{service}`` in a configuration is replaced by its address. The server runs in a process of its own, so that its sockets
-and threads do not count as the module's.
+``{service}`` in a configuration stands for its address. The server runs in a separate process, so
+that its sockets and threads don't count as the module's.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from amplifier._internal.programs import python_command
 
 SERVICE = "{service}"
 SERVICE_HOST = "{service_host}"
-"""Its host and port alone, for settings that allow certain hosts."""
-_SECONDS = 5.0
+"""Host and port of the server alone, for settings that allow certain hosts."""
+_REQUEST_SECONDS = 5.0
 _kept: list[subprocess.Popen[bytes]] = []
 
 
 @cache
 def service_address() -> str:
-    """The address of the server, which is started the first time."""
+    """Return the address of the server, which the first call starts."""
     script = Path(__file__).with_name("fake_server.py")
+    # The server ends when its standard input is closed, at the latest when this process ends.
     process = subprocess.Popen(
         python_command("-I", str(script)),
-        stdin=subprocess.PIPE,  # it ends when this pipe is closed, at the latest when this process ends
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -38,36 +39,36 @@ def service_address() -> str:
 
 
 def server_ids() -> set[int]:
-    """The process ids of the servers that were started."""
+    """Return the process ids of the servers that were started."""
     return {process.pid for process in _kept}
 
 
 def received_requests() -> list[dict[str, Any]]:
-    """The requests since the last call of this function, each with its path and body."""
-    with urllib.request.urlopen(f"{service_address()}/seen", timeout=_SECONDS) as answer:
+    """Return the path and body of each request since the last call of this function."""
+    with urllib.request.urlopen(f"{service_address()}/seen", timeout=_REQUEST_SECONDS) as answer:
         requests: list[dict[str, Any]] = json.load(answer)
     return requests
 
 
 def is_served(config: Any) -> bool:
-    """Whether a configuration names the server."""
+    """Return whether a configuration names the server."""
     return SERVICE in json.dumps(config, default=str)
 
 
 def with_scenario(config: dict[str, Any], scenario: str) -> dict[str, Any]:
-    """A configuration that names the server, with another of its scenarios."""
+    """Return a configuration that names the server, with another of its scenarios."""
     changed: dict[str, Any] = json.loads(json.dumps(config).replace("/auto", f"/{scenario}"))
     return changed
 
 
 def with_service(value: Any) -> Any:
-    """A JSON value in which the placeholder for the server is replaced by its address."""
+    """Replace the placeholder for the server in a JSON value by its address."""
     text = json.dumps(value)
     return json.loads(text.replace(SERVICE, service_address())) if SERVICE in text else value
 
 
 def without_service(value: Any) -> Any:
-    """A JSON value in which the address of the server, another one in every process, is replaced by its placeholder."""
+    """Replace the address of the server, which differs in every process, by its placeholder."""
     if not _kept:
         return value
     text = json.dumps(value, default=repr)

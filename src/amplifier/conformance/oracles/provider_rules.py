@@ -1,4 +1,4 @@
-"""Requests for providers, and rules of the contract about their responses: what is wrong with one by itself, its calls, and what comes next. Pure."""
+"""Make requests for providers, and judge their responses by the rules of the contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOOLS = ("look", "count")
 
 
 def tool_specs() -> list[ToolSpec]:
-    """The offered tools."""
+    """Return the offered tools."""
     schema = {"type": "object", "properties": {"text": {"type": "string"}}}
     return [
         ToolSpec(name=name, description=f"The tool {name}.", parameters=copy.deepcopy(schema))
@@ -33,7 +33,7 @@ def tool_specs() -> list[ToolSpec]:
 
 
 def request_from(case: Mapping[str, Any]) -> ChatRequest:
-    """The request of a case: messages as JSON, and options."""
+    """Build the request of a case, which has messages as JSON, and options."""
     tools = tool_specs() if case.get("tools", True) else None
     given = {**case.get("options", {}), "messages": copy.deepcopy(case["messages"])}
     request = from_dict(ChatRequest, given)
@@ -42,12 +42,12 @@ def request_from(case: Mapping[str, Any]) -> ChatRequest:
 
 
 def asking(text: str) -> ChatRequest:
-    """A request with one user message."""
+    """Return a request with one user message."""
     return ChatRequest(messages=[Message(role="user", content=text)], tools=tool_specs())
 
 
 def calls_of(response: ChatResponse) -> list[ToolCall]:
-    """The calls of a response: those it lists, else those among its blocks."""
+    """Return the calls that a response lists, or else those among its blocks."""
     if response.tool_calls:
         return list(response.tool_calls)
     return [
@@ -58,7 +58,7 @@ def calls_of(response: ChatResponse) -> list[ToolCall]:
 
 
 def call_tuples(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
-    """Calls as ids, names and arguments."""
+    """Return calls as tuples of id, name and arguments."""
     return [
         (getattr(call, "id", None), getattr(call, "name", None), getattr(call, "arguments", None))
         for call in calls
@@ -66,7 +66,10 @@ def call_tuples(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
 
 
 def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> ChatRequest:
-    """The next request of a conversation: the response, then results for its calls or the next user message."""
+    """Return the next request of a conversation.
+
+    It has the response, then the results of its calls or the next user message.
+    """
     messages = [
         *copy.deepcopy(request.messages),
         Message(role="assistant", content=copy.deepcopy(response.content)),
@@ -84,7 +87,7 @@ def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> 
 
 
 def without_ids(response: ChatResponse) -> str:
-    """A response as text with numbers in place of call ids."""
+    """Return a response as text with numbers in place of call ids."""
     text = json.dumps(to_dict(response), sort_keys=True, default=str)
     for number, call in enumerate(calls_of(response)):
         text = text.replace(json.dumps(call.id), f'"<call {number}>"')
@@ -92,15 +95,14 @@ def without_ids(response: ChatResponse) -> str:
 
 
 def problem_with(response: Any) -> tuple[str, str] | None:
-    """The clause that a response breaks by itself, and how; None if it breaks none."""
+    """Return the clause that a single response violates, and how. None if it violates none."""
     if not isinstance(response, ChatResponse):
         return "P4", f"complete returned {type(response).__name__}; expected a ChatResponse"
-    content: Any = response.content  # anything may have been assigned since
+    # Anything may have been assigned after the construction.
+    content: Any = response.content
     if not isinstance(content, list) or not all(hasattr(block, "type") for block in content):
-        return (
-            "P4",
-            f"the content of a response is {str(response.content)[:120]!r}; expected a list of blocks",
-        )
+        shown = str(response.content)[:120]
+        return "P4", f"the content of a response is {shown!r}; expected a list of blocks"
     usage = response.usage
     if not isinstance(usage, Usage):
         return "P5", f"a response came with usage {usage!r}; expected a Usage"
@@ -139,7 +141,7 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
         if not isinstance(call_id, str) or not call_id.strip():
             return (
                 "P9",
-                f"the call of {call.name!r} has the id {call_id!r}; expected a text that is not empty",
+                f"the call of {call.name!r} has the id {call_id!r}; expected a non-empty text",
             )
     ids = [call.id for call in calls]
     if len(set(ids)) < len(ids):
@@ -155,5 +157,5 @@ def _problem_with_calls(response: ChatResponse) -> tuple[str, str] | None:
 
 
 def snapshot(value: ChatRequest | ChatResponse) -> Any:
-    """A copy of a request or a response to compare with later."""
+    """Return a copy of a request or a response for a later comparison."""
     return copy.deepcopy(to_dict(value))

@@ -34,8 +34,8 @@ from amplifier.conformance.proof.world import CHOICES, FAULTY, KINDS, LAWS, Case
 from amplifier.conformance.target.calls import child_processes, machine_load
 from amplifier.conformance.target.process import (
     Resources,
-    after_patience,
     mark_descendants,
+    remaining,
     started_processes,
 )
 from amplifier.errors import AmplifierError, ExecutionCancelled
@@ -287,7 +287,7 @@ class _Search:
         if (
             started_processes() > processes
             and "ends" not in laws
-            and after_patience(self._resources.left_processes)
+            and remaining(self._resources.left_processes)
         ):
             laws["nothing left"] = "a process that was started in the session runs on after it"
         where = next((violation.where for violation in report.violations), "")

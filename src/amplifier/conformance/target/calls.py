@@ -1,12 +1,4 @@
-"""Calls of foreign code with a deadline, in virtual time, and how they ended; time and work measured so that a busy machine changes nothing.
-
-The clock of the event loop stands still while anything runs, and jumps to the next timer when nothing can run. It passes as
-on the wall while something outside the loop is at work, whose duration no one knows: a thread, a child process, a
-connection. `time.monotonic`, `time.time` and their relatives jump along, for modules that read them.
-
-`worked_time` excludes time spent waiting for a CPU: Linux reports how long a thread was ready to run without one. Elsewhere it is an ordinary monotonic
-clock. Checks limit themselves by calls of the module, not by seconds.
-"""
+"""Deadlines for calls of foreign code, in virtual time and independent of the machine's load."""
 
 from __future__ import annotations
 
@@ -30,31 +22,45 @@ from amplifier.conformance.inputs.server_process import server_ids
 from amplifier.conformance.target.process import POOLED_THREAD, started_processes
 from amplifier.testing.virtual_time import TimeWatch, virtual_backend
 
+# The clock of the event loop stops while anything runs, and jumps to the next timer when nothing
+# can run. It follows the real clock while something outside the loop works, since nothing tells
+# how long that takes: a thread, a child process, a connection. `time.monotonic`, `time.time` and
+# their relatives jump along for modules that read them.
+#
+# `worked_time` excludes the time spent waiting for a CPU, which Linux reports for each thread.
+# Elsewhere it is an ordinary monotonic clock. Checks limit themselves by calls of the module
+# rather than by seconds.
+
 _THREADS = Path("/proc/self/task")
 _MAX_SLOWDOWN = 10.0
 _skipped = [0.0]
 
 
 def worked_time(thread: int | None = None) -> float:
-    """Real seconds on a clock that stops while a thread, this one if none is given, waits for a CPU; virtual time does not count."""
+    """Read a clock of real seconds that stops while a thread waits for a CPU.
+
+    Virtual time does not count.
+
+    Args:
+        thread: The native id of the thread. None stands for the calling one.
+    """
     thread = thread or get_native_id()
     waited = cpu_wait(thread)
     while True:
         now, before = time.monotonic(), waited
         waited = cpu_wait(thread)
-        if (
-            waited == before
-        ):  # or the thread waited between the two readings, which then do not belong together
+        # If the thread waited between the two readings, they don't belong together.
+        if waited == before:
             return now - waited - _skipped[0]
 
 
 def skipped() -> float:
-    """Seconds that virtual time has skipped so far."""
+    """Return the seconds that virtual time has skipped so far."""
     return _skipped[0]
 
 
 def cpu_wait(thread: int) -> float:
-    """Seconds that a thread, given by its native id, has waited for a CPU so far."""
+    """Return the seconds that a thread, given by its native id, has waited for a CPU so far."""
     try:
         return int(read_proc(f"{_THREADS}/{thread}/schedstat").split()[1]) / 1e9
     except (ValueError, IndexError):
@@ -62,7 +68,10 @@ def cpu_wait(thread: int) -> float:
 
 
 def machine_load() -> float:
-    """How many times longer other processes may take than on an idle machine; limits on waiting for them are multiplied by it."""
+    """Return the factor by which other processes may be slower than on an idle machine.
+
+    Limits on waiting for them are multiplied by it.
+    """
     try:
         return min(max(os.getloadavg()[0] / (os.cpu_count() or 1), 1.0), _MAX_SLOWDOWN)
     except OSError:
@@ -70,9 +79,9 @@ def machine_load() -> float:
 
 
 def process_cpu_wait() -> float:
-    """As `cpu_wait`, for all threads of the process together."""
+    """Return the sum of `cpu_wait` over all threads of the process."""
     try:
-        return sum(cpu_wait(int(each.name)) for each in _THREADS.iterdir())
+        return sum(cpu_wait(int(thread.name)) for thread in _THREADS.iterdir())
     except OSError:
         return 0.0
 
@@ -95,7 +104,7 @@ def count_mount() -> None:
 
 
 def work_done() -> int:
-    """What the module was made to do so far, in calls."""
+    """Return the work that the module has done so far, in calls."""
     return _done[0] + _PROCESS * started_processes()
 
 
@@ -103,34 +112,35 @@ class Budget:
     """The work that a check may ask of the module.
 
     Args:
-        calls: How many calls.
+        calls: Number of calls.
     """
 
     def __init__(self, calls: float) -> None:
         self._until = work_done() + calls
 
     def is_spent(self) -> bool:
-        """Whether it is used up."""
+        """Return whether the work is used up."""
         return work_done() >= self._until
 
 
 # ── virtual time ──
 
 KIT_THREAD = "conformance"
-"""Beginning of the names of the kit's own threads, which do nothing that the module could wait for."""
+"""Beginning of the names of the kit's own threads. The module never waits for them."""
 _real_monotonic = time.monotonic
 _when_stuck: list[Callable[[], None]] = []
 _local = threading.local()
-_TURNS_TO_END = 100_000
-_SECONDS_TO_END = 600.0
-"""Turns of the loop, and virtual seconds, that a cancelled call may go on; it has one second, in which no loop turns so often."""
+# Turns of the loop, and virtual seconds, for which a cancelled call may continue. Its deadline is
+# one second, in which no loop turns so often.
+_MAX_UNWINDING_TURNS = 100_000
+_MAX_UNWINDING_SECONDS = 600.0
 _TURNS_BETWEEN_LOOKS = 256
 _turns = 0
 _jumps = 0
 
 
 def let_time_jump() -> None:
-    """Let the functions of `time` jump along with virtual time, in this process, from now on."""
+    """Make the functions of `time` follow virtual time in this process, from now on."""
     for name in ("monotonic", "perf_counter", "time"):
         setattr(time, name, _jumping(getattr(time, name), 1))
         setattr(time, f"{name}_ns", _jumping(getattr(time, f"{name}_ns"), 1_000_000_000))
@@ -144,7 +154,7 @@ def _jumping(read: Callable[[], Any], unit: int) -> Callable[[], Any]:
 
 
 def run_virtually(function: Callable[..., Any], *args: Any, backend: str) -> Any:
-    """As `anyio.run`, in virtual time."""
+    """Run an async function in virtual time, as `anyio.run` does in real time."""
     _, options = virtual_backend(backend, _Watch(backend))
     _local.is_virtual = True
     try:
@@ -154,13 +164,13 @@ def run_virtually(function: Callable[..., Any], *args: Any, backend: str) -> Any
 
 
 def is_virtual() -> bool:
-    """Whether the loop of this thread runs in virtual time."""
+    """Return whether the loop of this thread runs in virtual time."""
     return getattr(_local, "is_virtual", False)
 
 
 @contextmanager
 def when_stuck(call: Callable[[], None]) -> Iterator[None]:
-    """Call a function if in the body nothing can ever happen any more: no task can run, no timer, nothing outside."""
+    """Call a function once the body is stuck: no task can run, and no timer or outside event is left."""
     _when_stuck.append(call)
     try:
         yield
@@ -169,7 +179,7 @@ def when_stuck(call: Callable[[], None]) -> Iterator[None]:
 
 
 def _report_stuck() -> bool:
-    """Call the innermost function that asked for it; returns whether there was one."""
+    """Call the innermost function of `when_stuck`, and return whether there was one."""
     if not _when_stuck or threading.current_thread() is not threading.main_thread():
         return False
     _when_stuck[-1]()
@@ -178,13 +188,13 @@ def _report_stuck() -> bool:
 
 @attrs.define(eq=False)
 class _Limit:
-    """What a call may take.
+    """The limits of a running call.
 
     Attributes:
-        scope: Cancelled at its end.
-        until: The real time of its end, while the loop waits for something outside.
-        last_jump: The jump of the clock after which to cancel it.
-        cancelled: The turn and the virtual time at which it was first seen cancelled.
+        scope: The scope around the call, which is cancelled when a limit is reached.
+        until: Real time at which the call is cancelled while the loop waits for something outside.
+        last_jump: Number of the clock's jump after which the call is cancelled.
+        cancelled: Turn and virtual time at which the scope was first seen cancelled, if it was.
     """
 
     scope: anyio.CancelScope
@@ -193,13 +203,13 @@ class _Limit:
     cancelled: tuple[int, float] | None = None
 
     def look(self) -> None:
-        """Cancel the scope after its last jump, and report a call as stuck that goes on although it was cancelled."""
+        """Cancel the scope after its last jump, and report a cancelled call that doesn't end."""
         if not self.scope.cancel_called:
             if _jumps > self.last_jump:
                 self.scope.cancel()
             return
         turn, second = self.cancelled = self.cancelled or (_turns, skipped())
-        if _turns - turn > _TURNS_TO_END or skipped() - second > _SECONDS_TO_END:
+        if _turns - turn > _MAX_UNWINDING_TURNS or skipped() - second > _MAX_UNWINDING_SECONDS:
             self.cancelled = None
             _report_stuck()
 
@@ -209,14 +219,15 @@ _limits: list[_Limit] = []
 
 @contextmanager
 def limited(scope: anyio.CancelScope, seconds: float, *, jumps: float = math.inf) -> Iterator[None]:
-    """Cancel a scope once the body has taken that many real seconds and waits for something outside the loop.
+    """Cancel a scope when its body overruns and waits for something outside the loop.
 
-    A body that goes on for long after its scope was cancelled counts as stuck.
+    A body that continues for long after its scope was cancelled counts as stuck.
 
     Args:
         scope: The scope around the body.
-        seconds: The real seconds.
-        jumps: Cancel the scope as well after about so many jumps of the clock: it polls, and a jump costs real time.
+        seconds: Limit in real seconds.
+        jumps: Approximate limit on jumps of the clock. A body that polls makes many of them, and
+            each costs real time.
     """
     limit = _Limit(scope, _real_monotonic() + seconds, _jumps + jumps)
     _limits.append(limit)
@@ -227,41 +238,43 @@ def limited(scope: anyio.CancelScope, seconds: float, *, jumps: float = math.inf
 
 
 def turns() -> int:
-    """How often the loops of this process have turned in virtual time; a loop that is blocked does not turn."""
+    """Return how often the loops of this process have turned in virtual time.
+
+    A blocked loop does not turn.
+    """
     return _turns
 
 
 def _may_act(thread: threading.Thread) -> bool:
-    """Whether a thread may act on the loop; the loop itself knows about AnyIO's worker threads."""
+    """Return whether a thread may act on the loop. The loop keeps track of AnyIO's workers itself."""
     if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(
         KIT_THREAD
     ):
         return False
     if thread.name == POOLED_THREAD:
         return False
-    if hasattr(
-        thread, "is_awaited"
-    ):  # of an asyncio island, which acts on its own only for someone who waits
+    # The thread of an asyncio island acts only while someone waits for it.
+    if hasattr(thread, "is_awaited"):
         return bool(thread.is_awaited())
-    # Private: the idle threads of trio's pool must not count as busy.
+    # A private attribute of trio, because the idle threads of its pool must not count as busy.
     worker = getattr(getattr(thread, "_target", None), "__self__", None)
     cache = getattr(sys.modules.get("trio._core._thread_cache"), "THREAD_CACHE", None)
     return worker is None or worker not in getattr(cache, "_idle_workers", ())
 
 
 def child_processes() -> set[int]:
-    """The children of this process, other than the kit's own server."""
-    found: set[int] = set()
+    """Return the children of this process except the kit's own server."""
+    children: set[int] = set()
     for thread in threading.enumerate():
         with suppress(OSError):
-            found.update(
+            children.update(
                 map(int, (_THREADS / str(thread.native_id) / "children").read_text().split())
             )
-    return found.difference(server_ids())
+    return children.difference(server_ids())
 
 
 class _Watch(TimeWatch):
-    """Holds the clock while anything outside the loop may act, counts turns and jumps, and reports a loop that is stuck."""
+    """Stops the clock while anything outside the loop may act, and reports a stuck loop."""
 
     def __init__(self, backend: str) -> None:
         self._is_trio = backend == "trio"
@@ -280,7 +293,8 @@ class _Watch(TimeWatch):
         ]
 
     def on_turn(self) -> None:
-        global _turns  # noqa: PLW0603 — one loop after another counts here, and this is called at every turn
+        # One loop after the other counts here, and this runs at every turn.
+        global _turns  # noqa: PLW0603
         _turns += 1
         if (
             _turns % _TURNS_BETWEEN_LOOKS == 0
@@ -303,32 +317,34 @@ def _has_trio_io() -> bool:
 
     counted: Any = trio.lowlevel.current_statistics().io_statistics
     waiting = ("tasks_waiting", "tasks_waiting_read", "tasks_waiting_write")
-    return (
-        sum(getattr(counted, name, 0) for name in waiting) > 1
-    )  # one waits for messages from threads
+    # One task always waits for messages from threads.
+    return sum(getattr(counted, name, 0) for name in waiting) > 1
 
 
 # ── calls ──
 
 CALL_SECONDS = 5.0
 """Real seconds that a call may take while it waits for a thread, a process or a connection."""
-PATIENCE = 60.0
-"""Virtual seconds that a call may take: they cost nothing, and a module may be slow."""
-_JUMPS = 3_000
-"""How often the virtual clock may jump in a call: one that polls every hundredth of a second takes half a minute then."""
-_AFTER_A_HANG = 1.0
+VIRTUAL_CALL_SECONDS = 60.0
+"""Virtual seconds that a call may take. They cost nothing, and a module may be slow."""
+# Maximum number of jumps of the clock in a call. One that polls every hundredth of a second gets
+# half a minute by it.
+_MAX_JUMPS = 3_000
+_SECONDS_AFTER_HANG = 1.0
 _hangs: list[bool] = []
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a call of foreign code ended.
+    """The outcome of a call of foreign code.
 
     Attributes:
         kind: ``returned``, ``raised``, or ``late`` when it was cancelled at its deadline.
-        seconds: The deadline, if it was late.
-        is_async: Whether the function returned an awaitable; None if calling it raised.
-        overrun: How many virtual seconds it went on after its deadline, at which it was cancelled.
+        value: The result of a call that returned.
+        error: The exception of a call that raised.
+        seconds: The deadline of a late call.
+        is_async: True if the function returned an awaitable. None if calling it raised.
+        overrun: Virtual seconds between the deadline, at which the call was cancelled, and its end.
     """
 
     kind: Literal["returned", "raised", "late"]
@@ -340,7 +356,7 @@ class Outcome:
 
     @property
     def returned(self) -> bool:
-        """Whether the call returned in time."""
+        """Whether the call returned before its deadline."""
         return self.kind == "returned"
 
     def __str__(self) -> str:
@@ -352,20 +368,20 @@ class Outcome:
 
 
 def remember_hang() -> None:
-    """Wait less for calls from now on: that the module hangs is known, and that costs time at every check."""
+    """Shorten the wait for later calls, since a module that hangs once costs time in every check."""
     _hangs.append(True)
 
 
 def waiting_seconds(seconds: float) -> float:
-    """How many real seconds to wait for a call that may take so many."""
-    return min(seconds, _AFTER_A_HANG) if _hangs else seconds
+    """Return the real seconds to wait for a call whose limit is `seconds`."""
+    return min(seconds, _SECONDS_AFTER_HANG) if _hangs else seconds
 
 
 def reraise_own_cancellation(error: BaseException) -> None:
-    """Raise what foreign code raised again if it is the cancellation of a scope around this task, and nothing else.
+    """Raise an error of foreign code again if it is the cancellation of a scope around this task.
 
-    Foreign code may raise anything: an exit, a cancellation that it made up, or a group that holds the real one. None of these ends a
-    cancelled call as it should, so the caller reports them.
+    Foreign code may raise anything: an exit, an invented cancellation, or a group that contains
+    the real one. None of these ends a cancelled call correctly, so the caller reports them.
     """
     if (
         isinstance(error, anyio.get_cancelled_exc_class())
@@ -375,7 +391,10 @@ def reraise_own_cancellation(error: BaseException) -> None:
 
 
 def _holds_cancellation(error: BaseException) -> bool:
-    """Whether an error is a group with a cancellation in it: the call was cancelled and has not failed by itself."""
+    """Return whether an error is a group with a cancellation in it.
+
+    Such a call was cancelled. It did not fail on its own.
+    """
     return (
         isinstance(error, BaseExceptionGroup)
         and error.subgroup(anyio.get_cancelled_exc_class()) is not None
@@ -389,27 +408,28 @@ async def call_with_deadline(
     is_exact: bool = False,
     **kwargs: Any,
 ) -> Outcome:
-    """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
+    """Call foreign code, sync or async, within a deadline.
 
-    Several calls may run at the same time, unlike those of `MountedModule.call`, which sets a watchdog.
+    Raises nothing but a cancellation from outside. Several calls may run at the same time, unlike
+    calls by `MountedModule.call`, which sets a watchdog.
 
     Args:
-        function: What to call.
+        function: The function to call.
         args: Its arguments.
-        seconds: The limit in real seconds; what waits for timers alone may take longer.
-        is_exact: Whether the limit is part of the contract, so that it holds for timers as well.
+        seconds: The limit in real seconds. A call that waits for timers alone may take longer.
+        is_exact: Apply the limit to timers too, because it is part of the contract.
         kwargs: Its keyword arguments.
     """
     count_call()
     started = worked_time()
     is_async, value = None, None
-    patient = is_virtual() and not is_exact
+    is_patient = is_virtual() and not is_exact
     with anyio.CancelScope() as scope:
         begun = anyio.current_time()
-        most = waiting_seconds(seconds) * machine_load()
-        scope.deadline = begun + (max(seconds, PATIENCE) if patient else most)
+        limit = waiting_seconds(seconds) * machine_load()
+        scope.deadline = begun + (max(seconds, VIRTUAL_CALL_SECONDS) if is_patient else limit)
         try:
-            with limited(scope, most, jumps=_JUMPS if patient else math.inf):
+            with limited(scope, limit, jumps=_MAX_JUMPS if is_patient else math.inf):
                 value = function(*args, **kwargs)
                 is_async = inspect.isawaitable(value)
                 if is_async:
@@ -424,15 +444,15 @@ async def call_with_deadline(
     if has_waited and is_virtual():
         remember_hang()
     overrun = 0.0 if has_waited or not is_virtual() else anyio.current_time() - scope.deadline
-    limit = PATIENCE if patient and not has_waited else seconds
-    return Outcome(kind="late", seconds=limit, is_async=is_async, overrun=overrun)
+    allowed = VIRTUAL_CALL_SECONDS if is_patient and not has_waited else seconds
+    return Outcome(kind="late", seconds=allowed, is_async=is_async, overrun=overrun)
 
 
-async def waits_for_ever(function: Callable[..., Any], *args: Any) -> bool:
-    """Whether a call waits for what cannot happen: no timer, thread, process or connection is left to bring it about.
+async def waits_indefinitely(function: Callable[..., Any], *args: Any) -> bool:
+    """Return whether a call is stuck: no timer, thread, process or connection is left to wake it.
 
-    Only in virtual time that can be known. The call is cancelled then; one that goes on for long is cancelled, too, and nothing is
-    known about it.
+    That can be decided in virtual time only. A stuck call is cancelled. A call that runs for long
+    is cancelled as well, without a decision.
     """
     count_call()
     is_stuck = False
@@ -444,7 +464,7 @@ async def waits_for_ever(function: Callable[..., Any], *args: Any) -> bool:
             scope.cancel()
 
         try:
-            with when_stuck(stop), limited(scope, waiting_seconds(CALL_SECONDS), jumps=_JUMPS):
+            with when_stuck(stop), limited(scope, waiting_seconds(CALL_SECONDS), jumps=_MAX_JUMPS):
                 await function(*args)
         except BaseException as error:  # noqa: BLE001 — foreign code, as above
             reraise_own_cancellation(error)
@@ -452,7 +472,10 @@ async def waits_for_ever(function: Callable[..., Any], *args: Any) -> bool:
 
 
 def binding_error(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
-    """Why a function cannot be called with these arguments; None if it can, or has no readable signature."""
+    """Return the reason why a function rejects these arguments.
+
+    None if it accepts them, or has no readable signature.
+    """
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:

@@ -1,7 +1,7 @@
-"""A tool call in a process of its own that is killed before anyone has the result of the call.
+"""Make a tool call in a separate process and kill it before it acknowledges the result.
 
-Started as ``python -m amplifier.conformance.target.interrupted`` with an `InterruptedCall` as JSON on
-standard input.
+The process is ``python -m amplifier.conformance.target.interrupted``, with an `InterruptedCall`
+as JSON on standard input.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from amplifier.conformance.target.process import files_below
 from amplifier.contracts import CurrentCall, call_scope
 from amplifier.models import from_json, to_json
 
-_SECONDS = 20.0
-"""Time for one process, most of which it needs to start."""
+_PROCESS_SECONDS = 20.0
+"""Deadline of one process, which spends most of its time on starting."""
 
 
 @attrs.frozen(kw_only=True)
 class InterruptedCall:
-    """A tool call that the process making it does not survive.
+    """A tool call whose process is killed.
 
     Attributes:
         target: The module of the tool.
@@ -80,13 +80,13 @@ def call_and_kill(call: InterruptedCall, root: Path) -> bool:
         True if the call succeeded and left an effect in the files that the process leaves behind.
     """
     command = [sys.executable, "-m", "amplifier.conformance.target.interrupted"]
-    # Not on the event loop's time: the kit may let that jump.
+    # Outside the event loop, whose time the kit may let jump.
     try:
         done = subprocess.run(
             command,
             input=to_json(call).encode(),
             capture_output=True,
-            timeout=_SECONDS,
+            timeout=_PROCESS_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -1,8 +1,4 @@
-"""The module under examination: where it is, what its files declare, and, in the worker process only, its import.
-
-A target is found by folder, by file, by the id of an installed module or by the name of an importable package.
-What it declares is read from files and syntax trees.
-"""
+"""Find the module under examination, read its declarations, and import it in a worker process."""
 
 from __future__ import annotations
 
@@ -40,9 +36,11 @@ _PREFIXES = ("amplifier_module_", "amplifier-module-")
 
 @attrs.frozen(kw_only=True)
 class Definition:
-    """A function or assignment found in a syntax tree.
+    """A function or assignment in a syntax tree.
 
     Attributes:
+        node: The node that defines it.
+        file: The file that the tree was read from.
         folder: The folder that its location is relative to.
     """
 
@@ -58,19 +56,20 @@ class Definition:
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """A module that was located and not yet run.
+    """A module that was located but not imported. Its declarations are read from files.
 
     Attributes:
-        reference: How the caller named it.
-        module_id: Its id.
-        module_type: Its type, as the caller named it, as declared, or by the first word of its id.
-        origin: How it was found.
+        reference: The folder, file, module id or package name that the caller gave.
+        module_id: The id of the module.
+        module_type: Its type as the caller gave it, as declared, or by the first word of its id.
+            None if none of these is a type.
+        origin: The kind of reference that led to it.
         import_name: The Python module to import.
         attribute: The name of the mount function in it.
         file: The file of that Python module.
-        search_path: What has to be on sys.path to import it; None when it is importable already.
-        project: Its pyproject.toml, if it has one.
-        declared: The entry points of the group that the project or distribution declares, id to reference.
+        search_path: The entry of sys.path that the import needs. None if it needs none.
+        project: The module's pyproject.toml, if it has one.
+        declared: The entry points that its project or distribution declares, by module id.
     """
 
     reference: str
@@ -90,46 +89,55 @@ class Target:
         return self.file.parent
 
     def owns(self, filename: str) -> bool:
-        """Whether a source file belongs to the module."""
+        """Return whether a source file belongs to the module."""
         path = Path(filename)
         if self.file.name != "__init__.py":
             return path == self.file
         return self.folder in path.parents
 
     def location_of(self, error: BaseException) -> str | None:
-        """The innermost line of the module that an error came through, ``file:line``."""
+        """Return the innermost line of the module that an error passed through, ``file:line``."""
         return self.first_line(reversed([*traceback.walk_tb(error.__traceback__)]))
 
     def first_line(self, frames: Iterable[tuple[FrameType, int]]) -> str | None:
-        """The first of some frames that belongs to the module, ``file:line``."""
+        """Return the place of the first frame that belongs to the module, ``file:line``."""
         named = ((frame.f_code.co_filename, line) for frame, line in frames)
         return next((self.location_at(file, line) for file, line in named if self.owns(file)), None)
 
     def location_at(self, filename: str | Path, line: int) -> str:
-        """A line of one of the module's files, ``file:line``; the file is relative to the module's folder."""
+        """Return ``file:line`` with the file relative to the module's folder."""
         return f"{_relative(Path(filename), self.folder)}:{line}"
 
     def path_of(self, location: str) -> Path | None:
-        """The file of a location, of the module itself or its pyproject.toml; None if there is no such file."""
+        """Return the file of a location in the module or its pyproject.toml.
+
+        None if there is no such file.
+        """
         name = re.sub(r":\d+$", "", location)
         if self.project is not None and name == self.project.name:
             return self.project
         file = self.folder / name
         if file.is_file():
             return file
-        same = [each for each in self.sources() if each.name == name]
-        return same[0] if len(same) == 1 else None
+        namesakes = [source for source in self.sources() if source.name == name]
+        return namesakes[0] if len(namesakes) == 1 else None
 
     def sources(self) -> list[Path]:
-        """The module's Python files."""
+        """Return the module's Python files."""
         return [self.file] if self.file.name != "__init__.py" else sorted(self.folder.rglob("*.py"))
 
     def definition(self, name: str) -> Definition | None:
-        """Where a module-level name is defined, followed through relative imports; None if that cannot be read."""
+        """Find the definition of a module-level name, also through imports inside the package.
+
+        None if there is none, or its file cannot be read.
+        """
         return _find_definition(name, self.file, self.folder, set())
 
     def functions(self) -> dict[str, list[Definition]]:
-        """The functions that ``@tool`` and ``@on`` mark, by mark; none in a module that has a mount function."""
+        """Return the functions that ``@tool`` and ``@on`` mark, by mark.
+
+        A module with a mount function has none, because its marks have no effect.
+        """
         tree = parsed(self.file)
         if tree is None or self.attribute != "mount" or self.definition("mount") is not None:
             return {}
@@ -144,20 +152,20 @@ class Target:
             alias.asname or alias.name: alias.name for alias in ours if alias.name in ("tool", "on")
         }
         marks |= {"amplifier.tool": "tool", "amplifier.on": "on"}
-        found: dict[str, list[Definition]] = {}
+        marked: dict[str, list[Definition]] = {}
         for node in reversed(list(_module_level(tree.body))):
             for decorator in getattr(node, "decorator_list", ()):
                 name = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
                 if name in marks:
-                    found.setdefault(marks[name], []).append(
+                    marked.setdefault(marks[name], []).append(
                         Definition(node=node, file=self.file, folder=self.folder)
                     )
-        return found
+        return marked
 
     def constant(self, name: str) -> Any:
-        """The constant assigned to a module-level name; None if there is none."""
-        found = self.definition(name)
-        value = getattr(found.node, "value", None) if found is not None else None
+        """Return the constant assigned to a module-level name. None if there is none."""
+        definition = self.definition(name)
+        value = getattr(definition.node, "value", None) if definition is not None else None
         try:
             return None if value is None else ast.literal_eval(value)
         except (ValueError, TypeError):
@@ -165,16 +173,16 @@ class Target:
 
 
 def unknown_type(module_id: str) -> ModuleLoadError:
-    """The error of a module that does not declare its type."""
+    """Return the error for a module that does not declare its type."""
     return ModuleLoadError(
-        f"the type of {module_id!r} is not known; name it with --type, mark its functions with @tool or @on, or declare "
-        f"__amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
+        f"the type of {module_id!r} is not known; name it with --type, mark its functions with "
+        f"@tool or @on, or declare __amplifier_module_type__ as one of {', '.join(CONTRACTS)}",
         module_id=module_id,
     )
 
 
 def is_path(reference: str | Path) -> bool:
-    """Whether a reference can only be meant as the path of a file or folder."""
+    """Return whether a reference can only be the path of a file or folder."""
     text = str(reference)
     return (
         isinstance(reference, Path)
@@ -190,7 +198,8 @@ def find_target(reference: str | Path, module_type: str | None = None) -> Target
 
     Raises:
         ModuleNotFoundError: There is no such module.
-        ModuleLoadError: What was found cannot be a module, or its type is unknown.
+        ModuleLoadError: The reference leads to something that cannot be a module, or the type
+            that the caller gave is unknown.
     """
     if module_type is not None and module_type not in CONTRACTS:
         raise ModuleLoadError(
@@ -199,29 +208,29 @@ def find_target(reference: str | Path, module_type: str | None = None) -> Target
         )
     path = Path(reference).expanduser()
     if path.is_file():
-        found = _from_file(str(reference), path.resolve())
+        target = _from_file(str(reference), path.resolve())
     elif path.is_dir():
-        found = _from_folder(str(reference), path.resolve())
+        target = _from_folder(str(reference), path.resolve())
     elif is_path(reference):
         raise ModuleNotFoundError(
-            f"there is no file or folder {str(path.absolute())!r}; expected a folder or .py file, the id of an installed "
-            "module, or the name of an importable package"
+            f"there is no file or folder {str(path.absolute())!r}; expected a folder or .py file, "
+            "the id of an installed module, or the name of an importable package"
         )
     else:
-        found = _from_installed(str(reference))
-    functions = found.functions()
+        target = _from_installed(str(reference))
+    functions = target.functions()
     declared = (
         module_type
-        or found.constant("__amplifier_module_type__")
+        or target.constant("__amplifier_module_type__")
         or (
             "tool"
             if "tool" in functions
             else "hook"
             if functions
-            else type_from_id(found.module_id)
+            else type_from_id(target.module_id)
         )
     )
-    return attrs.evolve(found, module_type=declared if declared in CONTRACTS else None)
+    return attrs.evolve(target, module_type=declared if declared in CONTRACTS else None)
 
 
 # ── the three ways ───────────────────────────────────────────────────────────────────────────────
@@ -264,7 +273,8 @@ def _from_folder(reference: str, folder: Path) -> Target:
     file = _package_in(folder)
     if file is None:
         raise ModuleNotFoundError(
-            f"{reference}: no Python package in this folder or its src/; expected a package with mount(coordinator, config)"
+            f"{reference}: no Python package in this folder or its src/; "
+            "expected a package with mount(coordinator, config)"
         )
     package = file.parent if file.name == "__init__.py" else file
     module_id = _id_from(folder.name if folder.name.startswith(_PREFIXES) else package.stem)
@@ -282,10 +292,10 @@ def _from_installed(reference: str) -> Target:
     )
     file = module.file
     if file is None:
-        known = ", ".join(sorted({each.module_id for each in ModuleLoader().catalogue()})[:20])
+        known = ", ".join(sorted({entry.module_id for entry in ModuleLoader().catalogue()})[:20])
         raise ModuleNotFoundError(
-            f"{reference!r} is neither a folder, a .py file, an installed module nor an importable package; "
-            f"installed modules: {known or 'none'}"
+            f"{reference!r} is neither a folder, a .py file, an installed module nor an importable "
+            f"package; installed modules: {known or 'none'}"
         )
     return Target(
         reference=reference,
@@ -301,7 +311,7 @@ def _from_installed(reference: str) -> Target:
 
 
 def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """The pyproject.toml beside or right above the package, and what it declares."""
+    """Return the pyproject.toml beside or right above the package, with its entry points."""
     places = [
         folder,
         *([folder.parent, folder.parent.parent] if (folder / "__init__.py").is_file() else []),
@@ -333,17 +343,17 @@ def _package_in(folder: Path) -> Path | None:
     for base in (folder, folder / "src"):
         packages = sorted(base.glob("*/__init__.py"))
         packages = [
-            each
-            for each in packages
-            if each.parent.name not in ("tests", "test", "docs", "examples")
+            package
+            for package in packages
+            if package.parent.name not in ("tests", "test", "docs", "examples")
         ]
-        preferred = [each for each in packages if each.parent.name.startswith(_PREFIXES)]
+        preferred = [package for package in packages if package.parent.name.startswith(_PREFIXES)]
         if preferred or packages:
             return (preferred or packages)[0]
     singles = [
-        each
-        for each in sorted(folder.glob("*.py"))
-        if _find_definition("mount", each, folder, set()) is not None
+        file
+        for file in sorted(folder.glob("*.py"))
+        if _find_definition("mount", file, folder, set()) is not None
     ]
     return singles[0] if len(singles) == 1 else None
 
@@ -370,7 +380,7 @@ def _id_from(name: str) -> str:
 
 
 def parsed(file: Path) -> ast.Module | None:
-    """The syntax tree of a file; None when it cannot be read."""
+    """Return the syntax tree of a file. None if it cannot be read."""
     try:
         return ast.parse(read_file(file), str(file))
     except (OSError, SyntaxError, ValueError):
@@ -407,7 +417,7 @@ def _find_definition(
 
 
 def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run on import, the later definition first, as it is the one that counts."""
+    """Yield the statements that run on import, the last first: the last definition counts."""
     for node in reversed(body):
         if isinstance(node, (ast.If, ast.Try)):
             yield from _module_level([*node.body, *node.orelse])
@@ -433,19 +443,21 @@ class LoadedTarget:
     """A module that was imported.
 
     Attributes:
-        target: Where it was found.
-        module: Its Python module.
-        mount: Its mount function.
-        on_session_ready: Its callback, if it has one that can be called.
-        module_type: Its type.
-        backends: Where it is examined: what it declares to run on, and trio if it declares asyncio.
-        needs_island: It declares asyncio without trio, so that it runs on an asyncio island there.
-        config: What it is mounted with; ``{directory}`` in a text is replaced by a directory of the session's own.
-        given: What it was to be mounted with before anything was guessed, as far as it can be mounted with that.
-        plan: What else the mount plan of its session holds.
-        triggers: Texts that its handlers may be looking for inside others: what the patterns of its source match.
-        starts_processes: Whether its typical calls start processes, which take long, so that fewer calls are made.
-        chosen_inputs: Inputs of its tools, by name, that were chosen by their answers.
+        target: The place of the module and its declarations.
+        module: The imported Python module.
+        mount: The mount function.
+        on_session_ready: The callback of that name. None if the module has no async one.
+        module_type: The type of the module.
+        backends: The backends to examine it on: those it declares, and trio if it declares asyncio.
+        needs_island: True if it declares asyncio without trio. On trio it runs on an asyncio island.
+        config: The settings to mount it with, guessed ones included. ``{directory}`` in a text is
+            replaced by a private directory of the session.
+        given: The settings without the guessed ones, if it can be mounted with these.
+        plan: The rest of the session's mount plan.
+        triggers: Texts that match the patterns in its source, which its handlers may search for.
+        starts_processes: True if its typical calls start processes. They are slow, so that fewer
+            calls are made.
+        chosen_inputs: Inputs of its tools that were chosen by their answers, by tool name.
     """
 
     target: Target
@@ -463,7 +475,7 @@ class LoadedTarget:
     chosen_inputs: Mapping[str, tuple[dict[str, Any], ...]] = attrs.field(factory=dict)
 
     def on(self, backend: str) -> LoadedModule:
-        """The module as it is mounted on a backend; call this there."""
+        """Return the module in the form for a backend. To be called on that backend."""
         plain = LoadedModule(
             module_id=self.target.module_id,
             mount=self.mount,
@@ -476,7 +488,7 @@ class LoadedTarget:
             return plain
         if self.needs_island:
             return plain.on_island()
-        # Published modules need not declare anything: their source shows that they call asyncio.
+        # Published modules don't declare their backends. Their source shows that they call asyncio.
         adapt = ModuleLoader.load_hook
         adapted = plain if adapt is None else adapt(plain)
         return adapted if adapted.is_on_island else plain
@@ -486,13 +498,13 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
     """Import a module.
 
     Raises:
-        ModuleLoadError: It has no mount, or its type is not known.
-        BaseException: Whatever importing it raised.
+        ModuleLoadError: The module has no mount, or its type is not known.
+        BaseException: The error of the import, which may be of any type.
     """
-    ModuleLoader()  # the first one sets the hooks
-    if (
-        ModuleLoader.import_hook is not None
-    ):  # makes `amplifier_core` importable for published modules
+    # The first loader of a process sets the hooks. The import hook makes `amplifier_core`
+    # importable for published modules.
+    ModuleLoader()
+    if ModuleLoader.import_hook is not None:
         ModuleLoader.import_hook(target.import_name)
     module = _import(target)
     entry: Any = module
@@ -531,7 +543,7 @@ def load(target: Target, config: dict[str, Any], plan: dict[str, Any]) -> Loaded
 
 
 def load_anew(loaded: LoadedTarget) -> LoadedTarget:
-    """Import the module again, as a new process would: with fresh module globals."""
+    """Import the module again with fresh globals, as a new process would."""
     top = loaded.target.import_name.partition(".")[0]
     prefix = loaded.target.import_name if top == "amplifier" else top
     for name in [name for name in sys.modules if name == prefix or name.startswith(f"{prefix}.")]:
@@ -550,12 +562,13 @@ def _import(target: Target) -> ModuleType:
         sys.path.insert(0, str(target.search_path))
     if target.origin != "file":
         return importlib.import_module(target.import_name)
-    # By its path: the name of a single file may be that of another module.
+    # By its path, because a single file may have the name of another module.
     known = sys.modules.get(target.import_name)
     if known is not None and getattr(known, "__file__", None) == str(target.file):
         return known
     spec = importlib.util.spec_from_file_location(target.import_name, target.file)
-    assert spec is not None  # a .py file has a loader
+    # The loader of a .py file always exists.
+    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[target.import_name] = module

@@ -1,8 +1,4 @@
-"""The module under test, mounted in a real session with directories of its own, and what a check is given to work with.
-
-Every check that runs the module mounts it anew, so that no check depends on another. The module is mounted by hand,
-because the kit is stricter than the kernel: it has to see what the kernel would tolerate.
-"""
+"""Mount the module under test in a real session with private directories."""
 
 from __future__ import annotations
 
@@ -38,7 +34,7 @@ from amplifier.conformance.target.calls import (
     worked_time,
 )
 from amplifier.conformance.target.locate import LoadedTarget
-from amplifier.conformance.target.process import PATIENCE
+from amplifier.conformance.target.process import PROCESS_EXIT_SECONDS
 from amplifier.conformance.target.resolver_samples import install_samples, resolver_of
 from amplifier.contracts import CONTRACTS, clauses_for
 from amplifier.kernel import AmplifierSession
@@ -53,25 +49,29 @@ from amplifier.testing import (
     cancel_at,
 )
 
+# Every check that runs the module mounts it anew, so that no check depends on another. The module
+# is mounted by hand, because the kit is stricter than the kernel and has to see violations that
+# the kernel would tolerate.
+
 DECLINED = "mount declined (it returned None and mounted nothing); give the configuration it needs"
-"""The note about a module that is not there, so that only its mount could be examined."""
+"""Note of a module that declined to mount, so that nothing but its mount could be examined."""
 
 
 class Unexamined(Exception):
-    """Raised by a static check that cannot decide; the text states why."""
+    """Raised by a static check that cannot decide. The text has the reason."""
 
 
 @attrs.define(kw_only=True)
 class StepCoverage:
-    """What one step got to see.
+    """The extent of one step's examination.
 
     Attributes:
-        backends: Where the module was examined.
-        mount_attempted: Whether the step mounted the module, or tried to.
-        instance_seen: Whether at least once something of the module was mounted or registered.
-        succeeded: Whether at least one call of the module did what it is for.
-        cut_short: Why the step did not do all that it was to do, if so.
-        answers: Calls, their name and input, and what they gave each time, for a comparison with another process.
+        backends: The backends on which the module was examined.
+        mount_attempted: True once the step has tried to mount the module.
+        instance_seen: True once the module has mounted or registered anything.
+        succeeded: True once a call of the module has succeeded.
+        cut_short: The reason if the step was not completed.
+        answers: Name, input and result of each call, to be compared with another process.
     """
 
     backends: list[str] = attrs.field(factory=list)
@@ -83,18 +83,20 @@ class StepCoverage:
 
 
 CANARY = "canary.txt"
-"""A user's file in the working directory; it must be there, unchanged, to the end."""
+"""A user's file in the working directory, which has to stay unchanged to the end."""
 _CANARY_TEXT = "this file belongs to the user\n" + "naïve e\u0301 漢字 👩\u200d👧\n" * 30
 
 
 @contextmanager
 def private_directories(shared_root: Path | None = None) -> Iterator[tuple[Path, Path]]:
-    """Create a working directory with the canary in it, a home and a directory for temporary files; remove them at the end.
+    """Create a working directory with the canary, a home and a temporary directory.
 
-    Temporary files get the same names every time, so that the contents of two directories can be compared.
+    They are removed at the end. Temporary files get the same names every time, so that the
+    contents of two directories can be compared.
 
     Args:
-        shared_root: The parent of another module's directories, whose home and temporary directory to use.
+        shared_root: The parent of another module's directories. Its home and temporary directory
+            are used.
     """
     before = Path.cwd()
     saved = {name: os.environ.get(name) for name in ("HOME", "TMPDIR")}
@@ -106,8 +108,10 @@ def private_directories(shared_root: Path | None = None) -> Iterator[tuple[Path,
         if shared_root is not None:
             home, temporary = shared_root / "home", shared_root / "tmp"
         os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)
-        tempfile.tempdir = None  # so that TMPDIR is read again
-        names = tempfile._name_sequence  # type: ignore[attr-defined]  # there is no other way to name them
+        # Makes `tempfile` read TMPDIR again. Its private sequence is the only way to names that
+        # are the same every time.
+        tempfile.tempdir = None
+        names = tempfile._name_sequence  # type: ignore[attr-defined]
         tempfile._name_sequence = map("{:08d}".format, itertools.count())  # type: ignore[attr-defined]
         os.chdir(directory)
         try:
@@ -123,7 +127,7 @@ def private_directories(shared_root: Path | None = None) -> Iterator[tuple[Path,
 
 
 def fill_placeholders(config: Any, directory: Path) -> Any:
-    """A configuration with ``{directory}``, ``{service}`` and ``{service_host}`` replaced by their values."""
+    """Replace ``{directory}``, ``{service}`` and ``{service_host}`` in a configuration."""
     if isinstance(config, str):
         served = config.replace(SERVICE, service_address()) if SERVICE in config else config
         if SERVICE_HOST in config:
@@ -141,23 +145,27 @@ MOUNT_SECONDS = 20.0
 CLEANUP_SECONDS = 10.0
 """The kernel's default deadline for one cleanup."""
 CANCEL_GRACE = 4.0
-"""Seconds after its cancellation at which a call counts as never ending."""
+"""Seconds after its cancellation at which a call counts as endless."""
 
 _PAUSE = 0.02
 _THOROUGH_POINTS = 100
 _MORE_WHEN_THOROUGH = 8
 _hanging_cleanups: set[str] = set()
-"""Modules whose cleanup did not end in time when a check closed them."""
+"""Modules whose cleanup overran when a check closed them."""
 
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """A broken clause as a check found it; the controller makes a `Finding` of it.
+    """A violation as a check reports it. The controller makes a `Finding` of it.
 
     Attributes:
-        input: What the module was given.
-        case: What to play again to see it: the case of the check, or ``{"listed": number}``.
-        hint: How to fix it, where what was seen allows better advice than that of the clause.
+        clause: The id of the broken clause.
+        what: The violation in a sentence.
+        input: The input that the module received.
+        case: The case to replay: that of the check, or ``{"listed": number}``.
+        cancelled_at: The place at which the call was cancelled, if it was.
+        location: The line of the module, ``file:line``, if it is known.
+        hint: Advice that is more specific than the clause's own.
     """
 
     clause: str
@@ -170,7 +178,7 @@ class Fault:
 
 
 class MountFailed(Exception):
-    """The module could not be mounted, so that nothing else can be examined."""
+    """Raised when the module cannot be mounted, so that nothing else can be examined."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"mount {outcome}")
@@ -182,17 +190,17 @@ class MountedModule:
     """The module under test in a session.
 
     Attributes:
-        ctx: The check that mounted it; faults are reported there.
-        session: The session around it.
-        coordinator: The coordinator as the module sees it.
-        returned: What mount returned; for a structured mount what it yielded.
-        is_structured: Whether mount is an async context manager.
-        is_awaited: Whether what mount returned had to be awaited.
-        directory: Its private directory; the working directory while it is mounted.
-        temporary: Where temporary files go.
+        ctx: The context of the check that mounted it. It collects the faults.
+        session: The session around the module.
+        coordinator: The module's view of the coordinator.
+        directory: The private directory, which is the working directory while it is mounted.
+        temporary: The directory for temporary files.
         events: All emitted events.
-        is_cleaned: The cleanup that mount returned has been called.
-        leave_mount: Leaves a structured mount.
+        returned: The result of mount, or the value that a structured mount yielded.
+        is_structured: True if mount is an async context manager.
+        is_awaited: True if the result of calling mount was awaited.
+        is_cleaned: True once the cleanup that mount returned has been called.
+        leave_mount: Leaves a structured mount. None otherwise.
         call_ids: The ids of the tool calls that a provider has returned.
     """
 
@@ -215,10 +223,10 @@ class MountedModule:
         return self.ctx.loaded
 
     async def mount(self, config: dict[str, Any]) -> None:
-        """Call mount and keep what it returns.
+        """Call mount and keep its result.
 
         Raises:
-            MountFailed: It raised, or did not end in time.
+            MountFailed: Mount raised, or overran its deadline.
         """
         settings = fill_placeholders(config, self.directory)
         outcome = await self.call(self._call_mount, settings, seconds=MOUNT_SECONDS)
@@ -235,7 +243,8 @@ class MountedModule:
         else:
             self.is_awaited = inspect.isawaitable(answer)
             self.returned = await answer if self.is_awaited else answer
-        contract = CONTRACTS[self.loaded.module_type]  # type: ignore[index]  # checked when it was loaded
+        # The type was checked when the module was loaded.
+        contract = CONTRACTS[self.loaded.module_type]  # type: ignore[index]
         result = self.returned
         if (
             result is None
@@ -254,10 +263,10 @@ class MountedModule:
         clause: str = "A8",
         **kwargs: Any,
     ) -> Outcome:
-        """Call foreign code, sync or async, for a limited time; raises only when it is cancelled from outside.
+        """Call foreign code, sync or async, within a deadline.
 
-        Code that goes on after that time, ignoring its cancellation or blocking the loop, ends the process. ``clause`` is
-        what it breaks then.
+        Raises nothing but a cancellation from outside. Code that ignores its cancellation or
+        blocks the loop after the deadline ends the process, as a violation of ``clause``.
         """
         what = f"{_name_of(function, *args)}, cancelled at its deadline,"
         with self.ctx.watchdog(
@@ -274,14 +283,15 @@ class MountedModule:
         return outcome
 
     def note_success(self, outcome: Outcome) -> None:
-        """Note for the verdict that a call did what the module is for: much shows only then."""
+        """Note a successful call for the verdict, since many faults show only after one."""
         value = outcome.value.value if isinstance(outcome.value, CancelledAt) else outcome.value
         if outcome.returned and self._is_success(value):
             self.ctx.coverage.succeeded = True
 
     def _is_success(self, value: Any) -> bool:
         kind = self.loaded.module_type
-        if kind == "tool":  # a typical operation returns [success, output]
+        # A typical operation of a tool returns [success, output].
+        if kind == "tool":
             return (isinstance(value, list) and value[:1] == [True]) or (
                 isinstance(value, ToolResult) and value.success is True
             )
@@ -289,8 +299,9 @@ class MountedModule:
 
     @property
     def instances(self) -> dict[str, Any]:
-        """What the module mounted at the mount point of its type, by name."""
-        point = CONTRACTS[self.loaded.module_type].mount_point  # type: ignore[index]  # checked when it was loaded
+        """The instances that the module mounted at the mount point of its type, by name."""
+        # The type was checked when the module was loaded.
+        point = CONTRACTS[self.loaded.module_type].mount_point  # type: ignore[index]
         mounts = self.session.coordinator.mounts
         return {
             name or point: module for at, name, module in mounts.mounted_by(OWNER) if at == point
@@ -298,7 +309,7 @@ class MountedModule:
 
     @property
     def instance(self) -> Any:
-        """The first instance; None if mount declined."""
+        """The first instance. None if mount declined."""
         return next(iter(self.instances.values()), None)
 
     @property
@@ -310,19 +321,19 @@ class MountedModule:
 
     @property
     def registrations(self) -> list[Any]:
-        """The handlers that the module has registered and not removed."""
+        """The module's handlers that are registered now."""
         return self.session.coordinator.hooks.registrations_of(OWNER)
 
     @property
     def is_present(self) -> bool:
-        """Whether the module has mounted or registered what its type requires."""
+        """Whether the module has mounted or registered anything that its type requires."""
         if self.loaded.module_type == "resolver":
             return resolver_of(self) is not None
         return bool(self.registrations if self.loaded.module_type == "hook" else self.instances)
 
     @property
     def cleanup(self) -> Callable[..., Any] | None:
-        """What mount returned, if that is a cleanup."""
+        """The cleanup that mount returned. None if it returned none."""
         if self.returned is None or self.is_structured or self.returned in self.instances.values():
             return None
         return self.returned if callable(self.returned) else None
@@ -334,7 +345,10 @@ class MountedModule:
         return [entry for entry in entries if entry.module == OWNER and entry.what == "cleanup"]
 
     def suspend_at(self, *events: str) -> None:
-        """Register handlers that suspend, as one that writes a log may: a concurrent call then runs in between."""
+        """Register handlers that suspend, so that a concurrent call runs in between.
+
+        A handler that writes a log may do the same.
+        """
 
         async def suspend(event: str, data: dict[str, Any]) -> HookResult:
             await anyio.lowlevel.checkpoint()
@@ -344,48 +358,50 @@ class MountedModule:
             self.session.coordinator.hooks.register(event, suspend, name="suspend")
 
     def without_session(self, text: str) -> str:
-        """A text in which placeholders replace the session id and the private directories."""
+        """Replace the session id and the private directories in a text by placeholders."""
         return text.replace(self.session.session_id, "<session>").replace(
             str(self.directory.parent), "<place>"
         )
 
     async def temporary_files_left(self) -> list[str]:
-        """The names of temporary files that still exist a moment after the module was closed."""
-        give_up = time.monotonic() + PATIENCE
+        """Return the names of temporary files that exist a moment after the module was closed."""
+        give_up = time.monotonic() + PROCESS_EXIT_SECONDS
         while left := sorted(path.name for path in self.temporary.iterdir()):
             if time.monotonic() >= give_up:
                 break
             await anyio.lowlevel.checkpoint()
-            time.sleep(_PAUSE)  # noqa: ASYNC251 — for threads and processes, in real time
+            # Real time, for threads and processes.
+            time.sleep(_PAUSE)  # noqa: ASYNC251
         return left
 
     async def close(self) -> None:
-        """Clean the module up as the kernel would, without checking anything."""
+        """Clean up the module as the kernel would, without a check."""
         cleanup, name = self.cleanup, self.loaded.target.reference
         if cleanup is not None and not self.is_cleaned and name not in _hanging_cleanups:
             self.is_cleaned = True
             outcome = await self.call(cleanup, clause="A12")
+            # A hanging cleanup is not called again, since every check would wait for it.
             if outcome.kind == "late":
-                _hanging_cleanups.add(name)  # or every check would wait for it
+                _hanging_cleanups.add(name)
         await self.session.coordinator.undo(OWNER)
 
 
 @attrs.define(kw_only=True, eq=False)
 class CheckContext:
-    """What a check is given: it mounts the module and collects faults.
+    """The argument of every check: mounts the module and collects faults.
 
     Attributes:
         loaded: The module under test.
         backend: The async backend.
         seed: Seeds every random choice.
-        points: How many suspension points of a call are tried at most.
+        points: Maximum number of suspension points of a call that are tried.
         case: The JSON case of the check, if it has cases.
-        token: What to replay it by: the case itself, or the number of a listed one.
+        token: The key for a replay: the case itself, or the number of a listed one.
         faults: The faults found so far.
-        notes: What limits the result.
+        notes: The limits of the result.
         abort: Called with a fault when the module cannot be stopped and the process has to end.
-        before_call: Called before every call of the module, which may be the last one that this process makes.
-        coverage: What the check has looked at; contexts derived from this one share it.
+        before_call: Called before every call of the module, which may be the last of this process.
+        coverage: The extent of the examination, which derived contexts share.
     """
 
     loaded: LoadedTarget
@@ -406,20 +422,20 @@ class CheckContext:
         return self.points >= _THOROUGH_POINTS
 
     def budget(self, calls: float) -> Budget:
-        """The work that the check may ask of the module: so many calls in the quick profile, more in the thorough one."""
+        """Return a budget of calls for the check, which is larger in the thorough profile."""
         return Budget(calls * (_MORE_WHEN_THOROUGH if self.is_thorough else 1))
 
     def cut_short(self, reason: str) -> None:
-        """Report that the check did not do all that it was to do; its clauses then count as not examined."""
+        """Report an incomplete check, whose clauses count as not examined."""
         self.coverage.cut_short = self.coverage.cut_short or reason
 
     def fresh(self) -> CheckContext:
-        """The same context without faults and notes, for a trial whose faults may not count."""
+        """Return the same context without faults and notes, for a trial whose faults may not count."""
         return attrs.evolve(self, faults=[], notes=[])
 
     @property
     def has_violations(self) -> bool:
-        """Whether a required clause was found broken; a broken recommendation is no reason to stop looking."""
+        """Whether a required clause was violated. A recommendation is no reason to stop the check."""
         clauses = clauses_for(self.loaded.module_type)  # type: ignore[arg-type]
         required = {clause.id for clause in clauses if clause.level == "required"}
         return any(fault.clause in required for fault in self.faults)
@@ -428,7 +444,8 @@ class CheckContext:
     def configs(self) -> list[dict[str, Any]]:
         """The guessed settings and, if the module can be mounted with them, the given ones.
 
-        A module may handle files well where the settings name the place, and badly where it chooses the place itself.
+        A module may handle files well in a folder that the settings name, and badly in the folder
+        that it chooses itself.
         """
         loaded = self.loaded
         return [loaded.config, loaded.given] if loaded.given != loaded.config else [loaded.config]
@@ -440,7 +457,7 @@ class CheckContext:
 
     @property
     def cancel_modes(self) -> tuple[bool, ...]:
-        """Whether to cancel by ``Task.cancel()``: False for by scope, and on asyncio also True."""
+        """The ways to cancel: False for a scope and, on asyncio, True for ``Task.cancel()``."""
         return (False, True) if self.backend == "asyncio" else (False,)
 
     @asynccontextmanager
@@ -452,16 +469,18 @@ class CheckContext:
         beside: MountedModule | None = None,
         neighbour: MountedModule | None = None,
     ) -> AsyncIterator[MountedModule]:
-        """Mount the module in a session of its own; close it and remove its directories at the end.
+        """Mount the module in a new session, and close it and remove its directories at the end.
 
         Args:
-            config: The settings; those it was loaded with by default.
-            ready: Whether to call its on_session_ready.
-            beside: A mounted module whose directories to share, as a second session of the same user does.
-            neighbour: A mounted module whose home to share, as a session of the same user elsewhere does.
+            config: The settings. By default those that the module was loaded with.
+            ready: Call its on_session_ready.
+            beside: A mounted module whose directories are shared, as by a second session of the
+                same user in the same folder.
+            neighbour: A mounted module whose home is shared, as by a session of the same user in
+                another folder.
 
         Raises:
-            MountFailed: Mount raised, or did not end in time.
+            MountFailed: Mount raised, or overran its deadline.
         """
         if beside is not None:
             directories: Any = nullcontext((beside.directory, beside.temporary))
@@ -519,13 +538,16 @@ class CheckContext:
         error: BaseException | None = None,
         hint: str | None = None,
     ) -> None:
-        """Report a broken clause; an error that the module raised gives the location."""
+        """Report a violation. The location comes from the error if the module raised one."""
         cancelled_at = cancelled_at or None
         if location is None and error is not None:
             location = self.location_of(error)
         if clause == "A7" and error is not None:
-            what_to_do = "Where you handle cancellation, end the block with a bare `raise`; in cleanup, catch Exception around what may fail."
-            hint = f"The {type(error).__name__} raised at {location} replaces the cancellation. {what_to_do}"
+            hint = (
+                f"The {type(error).__name__} raised at {location} replaces the cancellation. End a "
+                "block that handles cancellation with a bare `raise`; in cleanup, catch Exception "
+                "around calls that may fail."
+            )
         self.faults.append(
             Fault(
                 clause=clause,
@@ -544,17 +566,18 @@ class CheckContext:
         return bool(condition)
 
     def fill_input(self, given: Any) -> None:
-        """Set the input of those faults that have none yet."""
+        """Set the input of the faults that have none yet."""
         self.faults[:] = [
-            attrs.evolve(each, input=given) if each.input is None else each for each in self.faults
+            attrs.evolve(fault, input=given) if fault.input is None else fault
+            for fault in self.faults
         ]
 
     def location_of(self, error: BaseException) -> str | None:
-        """The innermost line of the module in a traceback."""
+        """Return the innermost line of the module in a traceback."""
         return self.loaded.target.location_of(error)
 
     def line_of(self, frame: FrameType | None) -> str | None:
-        """The innermost line of the module on a call stack."""
+        """Return the innermost line of the module on a call stack."""
         return None if frame is None else self.loaded.target.first_line(traceback.walk_stack(frame))
 
     @contextmanager
@@ -564,9 +587,9 @@ class CheckContext:
         clause: str = "A8",
         what: str = "a cancelled call",
     ) -> Iterator[None]:
-        """End the process if the body takes longer: code that ignores its cancellation cannot be ended otherwise.
+        """End the process if the body overruns, since nothing else ends code that won't be cancelled.
 
-        The clause that is reported is A17 when the module blocks the loop, and the one given when the loop still turns.
+        A module that blocks the loop is reported under A17, any other under the given clause.
         """
         if self.abort is None or threading.current_thread() is not threading.main_thread():
             yield
@@ -589,23 +612,25 @@ class CheckContext:
 
         def ring(signum: int, frame: FrameType | None) -> None:
             nonlocal is_spinning, seen
-            if is_over:  # another call, made at the same time, ended later and set this one again
+            # A concurrent call that ended later has set this alarm again.
+            if is_over:
                 return
             line = self.line_of(frame)
-            # What the module waits for takes longer on a busy machine; what it does itself is timed without that.
-            most = seconds * machine_load() if line is None else seconds
-            left = most - (worked_time() - started)
+            # Waiting takes longer on a busy machine. The module's own work is timed without that.
+            limit = seconds * machine_load() if line is None else seconds
+            left = limit - (worked_time() - started)
             if left > 0:
                 signal.setitimer(signal.ITIMER_REAL, min(max(left, 0.1), 1.0))
                 return
             has_turned, seen = turns() > seen, turns()
-            if line is not None and has_turned and not is_spinning:  # perhaps it is blocked since
+            # The loop has turned, but may be blocked since. Look once more.
+            if line is not None and has_turned and not is_spinning:
                 is_spinning = True
                 signal.setitimer(signal.ITIMER_REAL, 1.0)
                 return
             if line is None or has_turned:
                 stop()
-            blocked = f"the event loop was blocked for good in {what.partition(',')[0]}"
+            blocked = f"the event loop was blocked indefinitely in {what.partition(',')[0]}"
             abort(
                 Fault(clause="A17", what=blocked, input=self.case, case=self.token, location=line)
             )
@@ -617,12 +642,13 @@ class CheckContext:
                 yield
         finally:
             is_over = True
-            signal.setitimer(signal.ITIMER_REAL, left)  # an outer watchdog goes on, a little later
+            # An outer watchdog continues, with a small delay.
+            signal.setitimer(signal.ITIMER_REAL, left)
             signal.signal(signal.SIGALRM, previous)
 
 
 def _name_of(function: Any, *args: Any) -> str:
-    """The name of a call for reports."""
+    """Return the name of a call for reports."""
     while isinstance(function, partial) or function is cancel_at:
         function = function.func if isinstance(function, partial) else args[1]
     return str(getattr(function, "__name__", "a call")).lstrip("_")

@@ -1,7 +1,6 @@
-"""This process: its threads, child processes, descriptors and files, its log records and audit events; and the state that all its code shares.
+"""Observe this process: its resources, log records, audit events and process-wide state.
 
-Processes and descriptors are read from ``/proc``; elsewhere only threads and files are seen. The shared state, such as the environment and the
-working directory, is read, compared and restored: `PARTS` is the one table, a name, how to read it and how to set it again.
+Processes and descriptors are read from ``/proc``. Without it only threads and files are seen.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import field, frozen
 
@@ -38,30 +37,32 @@ from amplifier.contracts.cancellation import running_asyncio_loop
 
 _PROC = Path("/proc")
 SEES_PROCESSES = (_PROC / "self" / "fd").is_dir()
-PATIENCE = 1.0
-"""Seconds that a resource which is being closed may take to disappear."""
+PROCESS_EXIT_SECONDS = 1.0
+"""Seconds that a resource may take to disappear after it was closed."""
 POOLED_THREAD = "AnyIO worker thread"
-"""AnyIO keeps these until its event loop ends; a module that uses one has not started it."""
+"""Name of AnyIO's threads, which stay until the loop ends and don't count as a module's."""
 _MARK = "AMPLIFIER_CONFORMANCE_WORKER"
 
 
 def mark_descendants() -> None:
-    """Mark this process's environment, which every process started from here inherits."""
+    """Mark the environment of this process, which all of its descendants inherit."""
     os.environ[_MARK] = str(os.getpid())
 
 
-# A process that forks twice leaves its parent, and one that is forked and not executed shows the environment that its
-# origin was started with: neither the parent nor the mark tells whose it is. Below a parent of its own that adopts, it
-# stays in sight. That this is another process has a reason: whoever adopts also has to wait for what ends, and the
-# children of the examined module are the module's to wait for.
+# A process that forks twice leaves its parent, and one that is forked without exec shows the
+# environment of its origin. Neither the parent nor the mark tells whose it is. Below a separate
+# parent that adopts orphans it stays in sight. That parent has to be another process, because a
+# process that adopts also has to wait for exits, and the module's children are the module's to
+# wait for.
 _reaper: list[int] = []
 HAS_REAPER = sys.platform.startswith("linux")
 
 
 def continue_below_reaper() -> None:
-    """Go on in a child process, whose parent adopts what is left behind, ends as the child does, and ends the rest.
+    """Continue in a child process, whose parent adopts the orphans and ends them.
 
-    A SIGTERM to the parent kills the child first. On Linux only. Call it before there are threads.
+    The parent exits as the child did. A SIGTERM to the parent kills the child first. Does nothing
+    except on Linux. Call it before there are threads.
     """
     if not HAS_REAPER:
         return
@@ -98,14 +99,16 @@ class Resources:
     threads: frozenset[threading.Thread] = field(factory=lambda: frozenset(threading.enumerate()))
     descriptors: dict[int, str] = field(factory=lambda: dict(_open_descriptors()))
     processes: frozenset[int] = field(
-        factory=lambda: frozenset(each.pid for each in _own_processes())
+        factory=lambda: frozenset(process.pid for process in _own_processes())
     )
 
     def leaks(self) -> list[str]:
-        """What exists now and did not then, one phrase each."""
+        """Return a phrase for each resource that is new since the snapshot."""
         known = self.threads | _executor_threads()
         threads = [
-            each for each in threading.enumerate() if each not in known and not _is_pooled(each)
+            thread
+            for thread in threading.enumerate()
+            if thread not in known and not _is_pooled(thread)
         ]
         descriptors = {
             fd: target for fd, target in _open_descriptors() if self.descriptors.get(fd) != target
@@ -113,31 +116,34 @@ class Resources:
         return [
             *(f"the thread {thread.name!r}" for thread in threads),
             *(
-                f"the process {_command_line(each.pid)}"
-                for each in _own_processes()
-                if each.pid not in self.processes
+                f"the process {_command_line(process.pid)}"
+                for process in _own_processes()
+                if process.pid not in self.processes
             ),
             *(f"the open file {target}" for target in descriptors.values()),
         ]
 
     def left_processes(self) -> list[int]:
-        """The processes that run now and did not then."""
+        """Return the pids of the running processes that are new since the snapshot."""
         return [
-            each.pid
-            for each in _own_processes()
-            if each.pid not in self.processes and each.is_alive
+            process.pid
+            for process in _own_processes()
+            if process.pid not in self.processes and process.is_alive
         ]
 
-    def leaks_after_patience(self) -> list[str]:
-        """As `leaks`, once whatever is being closed has had the time to disappear."""
+    def lasting_leaks(self) -> list[str]:
+        """Return the `leaks` that remain after a second, in which resources may disappear."""
         if self.leaks():
             gc.collect()
-        return after_patience(self.leaks)
+        return remaining(self.leaks)
 
 
-def after_patience(look: Callable[[], list[Any]]) -> list[Any]:
-    """What a function still sees once whatever is being closed has had the time to disappear."""
-    left, give_up = look(), time.monotonic() + PATIENCE
+T = TypeVar("T")
+
+
+def remaining(look: Callable[[], list[T]]) -> list[T]:
+    """Call a function until it returns nothing, at most a second, and return its last result."""
+    left, give_up = look(), time.monotonic() + PROCESS_EXIT_SECONDS
     while left and time.monotonic() < give_up:
         time.sleep(0.02)
         left = look()
@@ -145,7 +151,7 @@ def after_patience(look: Callable[[], list[Any]]) -> list[Any]:
 
 
 def open_files() -> Counter[str]:
-    """The paths of open files that exist, with the number of descriptors of each."""
+    """Return the paths of existing open files, with the number of descriptors of each."""
     return Counter(
         target
         for _, target in _open_descriptors()
@@ -154,27 +160,27 @@ def open_files() -> Counter[str]:
 
 
 def _is_pooled(thread: threading.Thread) -> bool:
-    """Whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
-    # Private: trio's pool keeps idle threads, which a module has not left behind.
+    """Return whether a thread belongs to AnyIO's or trio's pool, which keeps it for more work."""
+    # A private module of trio, whose pool keeps idle threads. They are not leaks of a module.
     owner = getattr(getattr(thread, "_target", None), "__self__", None)
     return thread.name == POOLED_THREAD or type(owner).__module__ == "trio._core._thread_cache"
 
 
 def files_below(folder: Path) -> dict[str, bytes | None]:
-    """Every file below a folder with its bytes, directories with None, by relative name."""
-    found: dict[str, bytes | None] = {}
+    """Return the bytes of every file below a folder by relative name, None for directories."""
+    files: dict[str, bytes | None] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         try:
-            found[name] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+            files[name] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
         except OSError:
-            found[name] = None
-    return found
+            files[name] = None
+    return files
 
 
 def _executor_threads() -> set[threading.Thread]:
-    """The threads of the asyncio loop's own executor."""
-    # Private: the loop keeps these threads, which a module has not left behind.
+    """Return the threads of the asyncio loop's default executor."""
+    # A private attribute of asyncio. The loop keeps these threads, so they are not leaks.
     return set(getattr(getattr(_loop(), "_default_executor", None), "_threads", ()))
 
 
@@ -182,30 +188,31 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
     folder = _PROC / "self" / "fd"
     if not SEES_PROCESSES:
         return
-    for name in os.listdir(folder):  # noqa: PTH208 — a Path per descriptor, of which most are uninteresting
+    # Plain functions of `os`, because there are many descriptors, and sockets are not paths.
+    for name in os.listdir(folder):  # noqa: PTH208
         with suppress(FileNotFoundError):
-            target = os.readlink(folder / name)  # noqa: PTH115 — sockets and pipes are no paths
+            target = os.readlink(folder / name)  # noqa: PTH115
             # Private directories may be in shared memory.
             if not target.startswith(("/dev/", "/proc/")) or target.startswith("/dev/shm/"):
                 yield int(name), target
 
 
 def _own_processes() -> Iterator[Process]:
-    """The processes that were started from here, also by others that have ended since."""
+    """Yield all descendants, also those whose parents have ended."""
     mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
     parents = {mine, *_reaper}
-    for each in all_processes() if SEES_PROCESSES else ():
+    for process in all_processes() if SEES_PROCESSES else ():
         with suppress(OSError):
-            is_own = each.parent in parents or mark in _read_words(each.pid, "environ")
-            # What has ended is its parent's to wait for.
-            if is_own and each.pid != mine and (each.is_alive or each.parent == mine):
-                yield each
+            is_own = process.parent in parents or mark in _read_words(process.pid, "environ")
+            # Only the parent of an ended process can wait for it.
+            if is_own and process.pid != mine and (process.is_alive or process.parent == mine):
+                yield process
 
 
 def is_waiting(pid: int) -> bool:
-    """Whether a process waits for something, and needs no CPU."""
-    seen = look_at(pid)
-    return seen is not None and seen.state in ("S", "D")
+    """Return whether a process waits for an event and needs no CPU."""
+    process = look_at(pid)
+    return process is not None and process.state in ("S", "D")
 
 
 def _read_words(pid: int, name: str) -> list[bytes]:
@@ -226,7 +233,7 @@ def _command_line(pid: int) -> str:
 
 @contextmanager
 def captured_logs(wants: Callable[[logging.LogRecord], bool]) -> Iterator[list[logging.LogRecord]]:
-    """Collect the wanted log records, of every level."""
+    """Collect the log records of all levels for which `wants` returns True."""
     records: list[logging.LogRecord] = []
 
     class Collector(logging.Handler):
@@ -254,7 +261,7 @@ _FILE_FUNCTIONS = (
 
 @contextmanager
 def refused_access(root: Path) -> Iterator[list[str]]:
-    """Raise PermissionError for every access below a directory in the body; gives the refused paths."""
+    """Raise PermissionError for every access below a directory, and collect the refused paths."""
     refused: list[str] = []
     originals = [(owner, name, getattr(owner, name)) for owner, name in _FILE_FUNCTIONS]
 
@@ -280,37 +287,36 @@ def refused_access(root: Path) -> Iterator[list[str]]:
 
 
 _ORIGIN = re.compile(r'File "(.+?)", line (\d+)')
-
-
 _CHANGING = re.compile(r" at (0x)?[0-9a-f]{6,}|fd=\d+, |/[^' ]*/module-\w+/")
 Dropped = tuple[str, list[tuple[str, int]]]
-"""What Python says about an object, and the lines that led to it, innermost last."""
-
-
+"""Python's warning about a dropped object, and the lines that led to it, innermost last."""
+# Warnings about objects that a module opens itself. Sockets and transports belong to libraries,
+# and to threads that may end late.
 _UNCLOSED = ("unclosed file", "unclosed <memoryobject")
-"""What a module opens itself; sockets and transports belong to libraries and to threads that may end late."""
 
 
 @contextmanager
 def dropped_objects() -> Iterator[tuple[list[Dropped], list[Dropped]]]:
-    """Collect the coroutines that are dropped before they were awaited, and the streams and files before they were closed."""
-    found: tuple[list[Dropped], list[Dropped]] = ([], [])
+    """Collect the coroutines that are dropped unawaited, and the streams and files left open."""
+    unawaited: list[Dropped] = []
+    unclosed: list[Dropped] = []
     depth = sys.get_coroutine_origin_tracking_depth()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         warnings.simplefilter("always", ResourceWarning)
         sys.set_coroutine_origin_tracking_depth(5)
         try:
-            yield found
+            yield unawaited, unclosed
         finally:
             sys.set_coroutine_origin_tracking_depth(depth)
-            for each in caught:
-                text = str(each.message)
+            for warning in caught:
+                text = str(warning.message)
                 if "was never awaited" in text:
                     lines = [(file, int(line)) for file, line in _ORIGIN.findall(text)]
-                    found[0].append((text.partition("\n")[0], lines))
+                    unawaited.append((text.partition("\n")[0], lines))
                 elif text.lower().startswith(_UNCLOSED):
-                    found[1].append((_CHANGING.sub("", text), [(each.filename, each.lineno)]))
+                    place = (warning.filename, warning.lineno)
+                    unclosed.append((_CHANGING.sub("", text), [place]))
 
 
 _listeners: list[tuple[tuple[str, ...], list[str]]] = []
@@ -332,13 +338,13 @@ def audited(*events: str) -> Iterator[list[str]]:
 
 
 def started_processes() -> int:
-    """How many processes this one has started since the first call of this function."""
+    """Return the number of processes that this one has started since the first call."""
     _hook()
     return _started[0]
 
 
 def _hook() -> None:
-    """Install the audit hook; Python cannot remove one, so there is only one."""
+    """Install the audit hook once, since Python cannot remove one."""
     if not _is_hooked:
         _is_hooked.append(True)
         sys.addaudithook(_dispatch)
@@ -352,7 +358,7 @@ def _dispatch(event: str, arguments: tuple[Any, ...]) -> None:
             seen.append(f"{event} {arguments[1:]!r}"[:200])
 
 
-# ── the state that all code of the process shares ──
+# ── process-wide state, such as the environment ──
 
 _STANDARD_MODULES = (
     "builtins",
@@ -369,7 +375,7 @@ _STANDARD_MODULES = (
     "datetime",
 )
 """Modules whose members a module may not replace."""
-_LONGEST = 80
+_MAX_VALUE_LENGTH = 80
 _AT_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
@@ -387,15 +393,18 @@ def _folder() -> str:
 
 
 def _umask() -> int:
-    found = os.umask(0)
-    os.umask(found)
-    return found
+    umask = os.umask(0)
+    os.umask(umask)
+    return umask
 
 
 def _signals() -> dict[str, Any]:
+    # SIGALRM is the kit's own.
     return {
-        each.name: signal.getsignal(each) for each in signal.Signals if each != signal.SIGALRM
-    }  # the kit's own
+        number.name: signal.getsignal(number)
+        for number in signal.Signals
+        if number != signal.SIGALRM
+    }
 
 
 def _set_signals(wanted: Mapping[str, Any]) -> None:
@@ -419,19 +428,22 @@ def _loggers() -> dict[str, logging.Logger]:
     named = logging.root.manager.loggerDict
     return {
         "": logging.root,
-        **{name: each for name, each in named.items() if isinstance(each, logging.Logger)},
+        **{name: logger for name, logger in named.items() if isinstance(logger, logging.Logger)},
     }
 
 
 def _logging() -> dict[str, Any]:
-    """Handlers of all loggers that exist, and what holds for all of them; a level or a logger of the module's own is its own."""
-    found: dict[str, Any] = {
-        f"the handlers of {name or 'root'}": list(each.handlers)
-        for name, each in _loggers().items()
+    """Read the handlers of all loggers and the settings that hold for all of them.
+
+    Levels and new loggers are left out, because a module may set those of its own.
+    """
+    handlers: dict[str, Any] = {
+        f"the handlers of {name or 'root'}": list(logger.handlers)
+        for name, logger in _loggers().items()
     }
-    silenced = [name for name, each in _loggers().items() if each.disabled]
+    silenced = [name for name, logger in _loggers().items() if logger.disabled]
     return {
-        **found,
+        **handlers,
         "the root level": logging.root.level,
         "logging.disable": logging.root.manager.disable,
         "disabled": silenced,
@@ -439,9 +451,9 @@ def _logging() -> dict[str, Any]:
 
 
 def _set_logging(wanted: Mapping[str, Any]) -> None:
-    for name, each in _loggers().items():
-        each.handlers[:] = wanted.get(f"the handlers of {name or 'root'}", each.handlers)
-        each.disabled = name in wanted["disabled"]
+    for name, logger in _loggers().items():
+        logger.handlers[:] = wanted.get(f"the handlers of {name or 'root'}", logger.handlers)
+        logger.disabled = name in wanted["disabled"]
     logging.root.setLevel(wanted["the root level"])
     logging.disable(wanted["logging.disable"])
 
@@ -466,28 +478,33 @@ def _set_loop(wanted: Mapping[str, Any]) -> None:
 
 
 def _is_general(warning_filter: tuple[Any, ...]) -> bool:
-    """Whether it is about all code; libraries add filters for messages, modules and categories of their own when they are imported."""
+    """Return whether a filter applies to all code.
+
+    Libraries add filters for their own messages, modules and categories when they are imported.
+    """
     _, message, category, module, _ = warning_filter
     return message is None and module is None and category.__module__ == "builtins"
 
 
 def _filters() -> list[Any]:
-    return [each for each in warnings.filters if _is_general(each)]
+    return [entry for entry in warnings.filters if _is_general(entry)]
 
 
 def _set_filters(wanted: list[Any]) -> None:
-    warnings.filters[:] = [*(each for each in warnings.filters if not _is_general(each)), *wanted]  # type: ignore[index]
+    special = [entry for entry in warnings.filters if not _is_general(entry)]
+    warnings.filters[:] = [*special, *wanted]  # type: ignore[index]
 
 
 @frozen
 class Part:
-    """One part of the state.
+    """One part of the process-wide state.
 
     Attributes:
-        read: Returns it; a mapping is compared key by key.
-        write: Sets it to what was read.
-        is_lasting: Whether a module may change it until its cleanup, because other sessions work as before.
-        may_grow: Whether keys may be added.
+        read: Returns the value. Mappings are compared key by key.
+        write: Sets the value that was read.
+        is_lasting: True if a module may change it until its cleanup, because other sessions don't
+            notice the change.
+        may_grow: True if a module may add keys.
     """
 
     read: Callable[[], Any]
@@ -497,7 +514,7 @@ class Part:
 
 
 def _attributes(owner: Callable[[], Any], *names: str, is_lasting: bool = False) -> Part:
-    """The part that consists of attributes of an object, or of what is in it."""
+    """Return a part that consists of attributes of an object, named by dotted paths."""
 
     def write(wanted: Mapping[str, Any]) -> None:
         for name, value in wanted.items():
@@ -518,7 +535,7 @@ PARTS: dict[str, Part] = {
     ),
     "the time zone": Part(lambda: time.tzname, lambda _: time.tzset()),
     "the decimal context": _attributes(decimal.getcontext, *_DECIMALS),
-    "what modules of the standard library hold": Part(_functions, _set_functions, may_grow=True),
+    "the members of standard library modules": Part(_functions, _set_functions, may_grow=True),
     "the default timeout of sockets": Part(socket.getdefaulttimeout, socket.setdefaulttimeout),
     "the recursion limit": Part(sys.getrecursionlimit, sys.setrecursionlimit),
     "the switch interval": Part(sys.getswitchinterval, sys.setswitchinterval),
@@ -548,8 +565,12 @@ class ProcessState:
         self._read = {name: part.read() for name, part in PARTS.items()}
 
     def changes(self, *, lasting: bool = True) -> dict[str, str]:
-        """What differs now, as a phrase for each part; without the ``lasting`` parts if these may differ yet."""
-        found = {}
+        """Return a phrase for each part that differs from the snapshot.
+
+        Args:
+            lasting: Include the parts that a module may change until its cleanup.
+        """
+        changes = {}
         for name, part in PARTS.items():
             before, now = self._read[name], part.read()
             if (
@@ -557,28 +578,27 @@ class ProcessState:
                 and (lasting or not part.is_lasting)
                 and (how := _difference(before, now, part.may_grow))
             ):
-                found[name] = how
-        return found
+                changes[name] = how
+        return changes
 
     def restore(self) -> None:
-        """Set what differs to what it was."""
+        """Set the parts that differ back to the snapshot."""
         for name, part in PARTS.items():
             if part.read() != self._read[name]:
-                with suppress(
-                    OSError, ValueError
-                ):  # a folder that is gone, a signal in another thread
+                # The folder may be gone, and a signal can't be set in another thread.
+                with suppress(OSError, ValueError):
                     part.write(self._read[name])
 
 
 def _difference(before: Any, now: Any, may_grow: bool) -> str:
     if isinstance(before, list):
-        added = [_short(each) for each in now if each not in before]
-        gone = [_short(each) for each in before if each not in now]
+        added = [_short(item) for item in now if item not in before]
+        gone = [_short(item) for item in before if item not in now]
         return (
             "; ".join(
                 [
-                    *(f"{each} is new" for each in added[:2]),
-                    *(f"{each} is gone" for each in gone[:2]),
+                    *(f"{item} is new" for item in added[:2]),
+                    *(f"{item} is gone" for item in gone[:2]),
                 ]
             )
             or "it has another order"
@@ -586,7 +606,7 @@ def _difference(before: Any, now: Any, may_grow: bool) -> str:
     if not isinstance(before, dict):
         return f"was {_short(before)} and is {_short(now)}"
     for key in [*before, *(() if may_grow else now)]:
-        old, new = (each.get(key, "nothing") for each in (before, now))
+        old, new = (side.get(key, "nothing") for side in (before, now))
         if isinstance(old, dict) and old is not new:
             if inner := _difference(old, new, may_grow):
                 return f"{key}.{inner}"
@@ -597,4 +617,4 @@ def _difference(before: Any, now: Any, may_grow: bool) -> str:
 
 def _short(value: Any) -> str:
     text = str(value) if value == "nothing" else _AT_ADDRESS.sub("", repr(value))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}…"

@@ -1,8 +1,4 @@
-"""Sample modules for a resolver to find, questions to ask it, and ways to ask them.
-
-A resolver is policy: the kit cannot know where it looks. So sample modules are put wherever its defaults, its settings and
-the words of its source may point, in every layout that the loader understands.
-"""
+"""Sample modules for a resolver to find, and the calls that look for them."""
 
 from __future__ import annotations
 
@@ -23,10 +19,10 @@ from amplifier.plan import is_module_id
 
 SAMPLES = ("tool-sample", "hooks-other")
 MOUNT_POINTS = frozenset(contract.mount_point for contract in CONTRACTS.values())
-UNHEARD_OF = ("tool-unheard-of", "provider-zzz")
+UNKNOWN = ("tool-unheard-of", "provider-zzz")
 INDEX = "index.json"
 EXECUTED = "was_executed"
-"""A file that a sample module creates beside its code when it is run."""
+"""File that a sample module creates beside its code when it is run."""
 
 _CODE = f"""from pathlib import Path
 
@@ -38,7 +34,11 @@ async def mount(coordinator, config):
     pass
 """
 _FOLDER = re.compile(r"(?!.*\.\.)(?:~/|\./)?\.?[A-Za-z][A-Za-z0-9_./-]{0,40}")
-_MOST_FOLDERS = 10
+_MAX_FOLDERS = 10
+
+# A resolver is policy, so the kit cannot know where it looks. Sample modules are therefore put
+# everywhere that its defaults, its settings and the words of its source may point to, in every
+# layout that the loader understands.
 
 
 def install_samples(directory: Path, target: Target) -> None:
@@ -51,7 +51,7 @@ def install_samples(directory: Path, target: Target) -> None:
     ]
     words = [text for text in texts_in(target) if _FOLDER.fullmatch(text) and not _is_id(text)]
     folders = [text for text in words if not Path(text).suffix and "amplifier_module" not in text]
-    for text in folders[:_MOST_FOLDERS]:
+    for text in folders[:_MAX_FOLDERS]:
         bases += (
             [Path(text).expanduser()]
             if text.startswith("~")
@@ -69,7 +69,7 @@ def install_samples(directory: Path, target: Target) -> None:
 
 
 def settings_for(keys: list[str]) -> list[dict[str, Any]]:
-    """Settings that point to the samples, by what their names suggest."""
+    """Return settings that point to the samples, guessed from the names of the keys."""
     place = "{directory}/modules"
     one: dict[str, Any] = {}
     for key in keys:
@@ -112,11 +112,11 @@ def settings_for(keys: list[str]) -> list[dict[str, Any]]:
 
 @attrs.frozen
 class Question:
-    """What a resolver is asked.
+    """One call of a resolver.
 
     Attributes:
-        module_id: The module.
-        hint: The source in the plan: None for none, else a key of `hints`.
+        module_id: The id of the module to find.
+        hint: The source in the plan as a key of `hints`. None for no source.
     """
 
     module_id: str
@@ -136,7 +136,7 @@ class Question:
 
 
 def hints(directory: Path, module_id: str) -> dict[str, Any]:
-    """Hints by name; a resolver need not understand all of them."""
+    """Return hints by name. A resolver may not understand all of them."""
     there = directory / "modules" / module_id
     return {
         "a path": str(there),
@@ -149,17 +149,17 @@ def hints(directory: Path, module_id: str) -> dict[str, Any]:
 
 
 def questions_about(target: Target) -> list[Question]:
-    """Ordinary questions: samples, ids that the source names, unknown ids, with hints and without."""
-    ids = [*SAMPLES, *ids_in(texts_in(target)), *UNHEARD_OF]
+    """Return questions about samples, ids in the source and unknown ids, some with hints."""
+    ids = [*SAMPLES, *ids_in(texts_in(target)), *UNKNOWN]
     hinted = [
         Question(SAMPLES[0], hint)
         for hint in ("a path", "a file URI", "a missing path", "a missing URI")
     ]
-    return [*(Question(each) for each in ids), *hinted]
+    return [*(Question(module_id) for module_id in ids), *hinted]
 
 
 def ids_in(texts: list[str]) -> list[str]:
-    """Those texts that may be the id of a module which the resolver knows by name."""
+    """Select the texts that may be ids of modules known to the resolver."""
     return [text for text in texts if _is_id(text) and text not in MOUNT_POINTS][:4]
 
 
@@ -168,19 +168,19 @@ def _is_id(text: str) -> bool:
 
 
 def resolver_of(mounted: Any) -> Any:
-    """The resolver of a mounted module: what was mounted, or what mount returned; None if there is none."""
+    """Return the resolver that a module mounted, or that its mount returned. None if neither."""
     if mounted.instance is not None:
         return mounted.instance
     return mounted.returned if is_resolver(mounted.returned) else None
 
 
 def is_resolver(value: Any) -> bool:
-    """Whether a value has one of the methods of a resolver."""
+    """Return whether a value has one of the methods of a resolver."""
     return not isinstance(value, type) and bool(methods_of(value))
 
 
 def methods_of(resolver: Any) -> list[Callable[..., Any]]:
-    """The ways to ask it; the one that the loader prefers first."""
+    """Return the methods of a resolver, the one that the loader prefers first."""
     return [
         method
         for name in ("async_resolve", "resolve")
@@ -189,7 +189,7 @@ def methods_of(resolver: Any) -> list[Callable[..., Any]]:
 
 
 async def ask(method: Callable[..., Any], question: Question, directory: Path) -> Any:
-    """The source that a resolver returns; raises what it raises."""
+    """Return the source that a resolver finds. The resolver's errors propagate."""
     if question.hint is None:
         answer = method(question.module_id)
         return await answer if inspect.isawaitable(answer) else answer
@@ -198,16 +198,16 @@ async def ask(method: Callable[..., Any], question: Question, directory: Path) -
 
 
 async def locate(method: Callable[..., Any], question: Question, directory: Path) -> Any:
-    """The directory that the source of a module resolves to; raises what resolver or source raise."""
+    """Return the directory that a module's source resolves to. Errors propagate."""
     return await resolve_source(await ask(method, question, directory))
 
 
 is_not_found = means_not_found
-"""Whether an error is a ModuleNotFoundError, as the loader sees it."""
+"""Return whether an error is a ModuleNotFoundError to the loader."""
 
 
 def holds_a_package(folder: Path) -> bool:
-    """Whether something can be imported from a directory, or as it."""
+    """Return whether a directory is a package, or contains a package or module."""
     if (folder / "__init__.py").is_file():
         return True
     return (

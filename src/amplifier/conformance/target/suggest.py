@@ -1,4 +1,4 @@
-"""The command for what was given to `amplifier module validate` and is not a module."""
+"""Suggest the command that examines something other than a module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERVERS = ("mcp", "fastmcp")
 
 
 def fitting_command(reference: str) -> str | None:
-    """Return the command that can examine something that is not a module; None if none is known."""
+    """Return the command for a reference that is not a module. None if there is none."""
     if reference.startswith(("http://", "https://")):
         return f"amplifier validate mcp {shlex.quote(reference)}"
     path = Path(reference).expanduser()

@@ -1,8 +1,4 @@
-"""The objects of each contract as the other side uses them, and mount functions whose module lives on an island.
-
-An adapter runs the async methods of its object on the side that the object comes from; arguments and results are adapted in turn.
-Data crosses as it is. What comes back to its own side is the object itself, so a module finds its own objects as they are.
-"""
+"""Adapters for the objects of each contract, and for mount functions of modules on an island."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -37,46 +33,58 @@ _DATA: Final = (
 )
 _FUNCTIONS: Final = (FunctionType, MethodType, partial, BuiltinFunctionType)
 _CLOSING_SECONDS: Final = 10.0
-"""How long a stream that is left early may take to close: the kernel's deadline of a cleanup."""
+"""Time for closing a stream that is left early, as for a cleanup in the kernel."""
 _END: Final = object()
 _ISLAND: Final = "_asyncio_island"
 
 
 class Contract:
-    """What an adapter knows about the objects of one contract.
+    """The members of a contract that an adapter treats specially, as names separated by spaces.
 
     Args:
-        marks: Members by which they are known.
-        awaited: Methods that run on the object's side even if they are not ``async def``.
+        marks: Members by which objects of the contract are recognized.
+        awaited: Methods that run on the object's side even if they aren't ``async def``.
         callbacks: Methods that take callbacks, sync or async, which run on the side they come from.
     """
 
     def __init__(self, marks: str = "", awaited: str = "", callbacks: str = "") -> None:
-        self.marks, self.awaited, self.callbacks = (
-            frozenset(each.split()) for each in (marks, awaited, callbacks)
-        )
+        self.marks: frozenset[str] = frozenset(marks.split())
+        self.awaited: frozenset[str] = frozenset(awaited.split())
+        self.callbacks: frozenset[str] = frozenset(callbacks.split())
 
 
 _CONTRACTS: Final = (
-    Contract(  # coordinators
+    # coordinators
+    Contract(
         "mount process_hook_result",
-        callbacks="register_cleanup register_contributor register_step_wrapper host call_within run_shielded run_step start_soon",
+        callbacks="register_cleanup register_contributor register_step_wrapper host call_within"
+        " run_shielded run_step start_soon",
     ),
-    Contract("register emit", callbacks="register on"),  # hooks
-    Contract("on_cancel trigger_callbacks", callbacks="on_cancel"),  # cancellation tokens
-    Contract("complete get_info", "complete list_models"),  # providers
+    # hooks
+    Contract("register emit", callbacks="register on"),
+    # cancellation tokens
+    Contract("on_cancel trigger_callbacks", callbacks="on_cancel"),
+    # providers
+    Contract("complete get_info", "complete list_models"),
+    # contexts
     Contract(
         "add_message get_messages", "add_message get_messages get_messages_for_request set_messages"
-    ),  # contexts
-    Contract("execute description name", "execute"),  # tools
-    Contract("async_resolve", "async_resolve"),  # source resolvers
+    ),
+    # tools
+    Contract("execute description name", "execute"),
+    # source resolvers
+    Contract("async_resolve", "async_resolve"),
 )
 _ANY: Final = Contract()
-"""Loops, sessions, approval systems: their async methods are declared as such."""
+"""For loops, sessions and approval systems, which declare their async methods."""
+
+# An adapter runs the async methods of its object on the side that the object comes from. It adapts
+# arguments and results in turn. Data crosses unchanged. An object that returns to its own side is
+# passed on without its adapter, so that a module gets its own objects back.
 
 
 class Adapter:
-    """An object of one side as the other side uses it."""
+    """Stands for an object of one side on the other side."""
 
     __slots__ = (
         "__weakref__",
@@ -87,11 +95,11 @@ class Adapter:
     )
 
     _island_contract: Contract
-    _island_entered: list[Any]
+    _island_entered: list[AbstractAsyncContextManager[object]]
     _island_side: Side
     _island_target: Any
 
-    def __init__(self, side: Side, target: Any, contract: Contract) -> None:
+    def __init__(self, side: Side, target: object, contract: Contract) -> None:
         for name, value in (
             ("side", side),
             ("target", target),
@@ -109,31 +117,31 @@ class Adapter:
         value, contract = getattr(self._island_target, name), self._island_contract
         if isinstance(value, MutableMapping) and name == "mount_points":
             return _Points(self._island_side, value)
-        return self._island_side.shown(value, name in contract.awaited, name in contract.callbacks)
+        return self._island_side.adapt(value, name in contract.awaited, name in contract.callbacks)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         side = self._island_side
-        side.call_now(partial(setattr, self._island_target, name, side.other.shown(value)))
+        side.call_now(partial(setattr, self._island_target, name, side.other.adapt(value)))
 
     def __delattr__(self, name: str) -> None:
         self._island_side.call_now(partial(delattr, self._island_target, name))
 
 
 class Managed(Adapter):
-    """An async context manager, which may be iterable: sessions and the streams of their turns."""
+    """Adapter of an async context manager, which may be iterable, such as a stream of a turn."""
 
     __slots__ = ()
 
-    async def __aenter__(self) -> Any:
-        manager = asynccontextmanager(self._island_side.stream)(_held(self._island_target))
+    async def __aenter__(self) -> object:
+        manager = asynccontextmanager(self._island_side.stream)(_hold_open(self._island_target))
         value = await manager.__aenter__()
         self._island_entered.append(manager)
         return value
 
-    async def __aexit__(self, *exc_info: Any) -> Any:
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
         return await self._island_entered.pop().__aexit__(*exc_info)
 
-    def __aiter__(self) -> Any:
+    def __aiter__(self) -> AsyncGenerator[object, None]:
         return self._island_side.stream(aiter(self._island_target))
 
 
@@ -146,10 +154,10 @@ class _Points(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = self._points[name]
-        return _Points(self._side, value) if isinstance(value, dict) else self._side.shown(value)
+        return _Points(self._side, value) if isinstance(value, dict) else self._side.adapt(value)
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._side.call_now(partial(self._points.__setitem__, name, self._side.other.shown(value)))
+    def __setitem__(self, name: str, value: object) -> None:
+        self._side.call_now(partial(self._points.__setitem__, name, self._side.other.adapt(value)))
 
     def __delitem__(self, name: str) -> None:
         self._side.call_now(partial(self._points.__delitem__, name))
@@ -162,15 +170,16 @@ class _Points(MutableMapping[str, Any]):
 
 
 class Side:
-    """One of the two sides, and how its values look on the other one."""
+    """One of the two sides. It adapts its values for the other one."""
 
     other: Side
 
     def __init__(self, island: Island, *, is_trio: bool) -> None:
         self.island = island
         self._is_trio = is_trio
-        # By identity, so that a cleanup that is returned and registered, or an instance that is returned and mounted, is
-        # the same one on the other side. What is adapted lives as long as its adapter.
+        # Adapters by the identity of their object, so that a cleanup that is both returned and
+        # registered has one adapter on the other side, and so has an instance that is returned
+        # and mounted. An adapter keeps its object alive.
         self._known: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
     async def call(self, fn: Callable[[], Any], resident: Resident | None = None) -> Any:
@@ -178,32 +187,36 @@ class Side:
         return await self.island.cross(fn, to_trio=self._is_trio, resident=resident)
 
     def call_now(self, fn: Callable[[], Any]) -> Any:
-        """Call a sync function on trio; one of the island in place, for waiting for the island would block trio."""
+        """Call a sync function on trio, or in place for the island.
+
+        To wait for the island would block trio.
+        """
         return self.island.call_trio_now(fn) if self._is_trio else fn()
 
-    def shown(self, value: Any, awaited: bool = False, callbacks: bool = False) -> Any:
-        """A value of this side as code on the other side gets it; a function that is ``awaited`` runs here even if it is sync."""
+    def adapt(self, value: Any, awaited: bool = False, callbacks: bool = False) -> Any:
+        """Return a value of this side for code on the other side.
+
+        A function that is ``awaited`` runs here even if it is sync.
+        """
         if isinstance(value, _DATA):
             return value
         if isinstance(value, Mapping | list | tuple):
-            return _with_members(value, partial(self.shown, awaited=awaited))
-        home = (
-            getattr(value, "_island_side", None)
-            if isinstance(value, FunctionType | Adapter)
-            else None
-        )
+            return _with_members(value, partial(self.adapt, awaited=awaited))
+        home = None
+        if isinstance(value, FunctionType | Adapter):
+            home = getattr(value, "_island_side", None)
         if home is not None and home.island is self.island:
             return value if home is self else value._island_target
         # A bound method is a new object each time it is looked up.
-        which = (id(value.__self__), id(value.__func__)) if type(value) is MethodType else id(value)
-        made = self._known.get((which, awaited, callbacks))
-        if made is None:
-            made = self._made(value, awaited, callbacks)
-            if made is not value:
-                self._known[which, awaited, callbacks] = made
-        return made
+        key = (id(value.__self__), id(value.__func__)) if type(value) is MethodType else id(value)
+        adapter = self._known.get((key, awaited, callbacks))
+        if adapter is None:
+            adapter = self._new_adapter(value, awaited, callbacks)
+            if adapter is not value:
+                self._known[key, awaited, callbacks] = adapter
+        return adapter
 
-    def _made(self, value: Any, awaited: bool, callbacks: bool) -> Any:
+    def _new_adapter(self, value: Any, awaited: bool, callbacks: bool) -> Any:
         kind: Any = type(value)
         if inspect.iscoroutine(value) or isinstance(value, asyncio.Future):
             return self._awaiting(value)
@@ -214,37 +227,37 @@ class Side:
         own = getattr(value, "__dict__", {})
         names, is_async = _members(kind)
         names = names | own.keys()
-        contract = next((each for each in _CONTRACTS if each.marks <= names), None)
+        contract = next((known for known in _CONTRACTS if known.marks <= names), None)
         if contract is not None or is_async or any(map(_is_async, own.values())):
             return self._object(value, contract or _ANY, names)
         if callable(value) and (awaited or _is_async(kind.__call__)):
             return self._function(value, awaited, callbacks)
         return value
 
-    def _object(self, value: Any, contract: Contract, names: frozenset[str]) -> Any:
+    def _object(self, value: object, contract: Contract, names: frozenset[str]) -> object:
         kind = type(value)
         base = Managed if hasattr(kind, "__aenter__") else Adapter
-        # From Python 3.12 on ``isinstance`` with a Protocol looks at the class only.
+        # From Python 3.12 on, ``isinstance`` with a Protocol looks at the class only.
         members = {name: _member(name) for name in names if not name.startswith("_")}
         return type(
             kind.__name__, (base,), {**members, "__slots__": (), "__module__": kind.__module__}
         )(self, value, contract)
 
     def _function(self, fn: Callable[..., Any], awaited: bool, callbacks: bool) -> Any:
-        def given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-            cross = partial(self.other.shown, awaited=callbacks)
+        def bind(args: tuple[object, ...], kwargs: dict[str, object]) -> Callable[[], Any]:
+            cross = partial(self.other.adapt, awaited=callbacks)
             return partial(
                 fn, *map(cross, args), **{name: cross(value) for name, value in kwargs.items()}
             )
 
-        def streaming(*args: Any, **kwargs: Any) -> Any:
-            return self.stream(given(args, kwargs)())
+        def streaming(*args: object, **kwargs: object) -> object:
+            return self.stream(bind(args, kwargs)())
 
-        async def awaiting(*args: Any, **kwargs: Any) -> Any:
-            return self.shown(await self.call(given(args, kwargs)))
+        async def awaiting(*args: object, **kwargs: object) -> object:
+            return self.adapt(await self.call(bind(args, kwargs)))
 
-        def calling(*args: Any, **kwargs: Any) -> Any:
-            return self.shown(self.call_now(given(args, kwargs)))
+        def calling(*args: object, **kwargs: object) -> object:
+            return self.adapt(self.call_now(bind(args, kwargs)))
 
         bare = _bare(fn if isinstance(fn, _FUNCTIONS) else type(fn).__call__)
         is_stream = inspect.isasyncgenfunction(bare)
@@ -255,46 +268,52 @@ class Side:
         adapter._island_side, adapter._island_target = self, fn
         return adapter
 
-    async def _awaiting(self, awaitable: Any) -> Any:
-        return self.shown(await self.call(lambda: awaitable))
+    async def _awaiting(self, awaitable: object) -> object:
+        return self.adapt(await self.call(lambda: awaitable))
 
-    # ── what needs one task on this side for several calls ──
+    # ── several calls in one task ──
 
-    async def stream(self, iterator: Any) -> AsyncGenerator[Any, None]:
-        """Iterate an async iterator of this side; it is asked for one item at a time, and gets what is thrown in."""
+    async def stream(self, iterator: Any) -> AsyncGenerator[object, None]:
+        """Iterate an async iterator of this side, one item at a time.
+
+        An exception thrown into this generator is thrown into the iterator.
+        """
         resident = Resident(iterator)
         step = partial(anext, iterator, _END)
         try:
             while (item := await self.call(step, resident)) is not _END:
                 step = partial(anext, iterator, _END)
                 try:
-                    yield self.shown(item)
+                    yield self.adapt(item)
                 except BaseException as exc:
                     if isinstance(exc, GeneratorExit) or not hasattr(iterator, "athrow"):
                         raise
                     step = partial(_throw, iterator, exc)
         finally:
-            del step  # an exception that names its own frame is a reference cycle
+            # An exception that names its own frame is a reference cycle.
+            del step
             if not resident.is_over:
                 with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
                     await self.call(resident.end, resident)
 
 
-async def _held(manager: Any) -> AsyncGenerator[Any, None]:
-    """A context manager as a generator: both need one task from the first step to the last."""
+async def _hold_open(
+    manager: AbstractAsyncContextManager[object],
+) -> AsyncGenerator[object, None]:
+    """Hold a context manager open in a generator. Both need one task for all of their steps."""
     async with manager as value:
         yield value
 
 
-async def _throw(generator: AsyncGenerator[Any, None], exc: BaseException) -> Any:
+async def _throw(generator: AsyncGenerator[object, None], exc: BaseException) -> object:
     try:
         return await generator.athrow(exc)
     except StopAsyncIteration:
         return _END
 
 
-def _with_members(value: Any, cross: Callable[[Any], Any]) -> Any:
-    """A container with its members adapted; the container itself if there is nothing to adapt."""
+def _with_members(value: Any, cross: Callable[[object], object]) -> Any:
+    """Return a container with its members adapted, or the container itself if none needs it."""
     members = list(value.values()) if isinstance(value, Mapping) else list(value)
     crossed = [
         member if isinstance(member, (*_DATA, Mapping, list, tuple)) else cross(member)
@@ -308,8 +327,11 @@ def _with_members(value: Any, cross: Callable[[Any], Any]) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _members(kind: Any) -> tuple[frozenset[str], bool]:
-    """The names of a class's members, and whether it has async methods, so that its objects belong to a loop."""
+def _members(kind: type) -> tuple[frozenset[str], bool]:
+    """Return the names of a class's members, and whether it has async methods.
+
+    An object with async methods belongs to an event loop.
+    """
     members = (
         member
         for base in kind.__mro__
@@ -323,7 +345,7 @@ def _member(name: str) -> property:
     return property(lambda self: Adapter.__getattr__(self, name))
 
 
-def _is_async(member: Any) -> bool:
+def _is_async(member: object) -> bool:
     bare = _bare(member)
     return inspect.iscoroutinefunction(bare) or inspect.isasyncgenfunction(bare)
 
@@ -338,47 +360,54 @@ def _bare(member: Any) -> Any:
 
 
 def on_island(fn: Callable[..., Any], module_id: str) -> Callable[..., Any]:
-    """A ``mount`` or ``on_session_ready`` with the same signature whose module lives on the island of the session it is called in."""
+    """Wrap a ``mount`` or ``on_session_ready``, so that it runs on the island of the session."""
 
     @functools.wraps(fn)
-    async def calling(coordinator: Any, *args: Any) -> Any:
+    async def calling(coordinator: Any, *args: object) -> object:
         here = _side_of(coordinator, module_id)
-        return here.shown(
-            await here.call(partial(fn, here.other.shown(coordinator), *args)), awaited=True
+        return here.adapt(
+            await here.call(partial(fn, here.other.adapt(coordinator), *args)), awaited=True
         )
 
+    # For a structured mount.
     @functools.wraps(fn)
-    def entering(coordinator: Any, *args: Any) -> Any:  # a structured mount
+    def entering(coordinator: Any, *args: object) -> object:
         here = _side_of(coordinator, module_id)
-        return here.shown(fn(here.other.shown(coordinator), *args), awaited=True)
+        return here.adapt(fn(here.other.adapt(coordinator), *args), awaited=True)
 
     return calling if inspect.iscoroutinefunction(inspect.unwrap(fn)) else entering
 
 
 def _side_of(coordinator: Any, module_id: str) -> Side:
-    """The island's side in a session. The island is started for its first asyncio-only module, and ends after the cleanups of all."""
+    """Return the island's side in a session.
+
+    The first asyncio-only module starts the island. It ends after the cleanups of all of them.
+    """
     here: Side | None = getattr(coordinator, _ISLAND, None)
     if here is not None:
         return here
     if not hasattr(coordinator, "cleanups"):
         raise ModuleLoadError(
-            f"module {module_id!r} needs asyncio, and {coordinator!r} has no asyncio island to run it on in trio; mount it "
-            "through a session or an amplifier.ModuleCoordinator, or run on asyncio",
+            f"module {module_id!r} needs asyncio, and {coordinator!r} has no asyncio island to run "
+            "it on in trio; mount it through a session or an amplifier.ModuleCoordinator, or run "
+            "on asyncio",
             module_id=module_id,
             reason_code="mount_failed",
         )
     if coordinator.hosting.is_shut:
         raise SessionStateError(
-            f"session {coordinator.session_id!r} is closed; it starts no asyncio island any more"
+            f"session {coordinator.session_id!r} is closed and can't start an asyncio island"
         )
 
     async def end() -> None:
-        setattr(coordinator, _ISLAND, None)  # a session that is opened again gets another
+        # A session that is opened again gets another island.
+        setattr(coordinator, _ISLAND, None)
         await island.stop()
 
     island = Island(coordinator.session_id)
     coordinator.cleanups.push(end, None, what="asyncio island")
     here, there = Side(island, is_trio=False), Side(island, is_trio=True)
     here.other, there.other = there, here
-    setattr(coordinator, _ISLAND, here)  # of the session: its coordinators share their attributes
+    # All coordinators of a session share their attributes.
+    setattr(coordinator, _ISLAND, here)
     return here

@@ -1,9 +1,4 @@
-"""The portal between trio and one asyncio event loop in a thread of its own.
-
-A caller always waits until the other side has ended, also when it is cancelled: then the other side is cancelled first. Nothing on
-trio ever blocks on the island, so calls may be nested to any depth without a deadlock. What a call sets in context variables is seen
-by its caller afterwards, as if both were one task.
-"""
+"""The portal between trio and one asyncio event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -28,17 +23,36 @@ from amplifier.errors import SessionStateError, SpuriousCancellation
 
 logger: logging.Logger = logging.getLogger("amplifier.islands")
 
-_LONGEST_INTERVAL: Final = 0.2
-"""Seconds between two cancellations of a task that does not end."""
+_MAX_INTERVAL: Final = 0.2
+"""Maximum time in seconds between two cancellations of a task that doesn't end."""
 
 Post = Callable[[Callable[[], object]], None]
-"""Has something called soon in the thread of one side; from any thread."""
+"""Schedules a function in the thread of one side. It can be called from any thread."""
+
+# A caller always waits until its call has ended on the other side. If the caller is cancelled, the
+# call is cancelled first. Nothing on trio ever blocks on the island, so calls may be nested to any
+# depth without a deadlock. The caller sees the changes that a call makes to context variables, as
+# if both were one task.
 
 
 class _Call:
-    """A function that runs on one side while a task of the other side waits for its end, which is reported through ``notify``."""
+    """A function that runs on one side while a task of the other side waits for its end.
 
-    def __init__(self, fn: Callable[[], Any], library: str, notify: Post) -> None:
+    Args:
+        fn: The function, sync or async.
+        library: The name of the side on which it runs, "asyncio" or "trio".
+        notify: Schedules the report of the end on the waiting side.
+
+    Attributes:
+        name: The name of the function.
+        context: The context variables with which it runs.
+        done: Set at its end.
+        value: Its result.
+        error: The exception that ended it, or None.
+        is_interrupted: True if the waiting task on trio was cancelled.
+    """
+
+    def __init__(self, fn: Callable[[], object], library: str, notify: Post) -> None:
         self.name = str(getattr(fn, "__qualname__", None) or fn)
         self.context = _context_for(library)
         self.done = anyio.Event()
@@ -48,26 +62,31 @@ class _Call:
         self._notify = notify
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
-        self.is_cut_off: bool = False
+        self.is_interrupted: bool = False
         self._waiting: trio.lowlevel.Task | None = None
 
     async def wait_on_trio(self, tell: Post) -> None:
-        """Wait for the end. A cancellation is passed on in the step in which it comes, and raised only if the call is cut off by it."""
-        raised: list[Callable[[], Any]] = []
+        """Wait for the end, and pass on a cancellation in the step in which it comes.
 
-        def abort(raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
-            raised.append(raise_cancel)  # of a scope, or of Ctrl-C
-            self.is_cut_off = True
+        It is raised only if it ended the call.
+        """
+        raised: list[Callable[[], object]] = []
+
+        def abort(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
+            # It comes from a scope or from Ctrl-C.
+            raised.append(raise_cancel)
+            self.is_interrupted = True
             tell(self.cancel)
             return trio.lowlevel.Abort.FAILED
 
         self._waiting = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(abort)
-        is_cut_off = self.error is not None and is_cancellation_type(self.error)
-        if raised and (is_cut_off or anyio.current_effective_deadline() != -math.inf):
+        is_interrupted = self.error is not None and is_cancellation_type(self.error)
+        if raised and (is_interrupted or anyio.current_effective_deadline() != -math.inf):
             raised[-1]()
 
     def end(self) -> None:
+        """Wake the waiting task. This runs on its side."""
         self.done.set()
         if self._waiting is not None:
             trio.lowlevel.reschedule(self._waiting)
@@ -79,11 +98,13 @@ class _Call:
             self._scope.cancel()
 
     async def live(self) -> None:
-        # A scope and not Task.cancel(): asyncio-only modules are cancelled as the kernel cancels them on asyncio.
+        """Run the call in its own task."""
+        # A scope cancels modules as the kernel does on asyncio. Task.cancel() would not.
         with cancel_scope() as scope:
             await self.run(scope)
 
     async def run(self, scope: anyio.CancelScope) -> None:
+        """Run the function and report its end."""
         self._scope = scope
         if self._is_cancelled:
             scope.cancel()
@@ -98,10 +119,11 @@ class _Call:
 
 
 class Resident:
-    """A task that makes one call after another, for what needs one task: async generators, which context managers are made into.
+    """A task that makes one call after another, for an async generator.
 
-    Their cancel scopes, task groups and timeouts belong to the task that opened them. A call that is cancelled ends the task; an
-    iterator that can be closed is closed in the last call, or when the task is cancelled.
+    The cancel scopes, task groups and timeouts of a generator belong to the task that opened them.
+    A call that is cancelled ends the task. An iterator that can be closed is closed in the last
+    call, or when the task is cancelled.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -114,7 +136,7 @@ class Resident:
         self._is_last = False
 
     def take(self, island: Island, call: _Call) -> None:
-        """Make a call, after those before it; the first one starts the task. On its own side."""
+        """Queue a call on its own side. The first one starts the task."""
         if self.is_over:
             island.spawn(call, call.context)
             return
@@ -129,7 +151,7 @@ class Resident:
             self._scope.cancel()
 
     async def end(self) -> None:
-        """Close the iterator; called in the task."""
+        """Close the iterator. This is called in the task."""
         self._is_last = True
         if hasattr(self._iterator, "aclose"):
             await self._iterator.aclose()
@@ -156,9 +178,9 @@ class Resident:
 
 
 class Island(threading.Thread):
-    """An asyncio event loop in a thread of its own, for the asyncio-only modules of one session on trio.
+    """An asyncio event loop in a separate thread, for the asyncio-only modules of one session.
 
-    Made on trio; starting it takes no time there. `stop` must be awaited.
+    It is created on trio, which doesn't wait for its start. `stop` must be awaited.
     """
 
     def __init__(self, session_id: str) -> None:
@@ -179,19 +201,20 @@ class Island(threading.Thread):
         return f"<asyncio island of session {self._session_id!r}, {state}>"
 
     def is_awaited(self) -> bool:
-        """Whether anything waits for the island; virtual clocks ask.
+        """Return whether any task waits for the island, for virtual clocks.
 
-        A call whose code waits for trio in turn does not count, unless it was cancelled: as many as trio is busy with for the island.
+        A call that waits for trio in turn doesn't count, unless it was cancelled. Their number is
+        that of the calls that trio runs for the island.
         """
         on_trio = sum(isinstance(work, _Call) for work in self._on_trio)
         return (
             self._is_stopping
             or len(self._waiting) > on_trio
-            or any(call.is_cut_off for call in self._waiting)
+            or any(call.is_interrupted for call in self._waiting)
         )
 
     def is_awaited_on(self, token: trio.lowlevel.TrioToken) -> bool:
-        """Whether a task of that trio run waits for the island."""
+        """Return whether a task of that trio run waits for the island."""
         return self._token is token and self.is_awaited()
 
     # ── calls ──
@@ -199,26 +222,28 @@ class Island(threading.Thread):
     async def cross(
         self, fn: Callable[[], Any], *, to_trio: bool, resident: Resident | None = None
     ) -> Any:
-        """Call a sync or async function on one side and wait for it; from the other side, or in place.
+        """Call a sync or async function on one side and wait for it, from either side.
 
-        A cancellation of the waiting task, native or by a scope, is passed on. The call begins even if the task is cancelled
-        already, as a call here would: it is cut off at its first wait unless it is shielded. So what is emitted while a module
-        unwinds is delivered, and what a call returns in a cancelled scope is not lost: the scope cancels the task again at its
-        next wait. A native cancel, or Ctrl-C, comes only once.
+        A cancellation of the waiting task, native or by a scope, is passed on. Like a local call,
+        the call begins even if the task was cancelled before. Unless it is shielded, it is
+        interrupted at its first wait. So events that a module emits while it unwinds are delivered.
+
+        The result of a call in a cancelled scope isn't lost either, because the scope cancels the
+        task again at its next wait. A native cancel, or Ctrl-C, comes only once.
 
         Raises:
-            SessionStateError: The island has stopped, or stops.
-            SpuriousCancellation: The function raised a cancellation that was not requested.
-            BaseException: What it raised.
+            SessionStateError: The island has stopped, or is stopping.
+            SpuriousCancellation: The function raised a cancellation that wasn't requested.
+            BaseException: The error of the function.
         """
         if self._is_trio() is to_trio:
             answer = fn()
             return await answer if isawaitable(answer) else answer
         if not to_trio and self._loop_ended.is_set():
             raise self._closed_error(None)
-        post, notify = (
-            (self._post_to_trio, self._post) if to_trio else (self._post, self._post_to_trio)
-        )
+        post, notify = self._post, self._post_to_trio
+        if to_trio:
+            post, notify = notify, post
         call = _Call(fn, "trio" if to_trio else "asyncio", notify)
         waiting = set[_Call]() if to_trio else self._waiting
         held: BaseException | None = None
@@ -248,22 +273,21 @@ class Island(threading.Thread):
                     held = exc
             _take_changes(call.context)
             error = call.error
-            is_cut_off = error is not None and is_cancellation_type(error)
-            if held is not None and (is_cut_off or (is_native and error is None)):
+            is_interrupted = error is not None and is_cancellation_type(error)
+            if held is not None and (is_interrupted or (is_native and error is None)):
                 raise held
             if error is None:
                 return call.value
-            if isinstance(error, GeneratorExit) or (is_cut_off and self._is_stopping):
+            if isinstance(error, GeneratorExit) or (is_interrupted and self._is_stopping):
                 raise self._closed_error(error)
-            raise _spurious(error) if is_cut_off else error
+            raise _spurious(error) if is_interrupted else error
         finally:
             waiting.discard(call)
-            call.error = error = held = (
-                None  # an exception that names its own frame is a reference cycle
-            )
+            # An exception that names its own frame is a reference cycle.
+            call.error = error = held = None
 
     def call_trio_now(self, fn: Callable[[], Any]) -> Any:
-        """Call a sync function on trio's thread and wait for it; from any thread."""
+        """Call a sync function on trio's thread and wait for it, from any thread."""
         if self._is_trio():
             return fn()
         context, values = _context_for("trio"), []
@@ -278,7 +302,7 @@ class Island(threading.Thread):
         return values[0]
 
     def spawn(self, work: _Call | Resident, context: contextvars.Context) -> None:
-        """Start a task on the side where this is called; the island ends it at the latest."""
+        """Start a task on the side where this is called. The island ends it at the latest."""
         if not self._is_trio():
             task = asyncio.Task(work.live(), loop=self._loop, name=work.name, context=context)
             self._tasks.add(task)
@@ -294,14 +318,16 @@ class Island(threading.Thread):
                     self._idle.set()
 
         self._on_trio.add(work)
-        # The system nursery is the parent in name only: the island ends all its work before the session is closed.
+        # The system nursery is its parent only in name, because the island ends all its tasks
+        # before the session is closed.
         trio.lowlevel.spawn_system_task(live, name=f"island call {work.name}", context=context)
 
     def _is_trio(self) -> bool:
         return threading.get_ident() == self._trio_thread
 
     def _post(self, fn: Callable[[], object]) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and with it whoever would be notified
+        # The loop may have ended, with all tasks that would be notified.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(fn)
 
     def _post_to_trio(self, fn: Callable[[], object]) -> None:
@@ -312,8 +338,8 @@ class Island(threading.Thread):
 
     def _closed_error(self, cause: BaseException | None) -> SessionStateError:
         error = SessionStateError(
-            f"the asyncio island of session {self._session_id!r} has ended: the session closes, and with it its modules "
-            "that run on asyncio"
+            f"the asyncio island of session {self._session_id!r} has ended: the session is "
+            "closing, and with it its modules that run on asyncio"
         )
         error.__cause__ = cause
         return error
@@ -321,10 +347,10 @@ class Island(threading.Thread):
     # ── the end ──
 
     async def stop(self) -> None:
-        """End all tasks of the loop, the loop and its thread; returns when the thread has ended.
+        """End all tasks of the loop, the loop and its thread, and wait for the thread.
 
-        Cancelled, it closes the coroutines of tasks that ignore their cancellation. A thread that blocks cannot be ended by
-        anything: it is waited for, and the caller's watchdog reports that.
+        If this is cancelled, it closes the coroutines of tasks that ignore their cancellation.
+        Nothing can end a thread that blocks. It is awaited, and the caller's watchdog reports it.
         """
         self._is_stopping = True
         self._post(self._loop.stop)
@@ -351,7 +377,7 @@ class Island(threading.Thread):
     # ── the thread ──
 
     def run(self) -> None:
-        """Run the loop until the session closes, whatever modules do to it, and end what is left in it."""
+        """Run the loop until the session closes, whatever modules do to it, and end its tasks."""
         loop = self._loop
         try:
             while not self._is_stopping:
@@ -361,15 +387,16 @@ class Island(threading.Thread):
                     pass
         finally:
             loop.close()
-            with suppress(SessionStateError):  # trio ended first: the session was not closed
+            # Trio may have ended first, if the session wasn't closed.
+            with suppress(SessionStateError):
                 self._post_to_trio(self._has_ended)
 
     def _has_run(self, run: Callable[[], object]) -> bool:
-        """Run the loop; False if it was interrupted."""
+        """Run the loop. Return False if it was interrupted."""
         try:
             run()
         except (SystemExit, KeyboardInterrupt) as exc:
-            # Asyncio raises these out of the loop when a task that a module started by itself raises them.
+            # Asyncio raises these out of the loop if a background task of a module raises them.
             logger.error(
                 "a background task of a module on %r raised %s",
                 self,
@@ -380,11 +407,12 @@ class Island(threading.Thread):
         except RuntimeError:
             if self._loop.is_closed():
                 raise
-            return False  # a module, or `stop`, stopped the loop before it was through
+            # A module, or `stop`, stopped the loop too early.
+            return False
         return True
 
     async def _end_tasks(self) -> None:
-        """Cancel every task until it ends; close the coroutines of those that do not when there is no more time."""
+        """Cancel every task until it ends. When time is up, close the coroutines that are left."""
         me, interval, is_last = asyncio.current_task(), 0.05, False
         while (tasks := asyncio.all_tasks() - {me}) and not is_last:
             is_last = self._is_impatient
@@ -393,39 +421,39 @@ class Island(threading.Thread):
                     self._close(task)
                 task.cancel()
             await asyncio.wait(tasks, timeout=interval)
-            interval = min(interval * 2, _LONGEST_INTERVAL)
+            interval = min(interval * 2, _MAX_INTERVAL)
 
-    def _close(self, task: asyncio.Task[Any]) -> None:
+    def _close(self, task: asyncio.Task[object]) -> None:
         logger.error("%r: task %s ignores its cancellation; its coroutine is closed", self, task)
-        task.add_done_callback(
-            lambda task: None if task.cancelled() else task.exception()
-        )  # or asyncio would log it
+        # Otherwise asyncio would log an exception that was never retrieved.
+        task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         coroutine: Any = task.get_coro()
         try:
             coroutine.close()
-        except (RuntimeError, ValueError) as exc:  # it awaits in spite of that, or is running
+        # It awaits in spite of that, or it is running.
+        except (RuntimeError, ValueError) as exc:
             logger.error("%r: task %s cannot be closed: %s", self, task.get_name(), exc)
 
 
 def _spurious(exc: BaseException) -> SpuriousCancellation:
     failure = SpuriousCancellation(
-        f"raised {type(exc).__name__} although nothing was cancelled; it may have awaited a future or task that was"
+        f"raised {type(exc).__name__} although nothing was cancelled; it may have awaited a future "
+        "or task that was"
     )
     failure.__cause__ = exc
     return failure
 
 
 def _context_for(library: str) -> contextvars.Context:
-    """A copy of the caller's context variables for code that runs on the other side."""
+    """Return a copy of the caller's context variables for code that runs on the other side."""
     context = contextvars.copy_context()
-    context.run(
-        sniffio.current_async_library_cvar.set, library
-    )  # AnyIO asks it before it looks for a loop
+    # AnyIO reads it before it looks for a loop.
+    context.run(sniffio.current_async_library_cvar.set, library)
     return context
 
 
 def _take_changes(context: contextvars.Context) -> None:
-    """Set the context variables that were changed on the other side."""
+    """Copy the context variables that were changed on the other side."""
     here = contextvars.copy_context()
     for variable, value in context.items():
         if (

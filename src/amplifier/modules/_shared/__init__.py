@@ -1,1 +1,1 @@
-"""What built-in modules of every kind share."""
+"""Shared parts of built-in modules of every kind."""

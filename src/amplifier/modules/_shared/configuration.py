@@ -1,13 +1,4 @@
-"""Reads a module's configuration from the mount plan into an attrs class whose fields declare what they accept.
-
-Every built-in module follows one policy:
-
-- A known key with a bad value is a problem that names the key, what was expected and what was found. One `PlanError`
-  carries all problems of a configuration.
-- An unknown key is ignored and logged as a warning with the nearest known key. A misspelt key also emits a
-  `MisspellingWarning`, so that ``-W error::amplifier.errors.MisspellingWarning`` turns it into an error.
-- A misspelling of a key that restricts what the module may do (``restricts=True``) is a problem, and so is an unknown key that
-  is named like a restriction (``allowed_write_paths``) or was one in an older version: ignored, it would lift the restriction.
+"""Read a module's configuration from the mount plan into an attrs class.
 
 Example::
 
@@ -30,12 +21,24 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from amplifier._internal.reading import *  # noqa: F403 — modules take what their options accept from here
+# Modules import the kinds of their options from here.
+from amplifier._internal.reading import *  # noqa: F403
 from amplifier._internal.reading import Key, keys_of, read_record
 from amplifier._internal.spelling import did_you_mean, misspelt_key, suggestion, warn_caller
 from amplifier.errors import PlanError, Problem
 
 logger = logging.getLogger("amplifier.modules.configuration")
+
+# Every built-in module follows one policy:
+#
+# - A known key with a bad value is a problem that names the key, the expected value and the value
+#   found. One `PlanError` carries all problems of a configuration.
+# - An unknown key is ignored and logged as a warning with the nearest known key. A misspelt key
+#   also emits a `MisspellingWarning`, which ``-W error::amplifier.errors.MisspellingWarning`` turns
+#   into an error.
+# - Ignoring a misspelt restriction would lift it. So it is a problem to misspell a key that limits
+#   the module (``restricts=True``), and to use an unknown key that is named like a restriction
+#   (``allowed_write_paths``) or was one in an older version.
 
 _RESTRICTION: Final = re.compile(
     r"(?i)allow|den(?:y|ied)|block(?:ed|list)|forbid|restrict|read_?only|whitelist|blacklist"
@@ -47,7 +50,7 @@ OptionsT = TypeVar("OptionsT", bound=attrs.AttrsInstance)
 def read_options(
     cls: type[OptionsT],
     module: str,
-    config: Mapping[str, Any] | None,
+    config: Mapping[str, object] | None,
     *,
     environment: Mapping[str, str] | None = None,
     former: Mapping[str, str] | None = None,
@@ -56,32 +59,32 @@ def read_options(
     """Read the configuration of a module.
 
     Args:
-        cls: The attrs class of the result. Its ``__attrs_post_init__`` may raise a `PlanError` about fields that do
-            not fit together.
+        cls: The attrs class of the result. Its fields declare the values that they accept, and its
+            ``__attrs_post_init__`` may raise a `PlanError` about fields that contradict each other.
         module: The module's id, for messages.
         config: The module's part of the mount plan.
-        environment: Keys, each with the environment variable to read if the configuration has no value for it.
-        former: Keys of older versions that restricted something, each with what to use instead.
-        values: Fields that are not options, and defaults that differ from those of the class.
+        environment: Environment variables to read where the configuration has no value, by key.
+        former: Restricting keys of older versions, each with advice on its replacement.
+        values: Fields that aren't options, and defaults that differ from the class's own.
 
     Raises:
-        PlanError: The configuration is wrong; it lists all problems.
+        PlanError: The configuration is invalid. The error lists all problems.
     """
     known = keys_of(cls)
     problems: list[Problem] = []
 
     def unknown(key: Any, path: str) -> None:
         if former is not None and key in former:
-            problems.append((f"$.{key}", f"there is no such key any more; {former[key]}"))
+            problems.append((f"$.{key}", f"this key was removed; {former[key]}"))
         else:
             problems.extend(_unknown_key(module, key, known))
 
-    given = read_record(known, config or {}, "$", problems, unknown)
+    fields = read_record(known, config or {}, "$", problems, unknown)
     for key, variable in (environment or {}).items():
         value = os.environ.get(variable, "").strip()
-        if value and not given.get(known[key].name):
+        if value and not fields.get(known[key].name):
             try:
-                given[known[key].name] = known[key].kind.read(value)
+                fields[known[key].name] = known[key].kind.read(value)
             except PlanError as error:
                 problems += [
                     (f"$.{key}", f"environment variable {variable}: {problem}")
@@ -90,21 +93,20 @@ def read_options(
     if problems:
         raise PlanError(problems, subject=f"invalid config of {module}")
     try:
-        return cls(**{**values, **given})
+        return cls(**{**values, **fields})
     except PlanError as error:
         raise PlanError(error.problems, subject=f"invalid config of {module}") from None
 
 
 def _unknown_key(module: str, key: str, known: Mapping[str, Key]) -> list[Problem]:
-    """Log an unknown key, which is then ignored; a problem if that would lift a restriction."""
+    """Log an unknown key, or return a problem if ignoring it would lift a restriction."""
     meant = misspelt_key(key, known)
-    all_of_them = f"known keys: {', '.join(known) or 'none'}"
+    known_keys = f"known keys: {', '.join(known) or 'none'}"
     if meant is not None and known[meant].restricts:
         return [(f"$.{key}", f"unknown key; {did_you_mean(meant)}")]
-    if meant is None and _RESTRICTION.search(
-        str(key)
-    ):  # often the key of another module for the same job
-        return [(f"$.{key}", f"unknown key for a restriction; {all_of_them}")]
+    # It is often another module's key for the same restriction.
+    if meant is None and _RESTRICTION.search(str(key)):
+        return [(f"$.{key}", f"unknown key for a restriction; {known_keys}")]
     if meant is not None:
         warn_of_misspelt_key(module, f"$.{key}", meant)
     else:
@@ -112,7 +114,7 @@ def _unknown_key(module: str, key: str, known: Mapping[str, Key]) -> list[Proble
             "%s: $.%s: unknown key, ignored%s",
             module,
             key,
-            suggestion(key, known) or f"; {all_of_them}",
+            suggestion(key, known) or f"; {known_keys}",
         )
     return []
 

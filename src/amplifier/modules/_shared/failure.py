@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-_LONGEST_SHOWN = 300
+_MAX_SHOWN = 300
 
 _KINDS: dict[int, tuple[str, str]] = {
     errno.ENOENT: ("NotFound", "there is no such file or directory"),
@@ -23,10 +23,10 @@ _KINDS: dict[int, tuple[str, str]] = {
 
 
 class ToolFailure(Exception):
-    """A call that could not be carried out; becomes a result with ``success=False``.
+    """A tool call that failed. It becomes a result with ``success=False``.
 
     Attributes:
-        kind: One word a program can look for.
+        kind: One word that a program can check.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -35,24 +35,27 @@ class ToolFailure(Exception):
 
 
 def failure_from_os(error: OSError, subject: str) -> ToolFailure:
-    """Make a failure of an error that the operating system reported about `subject`."""
-    kind, words = _KINDS.get(
+    """Convert an error that the operating system reported about `subject`."""
+    kind, message = _KINDS.get(
         error.errno or 0, ("OSError", (error.strerror or type(error).__name__).lower())
     )
-    return ToolFailure(kind, f"{subject}: {words}" if subject else words)
+    return ToolFailure(kind, f"{subject}: {message}" if subject else message)
 
 
-def shown(text: str, longest: int = _LONGEST_SHOWN) -> str:
-    r"""Text that is JSON and short: bytes of a name that are no UTF-8, and lone surrogates, as ``\xff`` or ``\ud800``."""
+def shown(text: str, max_length: int = _MAX_SHOWN) -> str:
+    r"""Return a text shortened and fit for JSON.
+
+    Bytes of a file name that aren't UTF-8, and lone surrogates, become ``\xff`` or ``\ud800``.
+    """
     if not text.isascii():
         text = "".join(
             _spelled(character) if "\ud800" <= character <= "\udfff" else character
             for character in text
         )
-    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+    return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text)} characters)"
 
 
 def _spelled(surrogate: str) -> str:
-    # Python keeps a byte that is no UTF-8 in a name as a surrogate from U+DC80 up (PEP 383).
+    # In a file name, Python keeps a byte that isn't UTF-8 as a surrogate from U+DC80 up (PEP 383).
     code = ord(surrogate)
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"

@@ -1,4 +1,4 @@
-"""What the configuration of a repository makes git run or read: files that are as dangerous as the configuration itself."""
+"""Files that git runs or reads because its configuration names them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from typing import Final
 from amplifier._internal.programs import is_below
 
 _MAX_FILE: Final = 1 << 20
+# Per repository. It ends the reading of files that include each other.
 _MAX_FILES: Final = 50
-"""Of one repository: an inclusion of files that include each other ends."""
 
-# Keys that name a program are recognised by the end of their name, because git, its helpers and its later versions have many.
+# Keys that name a program are recognised by the end of their name, because git, its helpers and
+# its later versions have many.
 _PROGRAM: Final = re.compile(
-    r"alias\..*|pager\..*|(?:.*\.)?(?:[^.]*(?:command|cmd|program|helper|driver|editor|pager|askpass|proxy|textconv|filter|hook)"
-    r"|fsmonitor|external|clean|smudge|process|path|args|vcs|uploadpack|receivepack|tunnel|update|url|pushurl|smtpserver)"
+    r"alias\..*|pager\..*"
+    r"|(?:.*\.)?(?:[^.]*(?:command|cmd|program|helper|driver|editor|pager|askpass|proxy"
+    r"|textconv|filter|hook)"
+    r"|fsmonitor|external|clean|smudge|process|path|args|vcs|uploadpack|receivepack"
+    r"|tunnel|update|url|pushurl|smtpserver)"
 )
-# Keys whose whole value is a file, or a folder of files.
+# The whole value of these keys is a file, or a folder of files.
 _WHOLE: Final = frozenset(("core.hookspath", "core.attributesfile", "init.templatedir"))
 _URL: Final = re.compile(r"ext::")
 _VARIABLES: Final = (
@@ -65,14 +69,15 @@ _HOOKS: Final = (
     ),
     *("post-rewrite", "sendemail-validate", "fsmonitor-watchman", "post-index-change"),
 )
-# What an interpreter runs of a folder that it is given.
+# An interpreter runs these files of a folder in its arguments.
 _RUN_OF_FOLDER: Final = ("__main__.py", "index.js", "package.json")
 
 
 def real_path(path: str | Path) -> str:
-    """Return the real path, also of a chain of links that is longer than Python can follow.
+    """Return the real path. A link that cannot be followed is its own place.
 
-    The kernel follows no more than forty of them, so the place of such a link is its own, like that of a loop.
+    Python fails on a very long chain of links. The kernel follows only forty of them, so nothing
+    can be opened through such a chain, or through a loop.
     """
     try:
         return os.path.realpath(path)
@@ -98,14 +103,18 @@ def pointed_at(path: str) -> Iterator[str]:
 
 
 def _path_in(text: str) -> str:
-    """Return the path in the text of a file of git's, which takes away ends of lines and no blanks."""
+    """Return the path in the text of one of git's files.
+
+    Like git, this removes line ends at the end, but no blanks.
+    """
     return text.rstrip("\r\n").partition("\0")[0]
 
 
 def named_by_configuration(worktree: str) -> list[str]:
-    """Return the places that the configuration of a repository, and that of its user, names; they need not exist.
+    """Return the places that the configuration of a repository or of its user names.
 
-    A word of a setting that names a program counts as the name of a file, because ``sh conv.sh`` runs one too.
+    They need not exist. Every word in a setting that names a program counts as the name of a file,
+    because ``sh conv.sh`` runs a file, too.
 
     Args:
         worktree: The folder with the ``.git``, as a real path.
@@ -137,28 +146,29 @@ def named_by_configuration(worktree: str) -> list[str]:
                 named |= dict.fromkeys(_files_in(value, worktree))
             else:
                 path = _joined(worktree, value)
-                # By their names too: of a folder that is, or is around, the work tree, not everything can be protected.
+                # The folder may be or contain the work tree, and then can't be protected as a
+                # whole. So the names of hooks are listed, too.
                 named |= dict.fromkeys((path, *(f"{path}/{name}" for name in _HOOKS)))
     return [path for path in named if not is_below(worktree, path)]
 
 
 def _joined(base: str, value: str) -> str:
-    # git takes a value as a text that ends with NUL.
+    # git reads a value up to the first NUL.
     value = value.partition("\0")[0]
-    return real_path(os.path.join(base, os.path.expanduser(value)))  # noqa: PTH111, PTH118 - text in, text out
+    return real_path(os.path.join(base, os.path.expanduser(value)))  # noqa: PTH111, PTH118 - text
 
 
 def _files_in(value: str, worktree: str) -> Iterator[str]:
     """Yield the files that the words of a command may name."""
     for word in _words(value):
-        # After a variable such as $PWD was taken away, a relative name begins with a slash.
+        # Without its variable, a name such as $PWD/conv.sh begins with a slash.
         for name in {word, word.lstrip("/")} - {"", ".", ".."}:
             path = f"{worktree}/{name}" if "/" not in name else _joined(worktree, name)
             mode = _mode(path)
             if stat.S_ISDIR(mode):
-                yield from (f"{real_path(path)}/{each}" for each in _RUN_OF_FOLDER)
+                yield from (f"{real_path(path)}/{file}" for file in _RUN_OF_FOLDER)
             else:
-                # Without a file it may be made.
+                # A file that doesn't exist may be created.
                 yield real_path(path) if mode else path
 
 
@@ -178,9 +188,10 @@ def _words(value: str) -> tuple[str, ...]:
 
 _QUOTED: Final = r'"(?:[^"\\\n]|\\[^\n]|\\\n)*"?'
 _TOKEN: Final = re.compile(
-    # No part gives back what it took, so that a line of a million blanks takes no longer than reading it.
+    # Possessive quantifiers never backtrack. So a line of a million blanks takes linear time.
     r'\[[ \t]*+(?P<section>[-.\w]*+)(?:[ \t]++"(?P<name>(?:[^"\\\n]|\\[^\n])*+)")?+[ \t]*+\]'
-    rf"|(?P<key>[A-Za-z][-A-Za-z0-9]*)[ \t]*(?:=[ \t]*(?P<value>(?:[^\\\"\n#;]|\\[^\n]|\\\n|{_QUOTED})*))?"
+    rf"|(?P<key>[A-Za-z][-A-Za-z0-9]*)[ \t]*"
+    rf"(?:=[ \t]*(?P<value>(?:[^\\\"\n#;]|\\[^\n]|\\\n|{_QUOTED})*))?"
     r"|[#;][^\n]*|\s+|."
 )
 _PART: Final = re.compile(
@@ -191,11 +202,11 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b", "\n": ""}
 
 @functools.lru_cache(maxsize=256)
 def settings(text: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the settings in a text of git's configuration, in order, and None as the value of one without any.
+    """Return the settings in a text of git's configuration, in order.
 
-    What git refuses to read is passed over.
+    A setting without a value has None. Text that git refuses to read is ignored.
     """
-    section, found = "", list[tuple[str, str | None]]()
+    section, listed = "", list[tuple[str, str | None]]()
     for token in _TOKEN.finditer(text.replace("\r\n", "\n").removeprefix("\ufeff")):
         if token["section"] is not None:
             name = token["name"]
@@ -203,14 +214,14 @@ def settings(text: str) -> tuple[tuple[str, str | None], ...]:
             section += "" if name is None else "." + re.sub(r"\\(.)", r"\1", name)
         elif token["key"] is not None:
             value = token["value"]
-            found.append(
+            listed.append(
                 (f"{section}.{token['key'].lower()}", None if value is None else _value(value))
             )
-    return tuple(found)
+    return tuple(listed)
 
 
 def _value(raw: str) -> str:
-    """Return a value without its quotes, and without blanks at its end."""
+    """Return a value without its quotes and trailing blanks."""
     text, end, is_quoted = "", 0, False
     for part in _PART.finditer(raw):
         if part["quote"]:
@@ -226,8 +237,8 @@ def _value(raw: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _naming_settings(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the settings whose value names a program or a file of more configuration."""
-    found = []
+    """Return the settings that name a program or a file of more configuration."""
+    listed = []
     for key, value in settings(text):
         folded = key.lower()
         name = folded.rpartition(".")[2]
@@ -240,8 +251,8 @@ def _naming_settings(text: str) -> tuple[tuple[str, str], ...]:
         ):
             continue
         if folded in _WHOLE or _PROGRAM.fullmatch(folded):
-            found.append((folded, value))
-    return tuple(found)
+            listed.append((folded, value))
+    return tuple(listed)
 
 
 def _mode(path: str) -> int:
@@ -252,7 +263,10 @@ def _mode(path: str) -> int:
 
 
 def _text(file: str) -> str:
-    """Return the beginning of a regular file; a command may have put a pipe in its place."""
+    """Return the beginning of a regular file, or an empty text for anything else.
+
+    A command may have put a pipe in its place.
+    """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Finds the protected places below some folders, quickly enough for every command and every write."""
+"""Find the protected places below some folders, fast enough for every command and every write."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from amplifier._internal.programs import is_below
 
 from .git_configuration import named_by_configuration, pointed_at, real_path
 
-_SLACK: Final = 10_000_000
-"""Nanoseconds within which two changes may have one ctime, before Linux 6.13."""
+# Before Linux 6.13, two changes within this time may have the same ctime.
+_SLACK_NANOSECONDS: Final = 10_000_000
 _LAYOUT: Final = frozenset(("head", "objects", "refs", "commondir"))
 
+# Sets of roots that are remembered.
 _MAX_KNOWN: Final = 4
-"""Roots that are remembered."""
 
-# How a folder is looked at. In a place, links and files with a second name matter as well. What git stores has names that
-# anyone can choose, such as those of branches, so that only repositories are looked for there.
+# The kind decides how a folder is searched. In a place, links and files with a second name matter
+# as well. In folders where git stores things, anyone can choose the names, for example of branches.
+# So only repositories are searched for there.
 _Kind: TypeAlias = Literal["ordinary", "place", "stored", "kept"]
 _KINDS_IN_GIT: Final[dict[str, _Kind]] = {
     **dict.fromkeys(("refs", "logs", "objects", "lfs", "annex"), "stored"),
@@ -38,7 +39,7 @@ class Entries(Protocol):
     """The names that a sweep looks for."""
 
     def may_be_entry(self, name: str) -> bool:
-        """Check whether a name can be the last one of an entry, whatever is before it."""
+        """Check whether a name can be the last one of an entry in any folder."""
 
     def is_entry(self, path: str) -> bool:
         """Check whether a path is the top of a place."""
@@ -47,20 +48,22 @@ class Entries(Protocol):
         """Check whether the plan leaves a path unprotected."""
 
     def names_after(self, name: str) -> tuple[str, ...]:
-        """Return the last names of entries that begin with a name and have two, such as ``hooks`` after ``.github``."""
+        """Return the second names of two-part entries, such as ``hooks`` for ``.github``."""
 
 
 @attrs.frozen
 class Swept:
-    """What a look at some trees found.
+    """The result of a search of some trees.
 
     Attributes:
-        places: Protected places by their path, with device and inode; also those in another one.
-        led: What something protected leads programs to: a link, a second name, or the configuration of a repository. The path,
-            which need not exist, with that of what leads to it.
-        repositories: The places that are git's: every ``.git``, bare layouts, and what a ``.git`` leads to.
+        places: Device and inode of the protected places, by path. Nested places are included.
+        led: Paths to which something protected leads programs, each with the path of that thing: a
+            link, a second name, or the configuration of a repository. They need not exist.
+        repositories: The places that belong to git: every ``.git``, bare layouts, and the folders
+            to which a ``.git`` leads.
         sockets: Sockets in the file system.
-        closed: Folders that could not be listed, with device and inode. What is in them can be used by its name all the same.
+        closed: Device and inode of the folders that could not be listed, by path. Their files can
+            still be opened by name.
     """
 
     places: dict[str, tuple[int, int]]
@@ -72,7 +75,7 @@ class Swept:
 
 @attrs.frozen
 class _Folder:
-    """A folder as it was listed: everything of it that matters here."""
+    """The relevant content of a folder when it was listed."""
 
     path: str
     ctime: int
@@ -92,13 +95,16 @@ class _Folder:
         )
 
 
-class Sweep:
-    """Looks at trees, and lists again only the folders that changed since.
+# A folder's ctime shows that it changed. Unlike the mtime, no program can set it. A folder that
+# changed just before it was listed is listed again next time, because another change may have had
+# the same ctime.
 
-    A folder's ctime tells: nobody can set it, as they can the mtime. One that changed in the moment it was listed is listed again.
+
+class Sweep:
+    """Searches trees, and lists only the folders that changed since the last search.
 
     Args:
-        entries: The names.
+        entries: The names to look for.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -111,16 +117,16 @@ class Sweep:
         roots: Iterable[str],
         *,
         skip: Iterable[str] = (),
-        most_folders: int | None = None,
+        max_folders: int | None = None,
         second_names: bool = False,
     ) -> Swept:
-        """Look at some trees.
+        """Search some trees.
 
         Args:
-            roots: Their folders, as real paths; none is below another one.
-            skip: Folders that are not looked into.
-            most_folders: Stop after so many.
-            second_names: Whether other names (hard links) of protected files are looked for.
+            roots: The top folders, as real paths. None is below another one.
+            skip: Folders that are not searched.
+            max_folders: Number of folders after which the search stops.
+            second_names: Whether to find other names (hard links) of protected files.
         """
         tops = tuple(sorted(set(roots)))
         with self._lock:
@@ -129,7 +135,7 @@ class Sweep:
                 self._known.pop(tops, {}),
                 tops,
                 frozenset(skip),
-                most_folders,
+                max_folders,
                 second_names,
             )
             look.run()
@@ -146,16 +152,16 @@ class _Look:
         known: dict[tuple[int, int], _Folder],
         tops: tuple[str, ...],
         skip: frozenset[str],
-        most_folders: int | None,
+        max_folders: int | None,
         second_names: bool,
     ) -> None:
         self._entries = entries
         self._known = known
         self._tops = tops
         self._skip = skip
-        self._most = most_folders
+        self._max_folders = max_folders
         self._second_names = second_names
-        self._recently = time.clock_gettime_ns(time.CLOCK_REALTIME) - _SLACK
+        self._recently = time.clock_gettime_ns(time.CLOCK_REALTIME) - _SLACK_NANOSECONDS
         self.seen: dict[tuple[int, int], _Folder] = {}
         self._places: dict[str, None] = {}
         self._led: dict[str, str] = {}
@@ -169,8 +175,9 @@ class _Look:
         for top in self._tops:
             for worktree in repositories_above(top):
                 self._lead(f"{worktree}/.git", named_by_configuration(worktree))
+        # Both loops append to the list that they iterate over.
         ordinary = [*self._tops]
-        for path in ordinary:  # grows
+        for path in ordinary:
             folder = self._folder(path)
             if folder is None:
                 continue
@@ -178,13 +185,13 @@ class _Look:
                 ordinary += folder.folders
             else:
                 ordinary += self._note(folder, "ordinary")
-        looked_at = set[tuple[str, _Kind]]()
-        for item in self._special:  # grows
+        visited = set[tuple[str, _Kind]]()
+        for item in self._special:
             path, kind = item
-            if item in looked_at or (folder := self._folder(path)) is None:
+            if item in visited or (folder := self._folder(path)) is None:
                 continue
-            looked_at.add(item)
-            self._special += [(each, kind) for each in self._note(folder, kind)]
+            visited.add(item)
+            self._special += [(child, kind) for child in self._note(folder, kind)]
         if self._linked:
             self._find_second_names()
 
@@ -200,25 +207,25 @@ class _Look:
         )
 
     def _folder(self, path: str) -> _Folder | None:
-        """Return a folder, listed again if it changed; None if it is not to be looked into."""
+        """Return a folder, listed again if it changed, or None if it isn't searched."""
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             return None
-        if not stat.S_ISDIR(found.st_mode) or path in self._skip:
+        if not stat.S_ISDIR(status.st_mode) or path in self._skip:
             return None
-        key = (found.st_dev, found.st_ino)
+        key = (status.st_dev, status.st_ino)
         folder = self._known.get(key)
         if (
             folder is None
             or folder.is_fresh
-            or folder.ctime != found.st_ctime_ns
+            or folder.ctime != status.st_ctime_ns
             or folder.path != path
         ):
-            if self._most is not None and len(self.seen) >= self._most:
+            if self._max_folders is not None and len(self.seen) >= self._max_folders:
                 return None
-            is_fresh = found.st_ctime_ns >= self._recently
-            folder = self._list(path, found.st_ctime_ns, is_fresh=is_fresh)
+            is_fresh = status.st_ctime_ns >= self._recently
+            folder = self._list(path, status.st_ctime_ns, is_fresh=is_fresh)
         self.seen[key] = folder
         return folder
 
@@ -266,14 +273,14 @@ class _Look:
         )
 
     def _note(self, folder: _Folder, kind: _Kind) -> tuple[str, ...]:
-        """Note what is in a folder; returns the folders in it that are looked at like this one."""
+        """Note the content of a folder, and return the folders in it to search like this one."""
         self._sockets += folder.sockets
         self._closed += [folder.path] * folder.is_closed
         is_git = folder.is_repository and not self._entries.is_allowed(folder.path)
         if is_git and kind != "kept":
             self._places[folder.path] = self._repositories[folder.path] = None
             if folder.path in self._tops:
-                # The folder itself is to be changed, so each part of it is protected.
+                # Commands may change the folder itself, so each part of it is protected.
                 inside = [
                     *folder.folders,
                     *(
@@ -303,7 +310,7 @@ class _Look:
 
     def _note_entry(self, path: str) -> None:
         self._places[path] = None
-        if os.path.islink(path):  # noqa: PTH114 - there may be many
+        if os.path.islink(path):  # noqa: PTH114 - faster
             self._follow(path)
         else:
             self._special.append((path, "place"))
@@ -311,21 +318,19 @@ class _Look:
                 self._note_if_linked(path)
         if _is_dot_git(path):
             self._repositories[path] = None
-            self._repositories |= dict.fromkeys(
-                each for each in pointed_at(path) if os.path.lexists(each)
-            )
+            self._repositories |= dict.fromkeys(filter(os.path.lexists, pointed_at(path)))
             self._lead(path, named_by_configuration(path.rpartition("/")[0]))
 
     def _note_beginning(self, link: str) -> None:
-        """Note what a link such as ``.github`` leads to, if something called ``hooks`` is or may be in there."""
+        """Note the target of a link such as ``.github`` if it has or may get a ``hooks``."""
         target = real_path(link)
         names = self._entries.names_after(link.rpartition("/")[2])
-        found = [name for name in _names_in(target) if self._entries.is_entry(f"{link}/{name}")]
-        if found:
+        hits = [name for name in _names_in(target) if self._entries.is_entry(f"{link}/{name}")]
+        if hits:
             self._places[link] = None
         self._lead(
             link,
-            [real_path(f"{target}/{name}") for name in {*found, *names} if "*" not in name],
+            [real_path(f"{target}/{name}") for name in {*hits, *names} if "*" not in name],
         )
 
     def _follow(self, link: str) -> None:
@@ -336,7 +341,7 @@ class _Look:
 
     def _lead(self, leader: str, paths: Iterable[str]) -> None:
         for path in paths:
-            # Where the whole folder would be protected, nothing could be done.
+            # Protecting a top folder, or one above it, would leave no work possible.
             if (
                 not any(is_below(path, top) and path != top for top in self._tops)
                 or path in self._led
@@ -357,23 +362,26 @@ class _Look:
 
     def _note_if_linked(self, path: str) -> None:
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             return
-        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
-            self._linked[found.st_dev, found.st_ino] = path
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            self._linked[status.st_dev, status.st_ino] = path
 
     def _find_second_names(self) -> None:
-        """Look for the other names of protected files. Listing tells the inode without asking for each file."""
+        """Find the other names of protected files.
+
+        The listing of a folder has the inodes, so no file needs a call of its own.
+        """
         for (device, _), folder in self.seen.items():
             try:
                 with os.scandir(folder.path) as listing:
-                    found = [
+                    paths = [
                         entry.path for entry in listing if (device, entry.inode()) in self._linked
                     ]
             except OSError:
                 continue
-            for path in found:
+            for path in paths:
                 if path not in self._places and path != self._linked.get(_identity(path)):
                     self._led.setdefault(path, self._linked[_identity(path)])
                     self._places[path] = None
@@ -389,9 +397,9 @@ def fold(name: str) -> str:
 
 
 def is_git_layout(names: Iterable[str]) -> bool:
-    """Check whether git would take a folder with these names for a repository."""
-    found = {fold(name) for name in names}
-    return "head" in found and ("commondir" in found or {"objects", "refs"} <= found)
+    """Check whether git would treat a folder with these names as a repository."""
+    folded = {fold(name) for name in names}
+    return "head" in folded and ("commondir" in folded or {"objects", "refs"} <= folded)
 
 
 def repositories_above(path: str) -> Iterator[str]:
@@ -416,19 +424,19 @@ def _names_in(folder: str) -> list[str]:
 
 def _identity(path: str) -> tuple[int, int]:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return (0, 0)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _identities(paths: Iterable[str]) -> Iterator[tuple[str, tuple[int, int]]]:
     for path in paths:
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             continue
-        yield path, (found.st_dev, found.st_ino)
+        yield path, (status.st_dev, status.st_ino)
 
 
 def _is_socket(path: str) -> bool:

@@ -1,15 +1,6 @@
 """The processes that modules start: commands, MCP servers, the programs of a search.
 
-A program is started directly, or on Linux below the supervisor, which sees every process that the program starts and ends
-them all, also when this process is killed. `ServiceProcess` is one that the event loop waits for, `WorkerProcess` one that
-belongs to the work of a thread. Both have ended when they are closed, with their process group or everything that the
-supervisor sees.
-
-`ProcessTree` is every process that one command started. A command leads a session and process group of its own, which one
-signal reaches. Some processes leave it (``setsid``, a double fork, a daemon). Below the supervisor, which adopts what loses its
-parent, they are found in ``/proc`` by descent. Without a supervisor only the group is known.
-
-Everything but the coroutines of `ServiceProcess` blocks.
+Everything except the coroutines of `ServiceProcess` blocks.
 """
 
 from __future__ import annotations
@@ -40,25 +31,32 @@ from .worker_threads import Stop, poll_until
 logger = logging.getLogger("amplifier.modules.tools")
 
 _SUPERVISOR = Path(__file__).parents[2] / "_internal" / "supervisor.py"
-_PROBING = 30.0
-_LAST_WAIT = 12.0
-"""Longer than the supervisor itself takes to give up."""
-_KILLING = 2.0
-"""Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
+_PROBE_SECONDS = 30.0
+# Longer than the supervisor itself takes to give up.
+_REAP_SECONDS = 12.0
+# A process that survives SIGKILL for this time is named in the log and left behind.
+_KILL_SECONDS = 2.0
 
-# What a dynamic linker may need to start the program at all; the rest of the environment may hold secrets.
-_FOR_THE_LINKER = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# The dynamic linker may need these to start the program. The rest of the environment may hold
+# secrets.
+_LINKER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
-# ── the processes of a command ─────────────────────────────────────────────────────────────────────
+# ── the processes of a command ────────────────────────────────────────────────────────────────────
+
+# A command leads its own session and process group, so one signal reaches the group. Some processes
+# leave it (``setsid``, a double fork, a daemon). The supervisor adopts processes that lose their
+# parent, so these are found in ``/proc`` among its descendants. Without a supervisor only the group
+# is known.
 
 
 class ProcessTree:
-    """The processes of one command.
+    """All processes that one command started.
 
     Args:
-        process: Our child: the shell, or its supervisor, which itself is not part of the command.
-        group: The process group of the shell; the child's own without a supervisor.
+        process: Our child, which is the shell or its supervisor. The latter isn't part of the
+            command.
+        group: The process group of the shell. Without a supervisor, that of the child.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], group: int) -> None:
@@ -68,24 +66,31 @@ class ProcessTree:
         self._seen: list[Process] = []
 
     def members(self) -> list[int]:
-        """Ids of those that are alive. Without a supervisor it is the group's alone, for as long as it has members."""
+        """Return the ids of the living processes.
+
+        Without a supervisor it is the id of the group, as long as that has members.
+        """
         if not self._is_supervised:
-            self._process.poll()  # a zombie shell would count as a member
+            # Reaps the shell, which would count as a member while it is a zombie.
+            self._process.poll()
             return [self._leader] if send_to_group(self._leader, 0) else []
         self._seen = descendants(self._process.pid)
         return sorted(process.pid for process in self._seen if process.is_alive)
 
     def wrappers(self) -> set[int]:
-        """Ids of the wrapper that leads the group, and of the first process in its namespaces, as of the last look."""
+        """Return the ids of the wrapper and of the first process in its namespaces.
+
+        The wrapper leads the group. The ids are those of the last call of `members`.
+        """
         return {
             self._leader,
             *(process.pid for process in self._seen if process.parent == self._leader),
         }
 
     def send(self, number: signal.Signals) -> list[int]:
-        """Signal them all and return who was there to be signalled."""
+        """Signal all processes, and return the ids of those that were alive."""
         members = self.members()
-        # First the group, in one step, in which no process can escape by forking.
+        # The group comes first, because a signal to it is atomic. No process can escape by forking.
         send_to_group(self._leader, number)
         for process in self._seen:
             if process.group != self._leader:
@@ -93,31 +98,43 @@ class ProcessTree:
         return members
 
 
-# ── programs that modules start ────────────────────────────────────────────────────────────────────
+# ── programs that modules start ───────────────────────────────────────────────────────────────────
 
 
 class StartedProcess:
-    """A running program that is our child, or a child of the supervisor, which ends everything that the program started.
+    """A running program, which is our child or a child of the supervisor.
 
-    A confinement can have these members: ``limits`` (names of the module `resource` and numbers), ``wrapper`` (the command line
-    of bubblewrap) and with it ``seccomp`` (a filter program), ``mounts`` (paths that have to be mounts inside of it, or the
-    program is not started) and ``inner_limits``, which are applied inside of the wrapper.
+    The supervisor exists on Linux. It ends everything that the program started, also when this
+    process is killed.
+
+    A confinement can have these members:
+
+    - ``limits``: numbers by their names in the module `resource`.
+    - ``wrapper``: the command line of bubblewrap.
+    - ``seccomp``: a filter program for the wrapper.
+    - ``mounts``: paths that must be mounts inside the wrapper. Otherwise the program isn't started.
+    - ``inner_limits``: limits that are applied inside the wrapper.
 
     Args:
-        arguments: The program, by its absolute path, and its arguments.
-        directory: Where it runs.
-        environment: All it gets to see.
-        confinement: What the supervisor applies before the program starts; None for no supervisor.
-        stdin: As of `subprocess.Popen`, also the two below.
+        arguments: The absolute path of the program, and its arguments.
+        directory: The working directory.
+        environment: The complete environment.
+        confinement: Restrictions that the supervisor applies before the program starts. None for no
+            supervisor.
+        stdin: As in `subprocess.Popen`, like the next two.
+        stderr: As in `subprocess.Popen`.
+        bufsize: As in `subprocess.Popen`.
 
     Raises:
-        OSError: It could not be started; a program below the supervisor reports that in `wait_started` or `has_ended`.
+        OSError: The program could not be started. Below the supervisor, `wait_started` or
+            `has_ended` raises this.
 
     Attributes:
-        process: Our child: the program, or the supervisor above it.
-        group: The id of the program and of its process group; 0 before a supervisor has reported it.
-        is_unstarted: Whether the wrapper of the program failed, and the program was never started.
-        news: A descriptor that becomes readable when the program has been started and when it ends; None if the system has none.
+        process: Our child, which is the program or the supervisor above it.
+        group: Id of the program and of its process group. 0 until a supervisor has reported it.
+        is_unstarted: True if the wrapper failed, so that the program was never started.
+        news: Descriptor that becomes readable when the program has started and when it ends. None
+            if the system has none.
     """
 
     def __init__(
@@ -126,7 +143,7 @@ class StartedProcess:
         *,
         directory: str,
         environment: Mapping[str, str],
-        confinement: Mapping[str, Any] | None,
+        confinement: Mapping[str, object] | None,
         stdin: int = subprocess.DEVNULL,
         stderr: int = subprocess.PIPE,
         bufsize: int = 0,
@@ -160,16 +177,17 @@ class StartedProcess:
                 os.fsencode(name): os.fsencode(value) for name, value in environment.items()
             },
         }
-        # The supervisor and bubblewrap run outside of the sandbox: a command's variables for the linker are not for them.
+        # The supervisor and bubblewrap run outside the sandbox, so the linker must not apply a
+        # command's variables to them.
         options["env"] = {}
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            code, given = (
+            code, payload = (
                 _in_memory(data, theirs)
                 for data in (_supervisor_code(), marshal.dumps(specification))
             )
             self.news, status_of_supervisor = _pipe(ours, theirs)
             control_of_supervisor, self._control = _pipe(theirs, ours)
-            passed = (code, given, status_of_supervisor, control_of_supervisor)
+            passed = (code, payload, status_of_supervisor, control_of_supervisor)
             command = isolated_python_command(
                 "-c", BOOT, str(code), "supervise", *map(str, passed[1:])
             )
@@ -178,7 +196,7 @@ class StartedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The program's exit code, negative for a signal; None while it runs."""
+        """The program's exit code, negative for a signal. None while it runs."""
         return self._returncode if self._is_supervised else self.process.returncode
 
     def wait_started(self) -> None:
@@ -198,7 +216,7 @@ class StartedProcess:
             raise OSError(0, "the supervisor of the command did not start")
 
     def _next_line(self) -> str:
-        """The supervisor's next line; empty if it has ended."""
+        """Return the supervisor's next line, or an empty text if it has ended."""
         assert self.news is not None
         while b"\n" not in self._lines:
             data = os.read(self.news, 4096)
@@ -209,7 +227,11 @@ class StartedProcess:
         return line.decode()
 
     def has_ended(self) -> bool:
-        """Whether the program has ended."""
+        """Check whether the program has ended.
+
+        Raises:
+            OSError: The supervisor could not start it.
+        """
         if not self._is_supervised:
             return self.process.poll() is not None
         if (
@@ -221,13 +243,15 @@ class StartedProcess:
             if word == "error":
                 raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
             self.is_unstarted = word == "unstarted"
-            self._returncode = (
-                int(rest) if word in ("status", "unstarted") else -9
-            )  # a command that kills the supervisor ends itself
+            # A command that kills the supervisor ends itself.
+            self._returncode = int(rest) if word in ("status", "unstarted") else -9
         return self._returncode is not None
 
     def release(self) -> None:
-        """Have a supervisor end everything that is left; its process group must not be signalled any more."""
+        """Let a supervisor end everything that is left.
+
+        Afterwards the process group must not be signalled any more.
+        """
         if self._control is not None:
             os.close(self._control)
             self._control = None
@@ -236,11 +260,12 @@ class StartedProcess:
         """Release it and reap our child."""
         self.release()
         try:
-            self.process.wait(_LAST_WAIT)
+            self.process.wait(_REAP_SECONDS)
         except subprocess.TimeoutExpired:
             if self._is_supervised:
                 logger.warning(
-                    "the supervisor %d of a command does not end, and is killed", self.process.pid
+                    "the supervisor %d of a command did not exit, so it is killed",
+                    self.process.pid,
                 )
                 self.process.kill()
                 self.process.wait()
@@ -260,7 +285,7 @@ def start(
     *,
     directory: str,
     environment: Mapping[str, str],
-    confinement: Mapping[str, Any] | None,
+    confinement: Mapping[str, object] | None,
 ) -> StartedProcess:
     """Start a program, and wait until it is running.
 
@@ -273,19 +298,24 @@ def start(
     try:
         started.wait_started()
     except OSError:
-        with started.process:  # closes its pipes
+        # Leaving the block closes the pipes.
+        with started.process:
             started.close()
         raise
     return started
 
 
-@functools.cache  # read once: a command may change the file, if it lies where commands can write
+@functools.cache
 def _supervisor_code() -> bytes:
+    # It is read once, because commands may be able to write where the file is.
     return marshal.dumps(compile(_SUPERVISOR.read_bytes(), "supervisor", "exec", dont_inherit=True))
 
 
 def _in_memory(data: bytes, closing: contextlib.ExitStack) -> int:
-    """A descriptor to read from: not in the command line, which every user of the machine can read."""
+    """Return a descriptor from which a child can read data.
+
+    A command line could be read by every user of the machine.
+    """
     descriptor = os.memfd_create("amplifier")
     closing.callback(os.close, descriptor)
     with open(descriptor, "wb", closefd=False) as file:
@@ -301,11 +331,11 @@ def _pipe(of_reader: contextlib.ExitStack, of_writer: contextlib.ExitStack) -> t
 
 
 def can_supervise() -> bool:
-    """Whether the supervisor works here: on Linux, with an interpreter that can start a second one."""
+    """Check whether the supervisor works: on Linux, if the interpreter can start a second one."""
     return HAS_PROC and _supervisor_starts()
 
 
-@functools.cache  # it starts a program, and the answer does not change
+@functools.cache
 def _supervisor_starts() -> bool:
     if (
         not sys.platform.startswith("linux")
@@ -322,12 +352,12 @@ def _supervisor_starts() -> bool:
         )
     except OSError:
         return False
-    with shell.process:  # closes its pipes
+    # Leaving the block closes the pipes.
+    with shell.process:
         try:
-            if (
-                shell.news is not None and not shell.has_ended()
-            ):  # its end may have been read along with its start
-                select.select([shell.news], [], [], _PROBING)
+            # The line about its end may have been read together with that about its start.
+            if shell.news is not None and not shell.has_ended():
+                select.select([shell.news], [], [], _PROBE_SECONDS)
             return shell.has_ended() and shell.returncode == 7
         except OSError:
             return False
@@ -336,13 +366,15 @@ def _supervisor_starts() -> bool:
 
 
 class ServiceProcess(StartedProcess):
-    """A program with pipes to all three streams, which serves the session until it is ended; for the event loop.
+    """A program that serves the session through pipes. Only the event loop uses it.
 
-    It runs below the supervisor where there is one. Starting never awaits, so no cancellation comes between the start and the
-    code that ends it.
+    It runs below the supervisor where that is available. Starting never awaits, so no cancellation
+    comes between the start and the code that ends it.
 
     Attributes:
-        stdin, stdout, stderr: The numbers of our ends of its streams, which do not block.
+        stdin: Descriptor of its input, which does not block.
+        stdout: Descriptor of its output, which does not block.
+        stderr: Descriptor of its error stream, which does not block.
     """
 
     def __init__(
@@ -369,15 +401,16 @@ class ServiceProcess(StartedProcess):
             os.set_blocking(descriptor, False)
 
     def has_ended(self) -> bool:
-        """Whether it has ended, or was never started."""
+        """Check whether it has ended, or was never started."""
         try:
             return super().has_ended()
-        except OSError as error:  # the supervisor reports that the program could not be executed
+        # The supervisor reports that the program could not be executed.
+        except OSError as error:
             self._start_error = error
             return True
 
     def how_it_ended(self) -> str:
-        """How it ended, for messages."""
+        """Return a phrase for messages, such as "ended with exit code 1"."""
         if self._start_error is not None:
             return f"cannot be started: {self._start_error.strerror}"
         if self.returncode is None:
@@ -394,7 +427,8 @@ class ServiceProcess(StartedProcess):
         """
         if self.group == 0 and self.news is not None:
             await anyio.wait_readable(self.news)
-        self.wait_started()  # does not block: a line is there
+        # This does not block, because a line is there.
+        self.wait_started()
 
     async def wait_for_death(self) -> None:
         """Wait until it has ended."""
@@ -405,10 +439,12 @@ class ServiceProcess(StartedProcess):
                 await anyio.wait_readable(self.news)
 
     async def end(self, grace: float = 0.0) -> None:
-        """End it and all it started: close its input, then SIGTERM, then SIGKILL. Bounded, but not shielded.
+        """End it and all its descendants in bounded time. The caller shields it if necessary.
+
+        First its input is closed, then SIGTERM and SIGKILL are sent.
 
         Args:
-            grace: Seconds before each of the two signals; at 0 it is killed at once.
+            grace: Seconds before each of the two signals. 0 kills it at once.
         """
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
@@ -420,17 +456,17 @@ class ServiceProcess(StartedProcess):
             with anyio.move_on_after(grace):
                 await self._wait_if_running()
         self._signal(signal.SIGKILL)
-        with anyio.move_on_after(_KILLING):
+        with anyio.move_on_after(_KILL_SECONDS):
             await self._wait_if_running()
         if self.group and not self.has_ended():
             logger.warning(
-                "process %d was killed and is still there; it hangs in a system call", self.group
+                "process %d was killed but still exists: it hangs in a system call", self.group
             )
         self._is_released = True
         await anyio.to_thread.run_sync(self.close)
 
     def kill_rest(self) -> None:
-        """Kill everything that it has left behind, after it has ended."""
+        """Kill everything that it left behind when it ended."""
         self._signal(signal.SIGKILL)
         self._is_released = True
         self.release()
@@ -440,20 +476,25 @@ class ServiceProcess(StartedProcess):
             await self.wait_for_death()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.group and not self._is_released:  # once it is released, the id may belong to others
+        # After the release, the id may belong to other processes.
+        if self.group and not self._is_released:
             send_to_group(self.group, number)
 
 
 class WorkerProcess(StartedProcess):
-    """A program with pipes to its input and output, for the work of one thread; killed from any.
+    """A program with pipes to its input and output that works for one thread.
 
-    It has no supervisor, which would take longer to start than the program: it must neither leave its process group nor live on
-    when its input ends.
+    It has no supervisor, which would take longer to start than the program. So the program must
+    stay in its process group, and end when its input ends.
 
     Args:
-        arguments: The program, by its absolute path, and its arguments.
-        stop: Kills it when requested.
-        directory: Where it runs.
+        arguments: The absolute path of the program, and its arguments.
+        stop: A request to stop kills the program.
+        directory: The working directory.
+
+    Attributes:
+        stdin: Its input.
+        stdout: Its output.
     """
 
     def __init__(self, arguments: Sequence[str], stop: Stop, *, directory: str = "/") -> None:
@@ -461,7 +502,7 @@ class WorkerProcess(StartedProcess):
         self._lock = threading.Lock()
         environment = {
             name: safe_search_path(os.environ[name])
-            for name in _FOR_THE_LINKER
+            for name in _LINKER_VARIABLES
             if name in os.environ
         }
         super().__init__(
@@ -473,20 +514,21 @@ class WorkerProcess(StartedProcess):
             stderr=subprocess.DEVNULL,
             bufsize=-1,
         )
-        assert self.process.stdin is not None  # asked for above
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.stdin: IO[bytes] = self.process.stdin
         self.stdout: IO[bytes] = self.process.stdout
         stop.add(self.kill)
 
     def kill(self) -> None:
-        """End it and all it started; nothing happens if it has ended."""
-        with self._lock:  # so that it is not reaped between the check and the signal
+        """Kill it and its descendants, unless it has ended. Any thread may call this."""
+        # The lock keeps it from being reaped between the check and the signal.
+        with self._lock:
             if self.process.poll() is None:
                 send_to_group(self.group, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait until it has ended by itself; its output must have been read."""
+        """Wait until it ends. Its output must have been read."""
         return self.process.wait()
 
     def close(self) -> None:
@@ -496,13 +538,15 @@ class WorkerProcess(StartedProcess):
         with self._lock:
             super().close()
         for pipe in (self.stdin, self.stdout):
-            with contextlib.suppress(OSError):  # input it did not live to read
+            # Closing flushes input that it did not read.
+            with contextlib.suppress(OSError):
                 pipe.close()
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal."""
+    """Return the name of a signal."""
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
+    # Real-time signals have no name.
+    except ValueError:
         return f"signal {number}"

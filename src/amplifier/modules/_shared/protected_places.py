@@ -1,16 +1,16 @@
-"""The one list of places that programs outside of a sandbox run or obey by themselves.
+"""The list of places that programs outside a sandbox run or obey without being asked."""
 
-The sandbox, the file tools and the approval rules read it. Each judges a place by its real path.
-"""
-
-# Why the list is about names: a tool that starts by itself finds its files by name, in whatever
-# folder a person opens. So an entry holds at any depth, and for names that do not exist yet. The
-# few places without a name of their own (a bare repository, what git's configuration names) are
-# recognised by a look at the file system. Names are compared without case and without invisible
-# characters, because some file systems do so: a false alarm costs a question.
+# Why the list is about names: a program that starts automatically finds its files by name, in any
+# folder that a person opens. So an entry holds at any depth, and for names that do not exist yet.
+# A few places have no fixed name, such as a bare repository or a file that git's configuration
+# names. These are found by a search of the file system. Names are compared without case and
+# without invisible characters, because some file systems do so. A false alarm costs one question.
 #
 # Why "ask" and not "refuse": people do want `.vscode/settings.json` changed. The agent's own code
-# is different. A question about it could be answered with "yes" by mistake only once.
+# is different. One "yes" by mistake would be enough to change it.
+#
+# The sandbox, the file tools and the approval rules read the list, and judge a place by its real
+# path.
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ ENTRIES: Final = {
     ),
     # Emacs runs the Lisp in it when it restores a desktop.
     ".emacs.desktop": _EDITOR,
-    # Eclipse, and what uses its Java tools: builders and annotation processors.
+    # Builders and annotation processors of Eclipse and of editors that use its Java tools.
     **dict.fromkeys(
         (".project", ".settings", ".externalToolBuilders", ".classpath", ".factorypath"), _EDITOR
     ),
     **dict.fromkeys(("nbproject", ".spyproject", "*.Rproj", ".Rprofile", ".RData"), _EDITOR),
-    # Language servers: each has the command line of a program, or code, which they run when a file is opened.
+    # Language servers run a command line or code in these when a file is opened.
     **dict.fromkeys(
         ("rust-analyzer.toml", ".rust-analyzer.toml", ".neoconf.json", ".nlsp-settings"), _SERVER
     ),
@@ -129,7 +129,7 @@ ENTRIES: Final = {
         (".lsp", "hie.yaml", ".merlin", ".clangd", ".ccls", ".ycm_extra_conf.py"), _SERVER
     ),
     ".ropeproject": _SERVER,
-    # Plugins of a compiler, of Ruby's server, and of a server of JavaScript.
+    # Plugins of a compiler, and of servers for Ruby and JavaScript.
     **dict.fromkeys((".bloop", ".solargraph.yml", ".tern-project"), _SERVER),
     **dict.fromkeys(
         (
@@ -154,7 +154,7 @@ ENTRIES: Final = {
     ),
     # A version may be `path:./bin`.
     ".tool-versions": _SHELL,
-    # A shell runs the first, takes variables from the second, and paths or commands from the others.
+    # A shell runs the first, reads variables from the second, and paths or commands from the rest.
     **dict.fromkeys((".phpbrewrc", ".ruby-env", ".versions.conf", ".sdkmanrc"), _SHELL),
     **dict.fromkeys(
         (".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS
@@ -190,7 +190,7 @@ ENTRIES: Final = {
         ("rust-toolchain", "rust-toolchain.toml", ".prototools", "global.json"), _TOOLCHAIN
     ),
 }
-"""Names that are protected at any depth, with the reason; ``a/b`` is a ``b`` in any ``a``."""
+"""Names that are protected at any depth, with the reason. ``a/b`` means a ``b`` in any ``a``."""
 
 # Commands have to change these (`pip install`), so the sandbox does not cover them.
 _ENTRIES_FOR_FILE_TOOLS: Final = {
@@ -245,17 +245,18 @@ _OF_HOME: Final = (
 """Places of a home folder that a login, a shell or a desktop obeys."""
 
 
+# Folders of a root that are searched for one write. A home folder has more.
 _MAX_FOLDERS: Final = 20_000
-"""Of a root that are looked at for one write: a home folder has more."""
 
 
 @attrs.frozen
 class Judgement:
-    """Whether a place may be changed without a question.
+    """The decision about a change of a place.
 
     Attributes:
-        verdict: ``"none"``: it is not protected. ``"ask"``: only if a person allows it. ``"refuse"``: never.
-        reason: Why it is protected, as the rest of a sentence about it; empty if it is not.
+        verdict: ``"none"`` if the place isn't protected, ``"ask"`` if a person has to allow the
+            change, ``"refuse"`` if it is never allowed.
+        reason: The reason for the protection, as the rest of a sentence. Empty without protection.
     """
 
     verdict: Literal["none", "ask", "refuse"]
@@ -263,7 +264,7 @@ class Judgement:
 
 
 ASIDE: Final = ".amplifier-aside"
-"""Ends the name of what was taken out or is kept aside, in the same folder. No program obeys such a name."""
+"""Suffix of files that were moved aside in their folder. No program obeys such a name."""
 
 UNPROTECTED: Final = Judgement("none")
 
@@ -292,8 +293,9 @@ class ProtectedPlaces:
     """The list, with the changes that a plan makes to it.
 
     Attributes:
-        added: Further names, as in `ENTRIES`, or absolute paths; each is asked about.
-        allowed: Names or absolute paths that are not asked about. The agent's own code stays refused.
+        added: Further names, as in `ENTRIES`, or absolute paths, which need permission.
+        allowed: Names or absolute paths that need no permission. The agent's own code is refused
+            nevertheless.
         sweep: Finds the places in a folder.
     """
 
@@ -306,13 +308,14 @@ class ProtectedPlaces:
     def judge(self, path: str, *, root: str = "/") -> Judgement:
         """Judge a change of a file or folder, which need not exist.
 
-        Looks at the file system: at the repositories around it, and at what changed in the root since the last time.
-        Blocks as long as that takes.
+        This blocks while it searches the repositories around it, and the folders in the root that
+        changed since the last call.
 
         Args:
-            path: The real path: absolute, and without a symbolic link on the way to its last name.
-            root: The folder that a person gave to the agent, a real path. Its own names and those above
-                it protect nothing: people have working directories such as `~/.cursor/worktrees/x`.
+            path: The real path, which is absolute and without a symbolic link above its last name.
+            root: The real path of the folder that a person gave to the agent. Its own name and the
+                names above it protect nothing, because people have working directories such as
+                `~/.cursor/worktrees/x`.
         """
         for place in own_places():
             if is_below(path, place):
@@ -335,9 +338,9 @@ class ProtectedPlaces:
         return UNPROTECTED if reason is None else Judgement("ask", reason)
 
     def _reason_by_leader(self, path: str, root: str) -> str | None:
-        """Return why a place is protected that something else leads to."""
+        """Return the reason for the protection of a place that something else leads to."""
         if root != "/" and is_below(path, root):
-            led = self.sweep.look([root], most_folders=_MAX_FOLDERS).led
+            led = self.sweep.look([root], max_folders=_MAX_FOLDERS).led
         else:
             led = {
                 place: f"{folder}/.git"
@@ -351,16 +354,16 @@ class ProtectedPlaces:
         return None
 
     def reason_for(self, path: str) -> str:
-        """Return why a place is protected by its name; empty if it is not."""
+        """Return the reason why the name of a place protects it, or an empty text."""
         reason = _reason_by_name(_folded_names(path), {}, only_last=True)
         return reason or (_LOGIN if path in _places_of_home(_home()) else "")
 
     def may_be_entry(self, name: str) -> bool:
-        """Check whether a name can be the last one of an entry, whatever is before it."""
+        """Check whether a name can be the last one of an entry in any folder."""
         return bool(self.added) or _may_be_entry(name)
 
     def is_entry(self, path: str) -> bool:
-        """Check whether the last name of a path is one of the list: the top of a place that commands must not change."""
+        """Check whether a path is the top of a place that commands must not change."""
         names = _folded_names(path)
         if self.is_allowed(path) or path.endswith(ASIDE):
             return False
@@ -368,7 +371,7 @@ class ProtectedPlaces:
         return (
             reason is not None
             or path in _places_of_home(_home())
-            or any(_matches(each, path, names, only_last=True) for each in self.added)
+            or any(_matches(pattern, path, names, only_last=True) for pattern in self.added)
         )
 
     def is_allowed(self, path: str) -> bool:
@@ -378,15 +381,15 @@ class ProtectedPlaces:
         )
 
     def names_after(self, name: str) -> tuple[str, ...]:
-        """Return the last names of entries that begin with a name and have two, such as ``hooks`` after ``.github``."""
+        """Return the second names of two-part entries, such as ``hooks`` for ``.github``."""
         return _NAMES_AFTER.get(fold(name), ())
 
 
 def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
-    """Return the list of a session, by the key ``protected_places`` of its plan's section ``session``.
+    """Return the list of a session, from the key ``session.protected_places`` of its plan.
 
     Raises:
-        PlanError: The key has a wrong value.
+        PlanError: The value of the key is invalid.
     """
     config: Any = getattr(coordinator, "config", None)
     session = config.get("session") if isinstance(config, dict) else None
@@ -408,15 +411,18 @@ def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
 
 
 def own_places() -> tuple[str, ...]:
-    """Return what the agent itself runs and imports, as real paths: never to be changed by what it confines."""
-    # A change of these would need another process; PATH is read anew, because programs change it.
+    """Return the real paths that the agent itself runs and imports.
+
+    Nothing that it confines may change them.
+    """
+    # Only another process has other folders, but a program may change its PATH.
     return _own_places(os.environ.get("PATH", os.defpath))
 
 
 @functools.lru_cache(maxsize=8)
 def _own_places(search_path: str) -> tuple[str, ...]:
     base = (sys.base_prefix, sys.base_exec_prefix)
-    # A virtual environment is the agent's as a whole. Below a base such as /usr there is more.
+    # A whole virtual environment belongs to the agent. A base such as /usr has other things, too.
     own = [prefix for prefix in (sys.prefix, sys.exec_prefix) if prefix not in base]
     own += [f"{prefix}/{name}" for prefix in base for name in ("bin", "lib", "lib64")]
     own += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -447,7 +453,7 @@ def _folded_names(path: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> tuple[re.Pattern[str], ...]:
-    # Brackets are parts of file names here.
+    # Brackets in an entry are part of the file name.
     return tuple(
         re.compile(translate(fold(name).replace("[", "[[]"))) for name in pattern.split("/") if name
     )
@@ -470,7 +476,7 @@ def _ends_at(pattern: str, names: Sequence[str], *, only_last: bool) -> bool:
 
 
 def _matches(pattern: str, path: str, names: Sequence[str], *, only_last: bool = False) -> bool:
-    """Check whether a path is at, or below, what a plan names."""
+    """Check whether a path is at or below a name or path from the plan."""
     if pattern.startswith(("/", "~/")):
         place = os.path.realpath(Path(pattern).expanduser())
         return path == place if only_last else is_below(path, place)
@@ -517,7 +523,7 @@ def _reason_by_name(
 
 
 def _reason_by_place(path: str, root: str) -> str | None:
-    """Return why a place that only this machine has is protected."""
+    """Return the reason for the protection of a place that is specific to this machine or user."""
     home = _home()
     of_home = _places_of_home(home) if is_below(path, home) else ()
     if any(is_below(path, place) and not is_below(root, place) for place in of_home):
@@ -558,7 +564,7 @@ def _search_path() -> Iterator[str]:
 
 
 def _bare_repository(path: str, root: str) -> str | None:
-    """Return the folder on the way to a path that is a repository, or would be one with this path in it."""
+    """Return a folder above a path that is a repository, or would become one with this path."""
     folder, _, name = path.rpartition("/")
     while folder and (is_below(folder, root) or not is_below(path, root)):
         if is_git_layout([*_existing(folder), name]):

@@ -1,10 +1,4 @@
-"""Blocking work in threads that can be asked to stop, bounded in number and in time.
-
-A thread cannot be killed. So the work asks its `Stop` between steps, and a cancelled call requests the stop and then waits
-for it, under every kind of cancellation including asyncio's native one, against which a plain ``run_sync`` does not hold.
-Work that hangs in one system call (a dead network mount) is waited for only a moment and then named in the log: nothing
-can end it, and it undoes its own work once the call returns.
-"""
+"""Blocking work in threads that can be asked to stop, bounded in number and in time."""
 
 from __future__ import annotations
 
@@ -23,12 +17,12 @@ logger = logging.getLogger("amplifier.modules.tools")
 
 _Result = TypeVar("_Result")
 
-PATIENCE = 1.0
-"""Seconds a cancelled call waits for its thread: a cancelled call has to end within about one."""
+STOP_SECONDS = 1.0
+"""Seconds that a cancelled call waits for its thread. Such a call has to end within about one."""
 
 
 async def poll_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds that nothing reports, checking less and less often."""
+    """Wait until a condition holds. The pauses between two checks grow."""
     pause = 0.001
     while not condition():
         await anyio.sleep(pause)
@@ -36,11 +30,15 @@ async def poll_until(condition: Callable[[], bool]) -> None:
 
 
 class Stopped(Exception):
-    """Raised inside the thread, at the first check after a stop was requested."""
+    """Raised inside the thread at the first check after a stop was requested."""
 
 
 class Stop:
-    """A request to stop, which the thread checks between steps."""
+    """A request to stop, which the thread checks between steps.
+
+    Attributes:
+        requested: True once the thread has to stop.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +46,7 @@ class Stop:
         self.requested: bool = False
 
     def check(self) -> None:
-        """End the work if a stop was requested.
+        """Raise if a stop was requested.
 
         Raises:
             Stopped: A stop was requested.
@@ -57,7 +55,10 @@ class Stop:
             raise Stopped
 
     def add(self, callback: Callable[[], None]) -> None:
-        """Have something called, from another thread, that ends a wait of this one; at once if it is time already."""
+        """Add a callback that interrupts a wait of the thread. Another thread calls it.
+
+        It is called at once if a stop was requested before.
+        """
         with self._lock:
             self._callbacks.append(callback)
             late = self.requested
@@ -65,12 +66,12 @@ class Stop:
             callback()
 
     def discard(self, callback: Callable[[], None]) -> None:
-        """Take a callback back."""
+        """Remove a callback."""
         with self._lock:
             self._callbacks.remove(callback)
 
     def request(self) -> None:
-        """Ask for the end; safe in any thread, more than once."""
+        """Request the stop. This may be called from any thread, and again."""
         with self._lock:
             self.requested = True
             callbacks = tuple(self._callbacks)
@@ -78,12 +79,21 @@ class Stop:
             callback()
 
 
+# A thread can't be killed. So the work checks its `Stop` between steps, and a cancelled call
+# requests the stop and waits for it. That holds under every kind of cancellation. A plain
+# ``run_sync`` doesn't hold against asyncio's native one.
+#
+# Nothing can interrupt work that hangs in one system call, for example on a dead network mount.
+# The call waits for a moment and names it in the log. The work undoes itself once the system call
+# returns.
+
+
 class Workers:
     """The threads of one mounted module.
 
     Args:
-        threads: How many may work at the same time.
-        timeout: Seconds for one piece of work, waiting for a free thread included.
+        threads: Maximum number of threads that work at the same time.
+        timeout: Seconds for one piece of work, including the wait for a free thread.
     """
 
     def __init__(self, *, threads: int = 4, timeout: float = 30.0) -> None:
@@ -91,41 +101,45 @@ class Workers:
         self._timeout = timeout
 
     async def run(self, work: Callable[[Stop], _Result], *, what: str) -> _Result:
-        """Do blocking work in a thread; when this returns or raises, the thread is done with it.
+        """Do blocking work in a thread, and return or raise once the thread is done with it.
 
         Args:
-            work: Called with the `Stop` it has to look at between steps.
-            what: For reports: the tool and its subject.
+            work: Receives the `Stop` that it has to check between steps.
+            what: The tool and its subject, for reports.
 
         Raises:
-            ToolFailure: The time was up.
+            ToolFailure: The time ran out.
         """
         stop, future = Stop(), Future[_Result]()
 
         def job() -> None:
+            # The call may have ended before a thread was free.
             if not future.set_running_or_notify_cancel():
-                return  # given up before it began
+                return
             try:
                 future.set_result(work(stop))
-            except BaseException as error:  # noqa: BLE001 - raised below, in the caller's thread
+            # It is raised in the caller's thread.
+            except BaseException as error:  # noqa: BLE001
                 future.set_exception(error)
 
         with anyio.move_on_after(self._timeout) as scope:
             try:
                 await anyio.to_thread.run_sync(job, abandon_on_cancel=True, limiter=self._limiter)
             finally:
-                future.cancel()  # has an effect only on a job that has not begun, and then it never does
+                # This only affects a job that has not begun, and then it never begins.
+                future.cancel()
                 if not future.done():
                     stop.request()
-                    with anyio.move_on_after(PATIENCE, shield=True):
-                        # Polling needs nothing of the thread, which may outlive the event loop that it would have to wake.
+                    # The thread may outlive the event loop, so it must not have to wake it.
+                    with anyio.move_on_after(STOP_SECONDS, shield=True):
                         await poll_until(future.done)
                 if not future.done():
                     logger.warning(
-                        "%s: the thread hangs in a system call; it was asked to stop and left behind",
+                        "%s: the thread hangs in a system call and was left behind; "
+                        "it stops once the call returns",
                         what,
                     )
         has_ended = future.done() and not future.cancelled()
         if has_ended and (future.exception() is None or not scope.cancelled_caught):
             return future.result()
-        raise ToolFailure("Timeout", f"{what}: not finished after {self._timeout:g} s, and stopped")
+        raise ToolFailure("Timeout", f"{what}: timed out after {self._timeout:g} s")

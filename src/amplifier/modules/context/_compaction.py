@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from operator import itemgetter
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import attrs
 
-from amplifier._internal.json import copy_json
+from amplifier._internal.json import JSON, copy_json
 
 from ._entries import CALL_BLOCKS, MEDIA, RESULT_BLOCKS, SYSTEM_ROLES, Entry, count_tokens
 
@@ -212,12 +212,12 @@ class Cut:
         return self._begun[before - 1] if before else -1
 
 
-def as_dict(compaction: Compaction) -> dict[str, Any]:
+def as_dict(compaction: Compaction) -> dict[str, JSON]:
     """Return a compaction as a JSON record."""
     return {**attrs.asdict(compaction), "kept": list(compaction.kept)}
 
 
-def from_record(record: dict[str, Any]) -> Compaction:
+def from_record(record: dict[str, JSON]) -> Compaction:
     """Read a record of `as_dict`. Fields that a later release added are ignored."""
     names = {field.name for field in attrs.fields(Compaction)}
     known = {name: value for name, value in record.items() if name in names}
@@ -306,7 +306,7 @@ def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
     return _cut_entry(entry, _Rank.LAST, _FIRST_PROMPT, chars_per_token)
 
 
-def _kind(block: object) -> Any:
+def _kind(block: object) -> JSON:
     return block.get("type") if isinstance(block, dict) else None
 
 
@@ -323,7 +323,7 @@ def _cut_entry(entry: Entry, rank: _Rank, length: int, chars_per_token: float) -
 
 def shorten(
     entries: Sequence[Entry], budget: int, chars_per_token: float
-) -> tuple[list[dict[str, Any]], int]:
+) -> tuple[list[dict[str, JSON]], int]:
     """Return copies of messages that are cut to fit into a budget.
 
     Args:
@@ -336,7 +336,7 @@ def shorten(
         nothing is left to cut.
     """
 
-    def attempt(stage: _Stage, length: int) -> tuple[list[dict[str, Any]], int]:
+    def attempt(stage: _Stage, length: int) -> tuple[list[dict[str, JSON]], int]:
         cut = [
             _cut_message(entry.message, stage, length, rank)
             for entry, rank in zip(entries, ranks, strict=True)
@@ -348,7 +348,7 @@ def shorten(
     ranks = [_Rank.PINNED if entry.is_pinned else _Rank.OLDER for entry in entries]
     for at in (len(entries) - 1, *prompts[-1:], *steering[-1:]):
         ranks[at] = _Rank.LAST
-    shortest: tuple[list[dict[str, Any]], int] = ([], 0)
+    shortest: tuple[list[dict[str, JSON]], int] = ([], 0)
     for stage in _STAGES:
         shortest = attempt(stage, stage.min_length)
         if shortest[1] <= budget:
@@ -357,11 +357,11 @@ def shorten(
 
 
 def _longest(
-    attempt: Callable[[int], tuple[list[dict[str, Any]], int]],
+    attempt: Callable[[int], tuple[list[dict[str, JSON]], int]],
     low: int,
-    shortest: tuple[list[dict[str, Any]], int],
+    shortest: tuple[list[dict[str, JSON]], int],
     budget: int,
-) -> tuple[list[dict[str, Any]], int]:
+) -> tuple[list[dict[str, JSON]], int]:
     """Return the result with the longest texts that fits.
 
     The length is doubled while the result fits, and then narrowed down in a few steps.
@@ -385,14 +385,14 @@ def _longest(
 
 
 def _cut_message(
-    message: dict[str, Any], stage: _Stage, length: int, rank: _Rank
-) -> dict[str, Any]:
+    message: dict[str, JSON], stage: _Stage, length: int, rank: _Rank
+) -> dict[str, JSON]:
     role = message["role"]
     if role in SYSTEM_ROLES:
         rank = _Rank.LAST
     elif role == "tool":
         rank = _Rank.RESULT
-    cut: dict[str, Any] = {
+    cut: dict[str, JSON] = {
         name: value for name, value in message.items() if not stage.bare or name in _CONTRACT_FIELDS
     }
     content = message.get("content")
@@ -406,8 +406,8 @@ def _cut_message(
     return copy_json(cut)  # type: ignore[no-any-return]
 
 
-def _cut_blocks(blocks: list[Any], stage: _Stage, length: int, rank: _Rank) -> list[Any]:
-    kept: list[Any] = []
+def _cut_blocks(blocks: list[JSON], stage: _Stage, length: int, rank: _Rank) -> list[JSON]:
+    kept: list[JSON] = []
     for block in blocks:
         kind = _kind(block)
         if not isinstance(kind, str) or kind not in _TEXT_BLOCKS:
@@ -421,13 +421,13 @@ def _cut_blocks(blocks: list[Any], stage: _Stage, length: int, rank: _Rank) -> l
     return kept
 
 
-def _note_of_block(block: Any, kind: Any, label: str = "") -> dict[str, Any]:
+def _note_of_block(block: JSON, kind: JSON, label: str = "") -> dict[str, JSON]:
     shown = kind[:40] if isinstance(kind, str) else type(block).__name__
     note = {"type": "text", "text": f"[{label}{shown} left out]"}
     return block if count_tokens(block, 1) <= count_tokens(note, 1) else note
 
 
-def _cut_call(call: Any, length: int) -> Any:
+def _cut_call(call: JSON, length: int) -> JSON:
     """Cut the arguments of a call. Text that is JSON is cut inside its values, so it stays JSON."""
     if not isinstance(call, dict):
         return call
@@ -454,7 +454,7 @@ def _cut_json_text(text: str, length: int) -> str:
     return text if cut == value else json.dumps(cut, ensure_ascii=False)
 
 
-def _cut_value(value: Any, length: int, label: str = "", depth: int = 0) -> Any:
+def _cut_value(value: JSON, length: int, label: str = "", depth: int = 0) -> JSON:
     """Cut all texts in a value, except ids and names."""
     if isinstance(value, str):
         return cut_text(value, length, label)

@@ -7,11 +7,11 @@ method is atomic on one event loop.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, final
+from typing import final
 
 import attrs
 
-from amplifier._internal.json import LEAVES, Frame, copy_json, rebuild
+from amplifier._internal.json import JSON, LEAVES, Frame, copy_json, rebuild
 from amplifier.models import Model, to_dict
 
 from ._compaction import Compaction, Cut, recent_from, shown_after
@@ -50,7 +50,7 @@ class Conversation:
         self._plan_tools = plan_tools
         self.replace(())
 
-    def append(self, message: dict[str, Any]) -> None:
+    def append(self, message: dict[str, JSON]) -> None:
         """Store a message. The caller must not change it any more."""
         position = len(self.entries)
         results = result_ids(message)
@@ -112,7 +112,7 @@ class Conversation:
             self.entries[member].part = part
         return part
 
-    def replace(self, messages: Iterable[dict[str, Any]]) -> None:
+    def replace(self, messages: Iterable[dict[str, JSON]]) -> None:
         """Replace all messages. The caller must not change the new ones any more."""
         self.entries: list[Entry] = []
         self.shown: list[Entry] = []
@@ -209,12 +209,12 @@ class Conversation:
         self.view = self.shown if latest is None else self.after(latest)
         self.view_tokens = sum(entry.tokens for entry in self.view)
 
-    def copy(self) -> list[dict[str, Any]]:
+    def copy(self) -> list[dict[str, JSON]]:
         """Return copies of all messages."""
         return copies(self.entries)
 
 
-def copies(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+def copies(entries: Sequence[Entry]) -> list[dict[str, JSON]]:
     """Return copies of stored messages, which the caller may change."""
     return [
         entry.message.copy() if entry.is_flat else copy_json(entry.message) for entry in entries
@@ -239,14 +239,14 @@ def require_role(message: object) -> None:
         raise ValueError(f"a message needs a 'role' such as 'user', as text; got {shown}")
 
 
-def checked_copy(message: object) -> dict[str, Any]:
+def checked_copy(message: object) -> dict[str, JSON]:
     """Return a copy of a message for the conversation.
 
     Raises:
         ValueError: It is not a message, or cannot be copied (`ModelError`).
     """
     require_role(message)
-    copied: dict[str, Any] = copy_json(message)
+    copied: dict[str, JSON] = copy_json(message)
     if any(map(_holds_models, copied.values())):
         copied = rebuild(copied, _as_json, subject="the message cannot be stored")
     return copied
@@ -263,7 +263,7 @@ def _as_json(value: object, _: Sequence[Frame]) -> object:
     return to_dict(value) if isinstance(value, Model) else value
 
 
-def _has_only_results(message: dict[str, Any]) -> bool:
+def _has_only_results(message: dict[str, JSON]) -> bool:
     """Return whether a message has results of tools and nothing else."""
     if message["role"] == "tool":
         return True

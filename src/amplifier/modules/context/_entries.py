@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard, final
+from typing import TypeGuard, final
 
 import attrs
 import orjson
+
+from amplifier._internal.json import JSON
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
@@ -47,7 +49,7 @@ class Entry:
         is_plan: Whether it calls a tool for plans or lists of tasks, or answers such a call.
     """
 
-    message: dict[str, Any]
+    message: dict[str, JSON]
     position: int = -1
     is_flat: bool = False
     tokens: int
@@ -72,7 +74,7 @@ CALL_BLOCKS = frozenset({"tool_call", "tool_use"})
 RESULT_BLOCKS = frozenset({"tool_result"})
 
 
-def blocks_of(message: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+def blocks_of(message: Mapping[str, JSON]) -> Sequence[dict[str, JSON]]:
     """Return the content blocks that are dicts."""
     content = message.get("content")
     if not isinstance(content, list):
@@ -92,26 +94,26 @@ class OpenCall:
 
     id: CallId
     name: str | None
-    arguments: Any
+    arguments: JSON
 
 
-def call_ids(message: Mapping[str, Any]) -> list[CallId]:
+def call_ids(message: Mapping[str, JSON]) -> list[CallId]:
     """Return the unique ids of the tool calls of an assistant's message, in order."""
     return list(_calls_of(message))
 
 
-def call_names(message: Mapping[str, Any]) -> dict[CallId, str | None]:
+def call_names(message: Mapping[str, JSON]) -> dict[CallId, str | None]:
     """Return the names of the tools that an assistant's message calls, by the ids of the calls."""
     return {call.id: call.name for call in _calls_of(message).values()}
 
 
-def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
+def _calls_of(message: Mapping[str, JSON]) -> dict[CallId, OpenCall]:
     calls: dict[CallId, OpenCall] = {}
     listed = message.get("tool_calls")
     for call in listed if isinstance(listed, list | tuple) else ():
         if isinstance(call, dict) and _is_id(call.get("id")):
             function = call.get("function")
-            inner: dict[str, Any] = function if isinstance(function, dict) else {}
+            inner: dict[str, JSON] = function if isinstance(function, dict) else {}
             name = _text(call.get("name") or call.get("tool") or inner.get("name"))
             arguments = call.get("arguments", inner.get("arguments"))
             calls.setdefault(call["id"], OpenCall(call["id"], name, arguments))
@@ -122,7 +124,7 @@ def _calls_of(message: Mapping[str, Any]) -> dict[CallId, OpenCall]:
     return calls
 
 
-def result_ids(message: Mapping[str, Any]) -> list[CallId]:
+def result_ids(message: Mapping[str, JSON]) -> list[CallId]:
     """Return the unique ids of the tool calls that a message answers, in order."""
     ids: dict[CallId, None] = {}
     if message.get("role") == "tool" and _is_id(call_id := message.get("tool_call_id")):
@@ -135,7 +137,7 @@ def result_ids(message: Mapping[str, Any]) -> list[CallId]:
     return list(ids)
 
 
-def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[OpenCall]:
+def open_calls(messages: Sequence[Mapping[str, JSON]]) -> list[OpenCall]:
     """Return the calls of the last assistant's message that have no result, in order.
 
     Results and messages that hooks injected may follow that message.
@@ -148,7 +150,7 @@ def open_calls(messages: Sequence[Mapping[str, Any]]) -> list[OpenCall]:
     return []
 
 
-def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list[dict[str, Any]]:
+def missing_results(messages: Sequence[Mapping[str, JSON]], content: str) -> list[dict[str, JSON]]:
     """Return result messages for all `open_calls`."""
     return [
         {
@@ -161,7 +163,7 @@ def missing_results(messages: Sequence[Mapping[str, Any]], content: str) -> list
     ]
 
 
-def is_aside(message: Mapping[str, Any]) -> bool:
+def is_aside(message: Mapping[str, JSON]) -> bool:
     """Return whether a message is an instruction, or was injected by a hook.
 
     Such a message does not show the state of a turn.
@@ -172,7 +174,7 @@ def is_aside(message: Mapping[str, Any]) -> bool:
     return role in ("system", "developer")
 
 
-def _kind(block: Mapping[str, Any]) -> str | None:
+def _kind(block: Mapping[str, JSON]) -> str | None:
     return _text(block.get("type"))
 
 
@@ -201,7 +203,7 @@ _MAX_DOCUMENT_TOKENS = 50_000
 MEDIA = ("image", "audio", "document")
 
 
-def count_tokens(message: Any, chars_per_token: float) -> int:
+def count_tokens(message: JSON, chars_per_token: float) -> int:
     """Estimate the tokens of a message, at least one."""
     media = 0
     content = message.get("content") if isinstance(message, dict) else None
@@ -212,7 +214,7 @@ def count_tokens(message: Any, chars_per_token: float) -> int:
     return max(1, math.ceil(_json_size(message) / chars_per_token) + media)
 
 
-def _media_tokens(block: dict[str, Any]) -> int:
+def _media_tokens(block: dict[str, JSON]) -> int:
     source = block.get("source") if block["type"] == "document" else None
     data = source.get("data") if isinstance(source, dict) else None
     size = len(data) // _BASE64_PER_TOKEN if isinstance(data, str) else 0
@@ -223,9 +225,9 @@ def _may_hold_media(block: object) -> bool:
     return isinstance(block, dict) and block.get("type") in ("tool_result", *MEDIA)
 
 
-def _without_media(blocks: list[Any]) -> tuple[list[Any], int]:
+def _without_media(blocks: list[JSON]) -> tuple[list[JSON], int]:
     """Return blocks, and the parts of tool results, without media, and the tokens of the media."""
-    rest: list[Any] = []
+    rest: list[JSON] = []
     tokens = 0
     for block in blocks:
         if not isinstance(block, dict):
@@ -254,7 +256,7 @@ def _json_size(value: object) -> int:
         return _estimate_size(value)
 
 
-def _estimate_size(root: Any) -> int:
+def _estimate_size(root: JSON) -> int:
     """Estimate the size of a value that the encoder refuses."""
     size, pending = 0, [root]
     while pending:

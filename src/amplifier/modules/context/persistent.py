@@ -1,17 +1,4 @@
-"""context-persistent: as context-simple, and every message is on disk before `add_message` returns.
-
-Reading is done in memory, which shows what is on disk, and never more. Writing goes through `_change`: one writer at a time, the disk
-first, then memory in the same step in which the disk is known to have it; once begun it is taken to its end, whatever happens to the
-caller. So a cancelled call has happened completely or not at all. `amplifier.store` has the file.
-
-The step journal is what is known about the tool calls of the latest answer, so that a turn can be resumed after a crash. A transcript
-holds results in the order of the calls, so the result of a fast call may have to wait for that of a slow one; in the journal each
-result is on disk as soon as it is there. Records, each with the position of the answer in the conversation:
-
-    answered    the model answered with tool calls; from here on a call without a further record was never started
-    started     on disk before the tool is called
-    finished    the result, on disk before the loop gets it
-"""
+"""context-persistent: like context-simple, and messages are on disk when `add_message` returns."""
 
 from __future__ import annotations
 
@@ -25,6 +12,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator, Hooks, Step
 from amplifier.errors import AmplifierError, ModelError, SessionStateError
 from amplifier.events import TOOL_ERROR, TOOL_POST
@@ -65,10 +53,10 @@ _logger = logging.getLogger("amplifier.modules.context-persistent")
 
 
 class JournalError(AmplifierError):
-    """The step journal could not be written, so the turn ended; the error of the system is the cause.
+    """The step journal could not be written, so the turn ended. The cause is the system's error.
 
     Attributes:
-        path: The file.
+        path: The conversation's file.
     """
 
     def __init__(self, path: Path, message: str) -> None:
@@ -80,31 +68,46 @@ class JournalError(AmplifierError):
         return (type(self), (self.path, self._message), self.__dict__)
 
 
+# The step journal has the state of the tool calls of the latest answer, so that a turn can be
+# resumed after a crash. A transcript holds results in the order of the calls, so the result of a
+# fast call may wait for that of a slow one. The journal has each result at once. Every record has
+# the position of the answer in the conversation:
+#
+#     answered    The model answered with tool calls. A call without another record never started.
+#     started     It is on disk before the tool is called.
+#     finished    It has the result, and is on disk before the loop receives that.
+
+
 class StepJournal:
     """The journal of one conversation, and the step wrapper that writes it.
 
     Args:
-        context: The conversation; changes its file one after the other, to the end, whatever happens to the caller.
+        context: The conversation, which serialises and shields the changes of its file.
 
     Attributes:
-        pending: A record that is stored together with the next message or record, which saves a sync.
+        pending: A record that is stored together with the next message or record, which saves a
+            sync.
     """
 
     def __init__(self, context: PersistentContext) -> None:
         self._context = context
         self._stored = context._stored
-        self._known: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, dict[str, JSON]] = {}
         self._is_complete = False
         self._seen: set[str] = set()
         self._has_warned = False
-        self.pending: list[dict[str, Any]] = []
+        self.pending: list[dict[str, JSON]] = []
 
-    def open(self, open_calls: Collection[str], position: int) -> None:
-        """Read what is known about the calls of the latest answer that have no result in the conversation; blocks.
+    def open(self, open_calls: Collection[object], position: int) -> None:
+        """Read the records of the calls that have no result in the conversation. This blocks.
+
+        Args:
+            open_calls: Ids of these calls.
+            position: Position of their answer in the conversation.
 
         Raises:
-            StoreDamagedError: The journal is not as it was written.
-            OSError: The system refuses.
+            StoreDamagedError: The journal is damaged.
+            OSError: The journal could not be read.
         """
         for record in self._stored.read_steps():
             if not open_calls or record["position"] != position:
@@ -115,7 +118,7 @@ class StepJournal:
                 self._known[record["call"]] = record
 
     def turn_number(self) -> int | None:
-        """The number of the turn that was cut off, if the journal knows a call of it."""
+        """Return the number of the interrupted turn, or None if the journal has no call of it."""
         numbers = [
             record["turn"] for record in self._known.values() if isinstance(record.get("turn"), int)
         ]
@@ -124,10 +127,11 @@ class StepJournal:
     # ── the step wrapper ──
 
     async def __call__(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Record what becomes of a step, or return the result that is recorded.
+        """Run a step and record its start and result, or return the recorded result.
 
         Raises:
-            JournalError: A record could not be written. If it was that of a start, the tool was not called.
+            JournalError: A record could not be written. If it was that of a start, the tool was not
+                called.
         """
         if step.kind == "model":
             return await (self._note_answer(step, run) if step.call.iteration else run())
@@ -149,7 +153,7 @@ class StepJournal:
         step.before_start(started)
         result = await run()
         if isinstance(result, ToolResult):
-            lost = f"The result of a call of tool {step.call.tool_name!r} is not kept"
+            lost = f"The result of a call of tool {step.call.tool_name!r} is lost"
             await self._write(
                 {**_record("finished", step, position), "result": _as_dict(result)}, lost
             )
@@ -163,7 +167,7 @@ class StepJournal:
             self.pending = [{**_record("answered", step, next_position), "call": ""}]
         return response
 
-    async def _write(self, record: dict[str, Any], lost: str) -> None:
+    async def _write(self, record: dict[str, JSON], lost: str) -> None:
         pending = self.pending
         try:
             await self._context._change(
@@ -172,26 +176,28 @@ class StepJournal:
         except OSError as error:
             reason = error.strerror or str(error)
             raise JournalError(
-                self._stored.path, f"{reason}. {lost}, so the turn ends; resume it then"
+                self._stored.path,
+                f"{reason}. {lost}, so the turn ends; resume it once the file can be written",
             ) from error
         self.pending = []
 
     # ── loops that make no steps ──
 
-    def watch(self, event: str, data: dict[str, Any]) -> None:
-        """A hook handler: log once that a loop calls tools without making steps of the calls."""
+    def watch(self, event: str, data: dict[str, JSON]) -> None:
+        """Log a warning once if the loop calls tools outside steps. This is a hook handler."""
         call_id = data.get("tool_call_id")
         if not self._has_warned and isinstance(call_id, str) and call_id not in self._seen:
             self._has_warned = True
             _logger.warning(
-                "the orchestrator of this session does not run its tool calls as steps (coordinator.run_step), so its turns are "
-                "not durable: a call that a crash cuts off is reported as interrupted"
+                "the orchestrator of this session does not run its tool calls as steps "
+                "(coordinator.run_step), so its turns are not durable: a call that a crash "
+                "interrupts is not resumed"
             )
 
 
-def _record(what: str, step: Step, position: int) -> dict[str, Any]:
+def _record(kind: str, step: Step, position: int) -> dict[str, JSON]:
     return {
-        "step": what,
+        "step": kind,
         "position": position,
         "key": step.key,
         "call": step.call.call_id,
@@ -205,14 +211,14 @@ def _has_calls(response: ChatResponse) -> bool:
     )
 
 
-def _as_dict(result: ToolResult) -> dict[str, Any]:
-    """A result as JSON; one that has no JSON form as the text that the model gets."""
+def _as_dict(result: ToolResult) -> dict[str, JSON]:
+    """Return a result as JSON. If it has no JSON form, its output is the text for the model."""
     try:
-        shown = to_dict(result)
-        encode_message(shown)
+        encoded = to_dict(result)
+        encode_message(encoded)
     except (ModelError, TypeError, ValueError):
         return {"success": result.success, "output": result.get_serialized_output()}
-    return shown
+    return encoded
 
 
 _T = TypeVar("_T")
@@ -222,15 +228,17 @@ ResumePolicy: TypeAlias = Literal["keep_file", "replace"]
 
 @attrs.frozen(kw_only=True)
 class PersistentOptions(ContextOptions):
-    """Where the conversation is kept and how much of it a request may hold.
+    """The folder of the conversation, and the part of it that a request may hold.
 
     Attributes:
-        folder: The conversation's own folder, created if it does not exist.
+        folder: The conversation's own folder. It is created if it does not exist.
         session_id: The session of the conversation.
-        resume_policy: What `set_messages` does after the conversation was loaded from its file: ``"keep_file"`` ignores
-            it, because the file is the fuller record; ``"replace"`` obeys.
-        durable_turns: Keep a journal of tool calls, so that a turn that a crash cuts off can be resumed where it was:
-            calls without a result stay open when the conversation is loaded, until the turn is resumed or the next begins.
+        resume_policy: The effect of `set_messages` after the conversation was loaded from its file.
+            ``"keep_file"`` ignores the call, because the file is more complete. ``"replace"``
+            replaces the messages.
+        durable_turns: Whether to keep a journal of tool calls, so that a turn can be resumed after
+            a crash. Calls without a result then stay open when the conversation is loaded, until
+            the turn is resumed or the next one begins.
     """
 
     folder: Path = option(
@@ -245,11 +253,14 @@ class PersistentOptions(ContextOptions):
         check_session_id(self.session_id)
 
 
-def read_persistent_options(session_id: Any, config: Mapping[str, Any] | None) -> PersistentOptions:
+def read_persistent_options(
+    session_id: str, config: Mapping[str, object] | None
+) -> PersistentOptions:
     """Read the configuration of a session's context.
 
     Raises:
-        PlanError: The configuration is wrong, or the session id cannot name a folder; it lists all problems.
+        PlanError: The configuration is invalid, or the session id cannot name a folder. The error
+            lists all problems.
     """
     options = read_options(PersistentOptions, "context-persistent", config, session_id=session_id)
     return attrs.evolve(options, folder=options.folder.absolute() / session_id)
@@ -258,17 +269,23 @@ def read_persistent_options(session_id: Any, config: Mapping[str, Any] | None) -
 INTERRUPTED = "[interrupted: the session ended before this call returned]"
 
 
+# Reads use memory, which never has more than the disk. Writes go through `_change`: one at a time,
+# first the disk, and then memory, in the step in which the disk is known to have the change. A
+# write that began continues after a cancellation of the caller. So a cancelled call has taken
+# effect completely or not at all.
+
+
 @final
 class PersistentContext(SharedContext):
-    """Keeps messages in a file and in memory; to be opened before anything else, and closed.
+    """Keeps messages in a file and in memory. It must be opened before use, and closed.
 
     Args:
-        options: Where, and how much a request may hold.
-        hooks: Where compactions are emitted.
-        coordinator: Runs writes where the end of an event loop does not cut them off.
+        options: The folder of the conversation, and the part of it that a request may hold.
+        hooks: Receives the events of compactions.
+        coordinator: Runs writes where the end of an event loop does not interrupt them.
 
     Attributes:
-        turn_number: Of the latest turn when the conversation was loaded.
+        turn_number: The number of the latest turn when the conversation was loaded.
     """
 
     def __init__(
@@ -283,27 +300,33 @@ class PersistentContext(SharedContext):
         self._writing = anyio.Lock()
         self._thread: anyio.CapacityLimiter | None = None
         self._was_loaded = False
-        self._left_open: set[Any] = set()
+        self._left_open: set[object] = set()
         self._journal = StepJournal(self) if options.durable_turns else None
         self.turn_number: int = 0
 
     def __repr__(self) -> str:
         state = "open" if self._stored.is_open else "closed"
-        return f"<PersistentContext {self._options.session_id!r} in {str(self._stored.path)!r} {state} with {len(self._conversation.entries)} messages>"
+        count = len(self._conversation.entries)
+        return (
+            f"<PersistentContext {self._options.session_id!r} in {str(self._stored.path)!r} "
+            f"{state} with {count} messages>"
+        )
 
     # ── life ──
 
     async def open(self) -> None:
-        """Take the conversation and load it; tool calls that a crash left without a result get one that states it.
+        """Lock and load the conversation.
 
-        With ``durable_turns`` they stay open, for the turn to be resumed, until another message than a result is added.
+        Tool calls that a crash left without a result get `INTERRUPTED` as their result. With
+        ``durable_turns`` they stay open, so that the turn can be resumed, until a message other
+        than a result is added.
 
         Raises:
-            SessionLockedError: Another session has it open.
-            StoreDamagedError: Its file is not as it was written.
-            OSError: The system refuses.
+            SessionLockedError: Another session has the conversation open.
+            StoreDamagedError: The file is damaged.
+            OSError: The file could not be read or written.
         """
-        # Its own one, so that busy tools do not keep messages from being stored.
+        # With a separate limiter, busy tools can't delay writes.
         self._thread = anyio.CapacityLimiter(1)
         async with self._writing:
             await run_shielded(self._coordinator, self._open, name="open a conversation")
@@ -314,37 +337,38 @@ class PersistentContext(SharedContext):
         self._was_loaded = was_there
 
     def _load(self) -> tuple[Conversation, bool]:
-        found = self._stored.open()
+        messages = self._stored.open()
         try:
             self.turn_number = sum(
-                message["role"] == "user" and not is_aside(message) for message in found
+                message["role"] == "user" and not is_aside(message) for message in messages
             )
             journal = self._stored.read_compactions()
-            notes = missing_results(found, INTERRUPTED)
+            notes = missing_results(messages, INTERRUPTED)
             if self._journal is not None:
-                self._left_open = {call.id for call in open_calls(found)}
-                self._journal.open(self._left_open, _last_answer(found))
+                self._left_open = {call.id for call in open_calls(messages)}
+                self._journal.open(self._left_open, _last_answer(messages))
                 self.turn_number = self._journal.turn_number() or self.turn_number
                 notes = []
             else:
+                # These calls get no other result, because their session has ended.
                 if notes:
-                    # Provider and tools of the last session are gone, so these calls get no other result.
                     self._stored.append([encode_message(note)[0] for note in notes])
-                self._stored.remove_steps()  # no one keeps them up to date any more
+                # Without a journal, the records would become outdated.
+                self._stored.remove_steps()
         except BaseException:
             self._stored.close()
             raise
-        loaded = self._conversation_of([*found, *notes])
+        loaded = self._conversation_of([*messages, *notes])
         loaded.restore(map(from_record, journal))
-        return loaded, bool(found)
+        return loaded, bool(messages)
 
-    def _conversation_of(self, messages: Iterable[dict[str, Any]]) -> Conversation:
+    def _conversation_of(self, messages: Iterable[dict[str, JSON]]) -> Conversation:
         conversation = Conversation(self._options.chars_per_token, self._options.plan_tools)
         conversation.replace(messages)
         return conversation
 
     async def close(self) -> None:
-        """Close the file when no write is under way; nothing is removed. May be called again."""
+        """Close the file after any running write. This may be called again."""
         await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:
@@ -357,26 +381,27 @@ class PersistentContext(SharedContext):
             if self._journal is not None and not open_calls(
                 [entry.message for entry in self._conversation.entries]
             ):
-                with suppress(OSError):  # records of calls that all have results do no harm
+                # Records of calls with results are harmless.
+                with suppress(OSError):
                     self._stored.remove_steps()
         finally:
             self._stored.close()
 
     @property
     def journal(self) -> StepJournal | None:
-        """The step wrapper that keeps turns durable, if that is configured."""
+        """The step wrapper that keeps turns durable, or None if that isn't configured."""
         return self._journal
 
     # ── the contract ──
 
-    async def add_message(self, message: dict[str, Any]) -> None:
-        """Store a message at the end; on return it is on disk.
+    async def add_message(self, message: dict[str, JSON]) -> None:
+        """Append a message. When this returns, it is on disk, and after an error nothing is stored.
 
         Raises:
-            ValueError: It has no role, or no JSON form (`ModelError`); nothing was stored.
-            StoreDamagedError: Another process changed or removed the file; nothing was stored.
-            OSError: The system refuses, for example because the disk is full; nothing was stored.
-            SessionStateError: The context is closed; nothing was stored.
+            ValueError: The message has no role, or no JSON form (`ModelError`).
+            StoreDamagedError: Another process changed or removed the file.
+            OSError: The file could not be written, for example because the disk is full.
+            SessionStateError: The context is closed.
         """
         require_role(message)
         text, kept = encode_message(message)
@@ -392,11 +417,12 @@ class PersistentContext(SharedContext):
         await self._change(lambda: self._stored.append([text], pending), in_memory)
 
     async def _close_left_open(self) -> None:
-        """Give calls that were left open results that state it: with what comes now, the turn cannot be resumed any more."""
-        notes: list[dict[str, Any]] = []
+        """Add results to open calls. After the next message they could not be resumed."""
+        notes: list[dict[str, JSON]] = []
 
         def on_disk() -> None:
-            if self._left_open:  # looked at again: another call may have been faster
+            # Another task may have added them before.
+            if self._left_open:
                 notes.extend(
                     missing_results(
                         [entry.message for entry in self._conversation.entries], INTERRUPTED
@@ -411,66 +437,69 @@ class PersistentContext(SharedContext):
 
         await self._change(on_disk, in_memory)
 
-    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything stored, on disk, too; ignored where the conversation came from its file and has not gone on.
+    async def set_messages(self, messages: list[dict[str, JSON]]) -> None:
+        """Replace all messages, in memory and on disk. After an error nothing is replaced.
 
-        An application that resumes a session hands in the transcript it kept itself, which often lacks system messages; the
-        file has everything. ``resume_policy: "replace"`` makes this call always obeyed, and after `clear` it is, too.
+        An application that resumes a session passes its own transcript, which often lacks system
+        messages that the file has. So the call is ignored between loading the conversation and its
+        first change, unless the config has ``resume_policy: "replace"``.
 
         Raises:
-            ValueError: A message has no role, or no JSON form (`ModelError`); nothing was replaced.
-            OSError: The system refuses; nothing was replaced.
-            SessionStateError: The context is closed; nothing was replaced.
+            ValueError: A message has no role, or no JSON form (`ModelError`).
+            OSError: The file could not be written.
+            SessionStateError: The context is closed.
         """
-        given = [checked_copy(message) for message in messages]
+        copied = [checked_copy(message) for message in messages]
         if self._was_loaded and self._options.resume_policy == "keep_file":
             _logger.info(
-                "%s: set_messages is ignored, the conversation was loaded from here",
+                "%s: set_messages is ignored, because the conversation was loaded from this file",
                 self._stored.path,
             )
             return
-        await self._replace(given)
+        await self._replace(copied)
 
     async def clear(self) -> None:
-        """Remove everything stored, on disk, too; the file stays, empty.
+        """Remove all messages, in memory and on disk. After an error nothing is removed.
 
         Raises:
-            OSError: The system refuses; nothing was forgotten.
-            SessionStateError: The context is closed; nothing was forgotten.
+            OSError: The file could not be written.
+            SessionStateError: The context is closed.
         """
         await self._replace([])
 
     # ── writing ──
 
-    async def _store_compaction(self, number: int, made: Compaction) -> bool:
+    async def _store_compaction(self, number: int, compaction: Compaction) -> bool:
         conversation = self._conversation
         entries, latest = conversation.entries, conversation.latest
-        stored: list[Compaction] = []
+        is_stored = False
 
         def on_disk() -> None:
-            if (
-                conversation.entries is entries and conversation.latest is latest
-            ):  # another change may have been faster
-                self._stored.write_compaction(number, as_dict(made))
-                stored.append(made)
+            nonlocal is_stored
+            # Another task may have changed the conversation before.
+            if conversation.entries is entries and conversation.latest is latest:
+                self._stored.write_compaction(number, as_dict(compaction))
+                is_stored = True
 
         def in_memory() -> None:
-            for each in stored:
-                conversation.record(number, each)
+            if is_stored:
+                conversation.record(number, compaction)
 
         await self._change(on_disk, in_memory)
-        return bool(stored)
+        return is_stored
 
-    async def _replace(self, messages: list[dict[str, Any]]) -> None:
-        made: list[Conversation] = []
+    async def _replace(self, messages: list[dict[str, JSON]]) -> None:
+        conversation: Conversation | None = None
 
         def on_disk() -> None:
+            nonlocal conversation
             encoded = [encode_message(message) for message in messages]
-            made.append(self._conversation_of(kept for _, kept in encoded))
+            conversation = self._conversation_of(kept for _, kept in encoded)
             self._stored.replace([text for text, _ in encoded])
 
         def in_memory() -> None:
-            self._conversation.adopt(made[0])
+            assert conversation is not None
+            self._conversation.adopt(conversation)
             self._was_loaded = False
             self._left_open.clear()
 
@@ -480,8 +509,9 @@ class PersistentContext(SharedContext):
         async with self._writing:
             if not self._stored.is_open:
                 raise SessionStateError(
-                    f"the conversation of {self._options.session_id!r} in {self._stored.path} is not open, so nothing more can be stored in it; "
-                    "a context is open from mount until its session is closed"
+                    f"the conversation of {self._options.session_id!r} in {self._stored.path} is "
+                    "not open, so nothing can be stored; a context is open from mount until its "
+                    "session is closed"
                 )
             await run_shielded(
                 self._coordinator, self._change_both, on_disk, in_memory, name="store messages"
@@ -497,8 +527,8 @@ class PersistentContext(SharedContext):
         return await anyio.to_thread.run_sync(fn, limiter=self._thread)
 
 
-def _last_answer(messages: Sequence[dict[str, Any]]) -> int:
-    """The position of the latest message of the assistant; -1 if there is none."""
+def _last_answer(messages: Sequence[dict[str, JSON]]) -> int:
+    """Return the position of the assistant's latest message, or -1."""
     for position in range(len(messages) - 1, -1, -1):
         if messages[position].get("role") == "assistant":
             return position
@@ -508,10 +538,10 @@ def _last_answer(messages: Sequence[dict[str, Any]]) -> int:
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], Awaitable[None]]:
-    """Open the session's conversation and mount it; see `PersistentOptions` for its configuration.
+    """Open the session's conversation and mount it. `PersistentOptions` describes the config.
 
     Returns:
-        The function that closes it.
+        The function that closes the conversation.
     """
     options = read_persistent_options(coordinator.session_id, config)
     context = PersistentContext(options, coordinator.hooks, coordinator)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator
 
 from .._shared.configuration import read_options
@@ -30,7 +31,7 @@ class SimpleContext(SharedContext):
         now = self.statistics()
         return f"<SimpleContext with {now.messages} messages, about {now.tokens} tokens>"
 
-    async def add_message(self, message: dict[str, Any]) -> None:
+    async def add_message(self, message: dict[str, JSON]) -> None:
         """Append a copy of a message.
 
         Raises:
@@ -38,7 +39,7 @@ class SimpleContext(SharedContext):
         """
         self._conversation.append(checked_copy(message))
 
-    async def set_messages(self, messages: list[dict[str, Any]]) -> None:
+    async def set_messages(self, messages: list[dict[str, JSON]]) -> None:
         """Replace all messages by copies of others.
 
         Raises:

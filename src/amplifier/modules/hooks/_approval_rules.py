@@ -1,4 +1,4 @@
-"""Rules of hooks-approval, and the calls they apply to. A rule never allows an ambiguous call: the user decides."""
+"""Rules of hooks-approval, and the calls they apply to."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from amplifier.errors import PlanError, Problem
 
 from .._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
 
-_LONGEST = 10_000
-# Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs between shells.
+_MAX_COMMAND_CHARS = 10_000
+# Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs
+# between shells.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _BLANK = re.compile(r"[ \t]+")
 _SINGLE = re.compile(r"'([^']*)'")
@@ -57,11 +58,10 @@ _PIECE = re.compile(r"[^\s;&|<>()$`{}!#=*?\[\]~]+")
 
 
 # ── command parser ────────────────────────────────────────────────────────────────────────────────
-# Parses a shell command into the words of one simple command, or states why it is ambiguous.
-#
-# Parses only the small unambiguous part of the shell's language: words of plain characters, and quoted text without
-# expansions. Everything else (lists, pipes, redirections, substitutions, variables, globs, braces, escapes, comments,
-# assignments, keywords, line breaks) is ambiguous. No rule allows an ambiguous command: the user decides.
+# The parser reads only the small unambiguous part of the shell's language: words of plain
+# characters, and quoted text without expansions. Everything else (lists, pipes, redirections,
+# substitutions, variables, globs, braces, escapes, comments, assignments, keywords, line breaks)
+# is ambiguous. No rule allows an ambiguous command, so the user decides.
 
 
 @attrs.frozen
@@ -69,9 +69,9 @@ class Command:
     """A parsed command.
 
     Attributes:
-        words: The program and its arguments; empty for an ambiguous command.
-        doubt: Why the command is ambiguous; None if it is not.
-        pieces: Everything that looks like a word, in any position: for rules that ask or deny.
+        words: The program and its arguments. Empty if the command is ambiguous.
+        doubt: The reason why the command is ambiguous. None if it isn't.
+        pieces: Every word-like part of the command, for rules that ask or deny.
     """
 
     words: tuple[str, ...]
@@ -80,8 +80,8 @@ class Command:
 
 
 def parse_command(text: str) -> Command:
-    """Parse a command; never raises."""
-    pieces = tuple(_PIECE.findall(text[:_LONGEST].translate(_QUOTING)))
+    """Parse a command, which may be any text."""
+    pieces = tuple(_PIECE.findall(text[:_MAX_COMMAND_CHARS].translate(_QUOTING)))
     words, doubt = _simple_words(text)
     if doubt is None:
         doubt = _doubt_about(words)
@@ -97,18 +97,19 @@ def _doubt_about(words: tuple[str, ...]) -> str | None:
 
 
 def _simple_words(text: str) -> tuple[tuple[str, ...], str | None]:
-    """The words, or why the command may be more than a simple command."""
-    if len(text) > _LONGEST:
-        return (), f"it is longer than {_LONGEST} characters"
+    """Return the words, or the reason why the command may be more than a simple command."""
+    if len(text) > _MAX_COMMAND_CHARS:
+        return (), f"it is longer than {_MAX_COMMAND_CHARS} characters"
     words: list[str] = []
     parts: list[str] = []
-    begun = False  # a word may be empty: ''
+    # An empty word '' has begun, too.
+    has_begun = False
     at = 0
     while at < len(text):
         if blank := _BLANK.match(text, at):
-            if begun:
+            if has_begun:
                 words.append("".join(parts))
-            parts, begun, at = [], False, blank.end()
+            parts, has_begun, at = [], False, blank.end()
             continue
         if plain := _PLAIN.match(text, at):
             parts.append(plain[0])
@@ -119,12 +120,10 @@ def _simple_words(text: str) -> tuple[tuple[str, ...], str | None]:
             parts.append(quoted[1])
             at = quoted.end()
         else:
-            return (
-                (),
-                f"{_NAMES.get(text[at]) or ascii(text[at])} may make it more than one simple command",
-            )
-        begun = True
-    if begun:
+            name = _NAMES.get(text[at]) or ascii(text[at])
+            return (), f"{name} may make it more than one simple command"
+        has_begun = True
+    if has_begun:
         words.append("".join(parts))
     return tuple(words), None
 
@@ -133,21 +132,21 @@ ANY_MORE = "*"
 
 
 # ── pattern matching ──────────────────────────────────────────────────────────────────────────────
-# Matches commands, paths and hosts against the patterns of rules, in two ways.
-#
-# *Certainly*: the pattern describes exactly what will happen; only such a match allows a call. *Possibly*: the value
-# may involve what the pattern names; for rules that ask or deny, which prefer false positives.
+# Commands, paths and hosts match the patterns of rules in two ways. A certain match describes
+# exactly the effect of the call, and only such a match allows it. A possible match is enough for
+# rules that ask or deny, which prefer false positives.
 
 
-def _all_of(words: str) -> frozenset[str]:
-    return frozenset(words.split())
+def _split(names: str) -> frozenset[str]:
+    return frozenset(names.split())
 
 
-# Programs that run other programs given by their arguments; the list cannot be complete.
-_RUN_OTHERS = _all_of(
-    "ash awk bash builtin busybox chroot command coproc csh dash doas docker env eval exec expect fish find flock gawk"
-    " ionice ksh make nice node nohup npx parallel perl php podman python python3 ruby runuser script sed setsid sh ssh"
-    " stdbuf strace su sudo systemd-run taskset tcsh time timeout unshare vi vim watch xargs zsh"
+# Programs that run other programs named in their arguments. The list can't be complete.
+_RUN_OTHERS = _split(
+    "ash awk bash builtin busybox chroot command coproc csh dash doas docker env eval exec expect"
+    " fish find flock gawk ionice ksh make nice node nohup npx parallel perl php podman python"
+    " python3 ruby runuser script sed setsid sh ssh stdbuf strace su sudo systemd-run taskset tcsh"
+    " time timeout unshare vi vim watch xargs zsh"
 )
 
 
@@ -158,7 +157,7 @@ def _pattern(word: str) -> re.Pattern[str]:
 
 
 def word_matches(pattern: str, word: str) -> bool:
-    """Whether a word matches a pattern with the wildcards ``*`` and ``?``."""
+    """Return whether a word matches a pattern with the wildcards ``*`` and ``?``."""
     return _pattern(pattern).match(word) is not None
 
 
@@ -166,12 +165,15 @@ def word_matches(pattern: str, word: str) -> bool:
 
 
 def command_certainly(pattern: Sequence[str], command: Command) -> bool:
-    """Whether a simple command has exactly these words; a last ``*`` matches any further words, or none."""
+    """Return whether a simple command has exactly these words.
+
+    A last ``*`` matches any further words, or none.
+    """
     return command.doubt is None and _words_match(pattern, command.words)
 
 
 def command_possibly(pattern: Sequence[str], command: Command) -> bool:
-    """Whether the words occur anywhere in the command."""
+    """Return whether the words occur anywhere in the command."""
     if command.doubt is None and _program(command.words[0]) not in _RUN_OTHERS:
         # The program is known; it may be named by its path.
         return any(
@@ -204,7 +206,10 @@ def _words_match(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 def path_certainly(pattern: str, path: str) -> bool:
-    """Whether a path matches name by name; ``**`` matches any number of names. A path with ``..`` never matches."""
+    """Return whether a path matches name by name.
+
+    ``**`` matches any number of names. A path with ``..`` never matches.
+    """
     if not _is_plain_path(path) or path.startswith("/") != pattern.startswith("/"):
         return False
     return _names_match(_names(pattern), path.removeprefix("/").split("/"))
@@ -216,7 +221,10 @@ def _is_plain_path(path: str) -> bool:
 
 
 def place_certainly(pattern: str, place: str, base: str) -> bool:
-    """Check whether a real path matches name by name; a relative pattern starts at ``base``, a real path too."""
+    """Return whether a real path matches name by name.
+
+    A relative pattern starts at ``base``, which is a real path, too.
+    """
     if not place.isprintable() or "\\" in place:
         return False
     if pattern.startswith("/"):
@@ -228,7 +236,10 @@ def place_certainly(pattern: str, place: str, base: str) -> bool:
 
 
 def path_possibly(pattern: str, path: str, base: str) -> bool:
-    """As `path_certainly`, but after normalising case, Unicode and ``..``; a relative pattern matches at any depth."""
+    """Return whether a path matches after normalising case, Unicode and ``..``.
+
+    A relative pattern matches at any depth.
+    """
     wanted = [_folded(name) for name in _names(pattern)]
     if not pattern.startswith("/"):
         wanted = ["**", *wanted]
@@ -245,7 +256,7 @@ def _folded(name: str) -> str:
 
 
 def _names_match(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Track all partial matches at the same time, so that many ``**`` do not make it slow."""
+    """Match name by name, tracking all partial matches at once so that many ``**`` aren't slow."""
     reached = _skip_stars(pattern, {0})
     for name in names:
         after: set[int] = set()
@@ -273,7 +284,7 @@ def _skip_stars(pattern: Sequence[str], reached: set[int]) -> set[int]:
 
 
 def host_certainly(pattern: str, url: str) -> bool:
-    """Whether a URL is of that host; ``*.example.org`` matches every host below example.org."""
+    """Return whether a URL names the host. ``*.example.org`` matches hosts below example.org."""
     if not url.isascii() or not url.isprintable() or {" ", "\\"} & set(url):
         return False
     try:
@@ -289,7 +300,7 @@ def host_certainly(pattern: str, url: str) -> bool:
 
 
 def host_possibly(pattern: str, url: str) -> bool:
-    """Whether the host's name occurs anywhere in the URL."""
+    """Return whether the host's name occurs anywhere in the URL."""
     return pattern.removeprefix("*.").casefold() in _folded(url)
 
 
@@ -310,11 +321,11 @@ BUILT_IN_TOOLS: Mapping[str, tuple[str, ...]] = {
     "web_fetch": ("tool-web",),
     "write_file": ("tool-filesystem",),
 }
-"""The modules that the names of built-in tools stand for. What another module mounts under such a name is another tool."""
+"""The modules that mount each built-in tool. Under another module the name means another tool."""
 
 PATH_KEYS = ("file_path", "path", "notebook_path", "directory", "filename")
 _BESIDE_COMMAND = frozenset({"command", "timeout", "description"})
-"""Members of an input besides the command that do not change what runs."""
+"""Members of an input besides the command that don't change its effect."""
 
 
 @attrs.define(slots=False)
@@ -323,17 +334,17 @@ class Call:
 
     Attributes:
         tool: The tool's name.
-        given: Its input.
+        arguments: The input of the tool.
         base: The directory that relative paths refer to.
-        module: The module that mounted the tool; None for the application.
-        is_read_only: Whether the tool states that it changes nothing, in its ``annotations``.
-        is_sandboxed: Whether the tool runs it in a sandbox.
-        places: The real paths of `paths`, in the same order; empty if they were not looked up.
-        start: The real path of the folder that relative patterns start at, where places are known.
+        module: The module that mounted the tool. None for the application.
+        is_read_only: True if the tool's ``annotations`` declare that it changes nothing.
+        is_sandboxed: True if the tool runs the call in a sandbox.
+        places: The real paths of `paths`, in the same order. Empty if they weren't looked up.
+        start: The real path of the folder that relative patterns start at. Only valid with places.
     """
 
     tool: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     base: str = "/"
     module: str | None = None
     is_read_only: bool = False
@@ -343,26 +354,29 @@ class Call:
 
     @property
     def is_stand_in(self) -> bool:
-        """Whether another module than the built-in one mounted a tool of this name; names alone allow nothing then."""
+        """True if a module other than the built-in one mounted a tool of this name.
+
+        A rule that gives only the name allows nothing then.
+        """
         return self.module is not None and self.module not in BUILT_IN_TOOLS.get(
             self.tool, (self.module,)
         )
 
     @cached_property
     def command(self) -> Command | None:
-        """Its shell command, if it has one."""
-        text = self.given.get("command")
+        """The shell command of the call, if it has one."""
+        text = self.arguments.get("command")
         return parse_command(text) if isinstance(text, str) else None
 
     @property
     def paths(self) -> list[str]:
-        """The paths it names."""
-        return [value for key in PATH_KEYS if isinstance(value := self.given.get(key), str)]
+        """The paths in the input."""
+        return [value for key in PATH_KEYS if isinstance(value := self.arguments.get(key), str)]
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────
 
-# The names of the published module besides ours.
+# Ours, and those of the published module.
 ACTIONS: Mapping[str, Action] = {
     "allow": "allow",
     "auto_approve": "allow",
@@ -372,8 +386,8 @@ ACTIONS: Mapping[str, Action] = {
 }
 
 
-def is_action(value: Any) -> bool:
-    """Whether it is the name of an action."""
+def is_action(value: object) -> bool:
+    """Return whether the value is the name of an action."""
     return isinstance(value, str) and value in ACTIONS
 
 
@@ -381,7 +395,7 @@ def _words(value: Any) -> Any:
     return value.split() if isinstance(value, str) else value
 
 
-def _are_names(value: Any) -> bool:
+def _are_names(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and bool(value)
@@ -420,23 +434,24 @@ _EXAMPLES = list_each("commands, or inputs of the tool", _EXAMPLE)
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """The action for the calls it applies to; every given condition has to hold.
+    """An action for the calls that meet all of its conditions.
 
     Attributes:
         action: The action.
-        tools: Patterns of tool names; ``bash`` if there are none beside a command.
-        modules: Patterns of the modules that mounted the tool; None for all, except that the name of a built-in tool allows nothing
-            that another module mounted under it.
-        command: Words of a command; a last ``*`` matches any further words.
+        tools: Patterns of tool names. ``bash`` if the rule has a command and no tools.
+        modules: Patterns of the modules that mounted the tool. None for all, but a rule that names
+            a built-in tool doesn't allow the tool of another module under that name.
+        command: Words of a command. A last ``*`` matches any further words.
         path: A pattern for the path in the input.
         host: A pattern for the host of the URL in the input.
-        sandboxed: Whether the call has to run in a sandbox, or outside of any; None for both.
-        given: Members of the input with their required values.
-        read_only: Only tools that state that they change nothing (True), or only all others (False); None for both.
+        sandboxed: True to apply only inside a sandbox, False only outside, None to both.
+        arguments: Members of the input with their required values.
+        read_only: True for tools that declare that they change nothing, False for all others, None
+            for both.
         reason: The reason, for the user and the model.
-        description: The published module's name of it; `reason` comes first.
-        match: Examples that it applies to: a rule that means something else than its author is refused.
-        not_match: Examples that it does not apply to.
+        description: The reason under the published module's name. `reason` takes precedence.
+        match: Examples to which the rule applies. If it doesn't apply to one, it is refused.
+        not_match: Examples to which the rule doesn't apply.
     """
 
     action: Action = option(_ACTION)
@@ -446,7 +461,7 @@ class Rule:
     path: str | None = option(optional(text), default=None)
     host: str | None = option(optional(text), default=None)
     sandboxed: bool | None = option(flag, default=None)
-    given: Mapping[str, Any] = option(mapping, key="input", default=attrs.Factory(dict))
+    arguments: Mapping[str, Any] = option(mapping, key="input", default=attrs.Factory(dict))
     read_only: bool | None = option(optional(flag), default=None)
     reason: str | None = option(optional(text), default=None)
     description: str | None = option(optional(text), default=None)
@@ -465,35 +480,36 @@ class Rule:
 
     def _misfits(self, key: str, examples: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
         for number, example in enumerate(examples):
-            # What a tool states about itself and where it runs are no part of an example.
+            # An example has no annotations of a tool and no sandbox.
             call = Call(
                 self.names[0].replace("*", "x"),
                 example,
                 is_read_only=bool(self.read_only),
                 is_sandboxed=bool(self.sandboxed),
             )
-            wanted = key == "match"
-            if (
-                attrs.evolve(self, modules=("application",), match=(), not_match=()).applies(call)
-                is wanted
-            ):
+            is_positive = key == "match"
+            rule = attrs.evolve(self, modules=("application",), match=(), not_match=())
+            if rule.applies(call) is is_positive:
                 continue
             doubt = None if call.command is None or self.action != "allow" else call.command.doubt
-            because = f": {doubt}, and no rule allows that" if wanted and doubt else ""
-            verb = "does not apply" if wanted else "applies"
-            said = example.get("command") or example
+            explanation = f": {doubt}, and no rule allows that" if is_positive and doubt else ""
+            verb = "does not apply" if is_positive else "applies"
+            shown = example.get("command") or example
             yield (
                 f"$.{key}[{number}]",
-                f"the rule {verb} to {said!r}{because}; change the rule or the example",
+                f"the rule {verb} to {shown!r}{explanation}; change the rule or the example",
             )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Patterns of the names of the tools that it is about."""
+        """The patterns of tool names to which the rule applies."""
         return self.tools or ("bash",)
 
     def applies(self, call: Call) -> bool:
-        """Whether the rule applies to this call: a certain match if it allows, a possible match otherwise."""
+        """Return whether the rule applies to this call.
+
+        A rule that allows needs a certain match. Others apply to a possible one.
+        """
         if not any(word_matches(pattern, call.tool) for pattern in self.names):
             return False
         if self.modules is None:
@@ -506,8 +522,8 @@ class Rule:
         if self.sandboxed is not None and self.sandboxed is not call.is_sandboxed:
             return False
         if any(
-            key not in call.given or not _same(call.given[key], value)
-            for key, value in self.given.items()
+            key not in call.arguments or not _same(call.arguments[key], value)
+            for key, value in self.arguments.items()
         ):
             return False
         if self.read_only is not None and self.read_only != call.is_read_only:
@@ -517,13 +533,13 @@ class Rule:
 
     def _certainly(self, call: Call) -> bool:
         if self.command is not None:
-            known = _BESIDE_COMMAND | self.given.keys()
-            if call.command is None or not call.given.keys() <= known:
+            known = _BESIDE_COMMAND | self.arguments.keys()
+            if call.command is None or not call.arguments.keys() <= known:
                 return False
             if not command_certainly(self.command, call.command):
                 return False
         if self.path is not None:
-            if len([key for key in PATH_KEYS if key in call.given]) != 1 or not call.paths:
+            if len([key for key in PATH_KEYS if key in call.arguments]) != 1 or not call.paths:
                 return False
             if not call.places:
                 is_match = path_certainly(self.path, call.paths[0])
@@ -533,7 +549,7 @@ class Rule:
                 )
             if not is_match:
                 return False
-        url = call.given.get("url")
+        url = call.arguments.get("url")
         return self.host is None or (isinstance(url, str) and host_certainly(self.host, url))
 
     def _possibly(self, call: Call) -> bool:
@@ -542,46 +558,45 @@ class Rule:
         ):
             return False
         if self.path is not None:
-            path = self.path
-            if not any(
-                path_possibly(path, given, call.base) for given in (*call.paths, *call.places)
-            ):
+            pattern, paths = self.path, (*call.paths, *call.places)
+            if not any(path_possibly(pattern, path, call.base) for path in paths):
                 return False
-        url = call.given.get("url")
+        url = call.arguments.get("url")
         return self.host is None or (isinstance(url, str) and host_possibly(self.host, url))
 
     def names_place(self, call: Call) -> bool:
-        """Check whether the rule allows the call by naming its one real place, without wildcards."""
+        """Return whether the rule allows the call by naming its one real place exactly."""
         is_exact = self.path is not None and not {"*", "?"} & set(self.path)
         return self.action == "allow" and is_exact and bool(call.places) and self.applies(call)
 
     def __str__(self) -> str:
         if reason := self.reason or self.description:
             return reason
-        about = [f"tool {' or '.join(self.names)}"]
-        about += [] if self.modules is None else [f"of module {' or '.join(self.modules)}"]
+        conditions = [f"tool {' or '.join(self.names)}"]
+        conditions += [] if self.modules is None else [f"of module {' or '.join(self.modules)}"]
         if self.command is not None:
-            about.append(f"command {' '.join(self.command)!r}")
-        about += [
+            conditions.append(f"command {' '.join(self.command)!r}")
+        conditions += [
             f"{name} {value!r}"
             for name, value in (("path", self.path), ("host", self.host))
             if value
         ]
-        about += (
+        conditions += (
             []
             if self.sandboxed is None
             else ["inside a sandbox" if self.sandboxed else "outside of a sandbox"]
         )
-        about += [f"{key} {value!r}" for key, value in self.given.items()]
-        about += [] if self.read_only is None else [f"read_only {str(self.read_only).lower()}"]
-        return f"rule for {', '.join(about)}"
+        conditions += [f"{key} {value!r}" for key, value in self.arguments.items()]
+        conditions += [] if self.read_only is None else [f"read_only {str(self.read_only).lower()}"]
+        return f"rule for {', '.join(conditions)}"
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    return type(found) is type(wanted) and bool(found == wanted)  # true is not 1
+def _same(actual: object, wanted: object) -> bool:
+    # True equals 1 in Python, but not in JSON.
+    return type(actual) is type(wanted) and bool(actual == wanted)
 
 
 def strictest(rules: tuple[Rule, ...], call: Call) -> Rule | None:
-    """The strictest of the rules that apply to a call, in any order."""
-    found = [rule for rule in rules if rule.applies(call)]
-    return max(found, key=lambda rule: STRICTNESS[rule.action], default=None)
+    """Return the strictest rule that applies to a call, or None if none does."""
+    matches = [rule for rule in rules if rule.applies(call)]
+    return max(matches, key=lambda rule: STRICTNESS[rule.action], default=None)

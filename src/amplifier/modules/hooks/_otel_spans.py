@@ -1,9 +1,4 @@
-"""The spans and metrics of one session, by OpenTelemetry's semantic conventions for GenAI; needs ``opentelemetry-api``.
-
-A turn's span is made current in the turn's own context, and that of a model call or tool call while its step runs: what a tool's
-libraries trace, and the turns of child sessions, become children of it. Spans are ended through references, never through the
-current context: terminal events may be delivered in another one.
-"""
+"""The spans and metrics of one session, by OpenTelemetry's semantic conventions for GenAI."""
 
 from __future__ import annotations
 
@@ -43,7 +38,7 @@ _ERROR_TYPE: Final = "error.type"
 
 _CANCELLED: Final = "cancelled"
 _OTHER_ERROR: Final = "_OTHER"
-"""Values of ``error.type`` where no class of an error is known; the last one is that of the conventions."""
+"""Values of ``error.type`` without an exception class. The conventions define ``_OTHER``."""
 
 _REQUEST_SETTINGS: Final = {
     "temperature": "gen_ai.request.temperature",
@@ -61,7 +56,7 @@ _USAGE: Final = {
 }
 
 _TURN, _CHAT, _TOOL = "invoke_agent", "chat", "execute_tool"
-"""Operations; a span is named after its operation and the agent, model or tool."""
+"""Operations. The name of a span is its operation and the agent, model or tool."""
 
 _DURATIONS: Final = {
     _CHAT: "gen_ai.client.operation.duration",
@@ -99,7 +94,7 @@ _HISTOGRAMS: Final = {
     _COUNTS[_CHAT]: ("Model calls of one turn", "{inference_call}", _CALLS),
     _COUNTS[_TOOL]: ("Tool calls of one turn", "{tool_call}", _CALLS),
 }
-"""Each with its description, unit and buckets."""
+"""Metric names, each with its description, unit and buckets."""
 
 
 # ── content ──────────────────────────────────────────────────────────────────────────────────────
@@ -109,7 +104,7 @@ _INSTRUCTIONS = ("system", "developer")
 
 
 def _input_messages(request: ChatRequest) -> list[dict[str, Any]]:
-    """The messages of a request, the instructions aside."""
+    """Return the messages of a request without the instructions."""
     return [
         {"role": message.role, "parts": _parts(message)}
         for message in request.messages
@@ -131,7 +126,7 @@ def _output_messages(response: ChatResponse) -> list[dict[str, Any]]:
     return [{"role": "assistant", "parts": parts, "finish_reason": response.finish_reason or ""}]
 
 
-def _text_message(role: str, text: Any) -> list[dict[str, Any]]:
+def _text_message(role: str, text: object) -> list[dict[str, Any]]:
     return [{"role": role, "parts": [{"type": "text", "content": str(text)}]}]
 
 
@@ -169,14 +164,15 @@ def _part(content: Any) -> dict[str, Any]:
             "id": block.get("tool_call_id"),
             "response": block.get("output"),
         }
-    return {"type": str(kind)}  # images and the like are too large for an attribute
+    # Images and other media are too large for an attribute.
+    return {"type": str(kind)}
 
 
 # ── spans ────────────────────────────────────────────────────────────────────────────────────────
 
 _BEFORE_AGENT = re.compile(r"-[0-9a-f]{16}_")
-"""The ids that tool-task gives to child sessions end with the agent's name, after that of the parent and this."""
-_LONGEST_MESSAGE = 500
+"""Matches the part between the parent's id and the agent's name in session ids of tool-task."""
+_MAX_MESSAGE_CHARS = 500
 
 
 @attrs.define(eq=False)
@@ -184,8 +180,13 @@ class _OpenSpan:
     """A span that has not ended.
 
     Attributes:
-        measured: The attributes of its metrics.
-        latest_chunk: When a piece of the answer came.
+        operation: The operation: a turn, a model call or a tool call.
+        span: The span of the application's tracer.
+        measured: The attributes of the metrics.
+        started: When it began, by the performance counter.
+        error_type: The value of ``error.type``. None without an error.
+        latest_chunk: When the latest piece of the answer arrived. None before the first.
+        is_streamed: True if the answer arrives in pieces.
     """
 
     operation: str
@@ -197,6 +198,7 @@ class _OpenSpan:
     is_streamed: bool = False
 
     def set(self, attributes: Mapping[str, Any]) -> None:
+        """Set the attributes that aren't None."""
         self.span.set_attributes(
             {key: value for key, value in attributes.items() if value is not None}
         )
@@ -208,14 +210,22 @@ class _OpenSpan:
         self.span.set_status(Status(StatusCode.ERROR, description))
 
 
+# The span of a turn is current in the turn's own context, and that of a call while its step runs.
+# So spans of a tool's libraries, and the turns of child sessions, become children of it. Spans are
+# ended through references, never through the current context, because terminal events may be
+# delivered in another context.
+
+
 class SessionSpans:
     """The spans of one session.
 
     Args:
-        coordinator: The session's.
-        tracer: Makes the spans.
+        coordinator: The coordinator of the session.
+        tracer: Creates the spans.
         meter: Records durations and counts.
-        agent_name: See `OtelOptions`; so are the other two.
+        agent_name: The name of the agent. See `OtelOptions`.
+        capture_content: Whether content is captured. See `OtelOptions`.
+        max_content_chars: The length at which content is cut. See `OtelOptions`.
     """
 
     def __init__(
@@ -237,7 +247,7 @@ class SessionSpans:
             for name, (description, unit, buckets) in _HISTOGRAMS.items()
         }
         self._captures = capture_content
-        self._longest = max_content_chars
+        self._max_chars = max_content_chars
         self._provider: str | None = None
         self._turn: _OpenSpan | None = None
         self._calls: dict[str, _OpenSpan] = {}
@@ -247,11 +257,12 @@ class SessionSpans:
         self._agent = agent if coordinator.parent_id and above else agent_name
 
     def __repr__(self) -> str:
-        return f"<SessionSpans of {self._coordinator.session_id!r}, {len(self._calls) + (self._turn is not None)} open>"
+        count = len(self._calls) + (self._turn is not None)
+        return f"<SessionSpans of {self._coordinator.session_id!r}, {count} open>"
 
     # ── turns ──
 
-    def begin_turn(self, data: Mapping[str, Any]) -> None:
+    def begin_turn(self, data: Mapping[str, object]) -> None:
         """Begin the span of a turn and make it current for the rest of the turn."""
         self.abandon()
         opened = self._open(_TURN, self._agent, SpanKind.INTERNAL, {_AGENT_NAME: self._agent})
@@ -266,10 +277,10 @@ class SessionSpans:
             opened, _INPUT_MESSAGES, lambda: _text_message("user", data.get("prompt", ""))
         )
         self._turn, self._cause, self._count = opened, None, dict.fromkeys(_COUNTS, 0)
-        # Not detached: a turn has a context of its own, which ends with it.
+        # Never detached, because a turn has its own context, which ends with it.
         otel_context.attach(trace.set_span_in_context(opened.span))
 
-    def end_turn(self, data: Mapping[str, Any]) -> None:
+    def end_turn(self, data: Mapping[str, object]) -> None:
         """End the span of the turn."""
         turn, self._turn = self._turn, None
         if turn is None:
@@ -289,7 +300,7 @@ class SessionSpans:
     # ── model calls and tool calls ──
 
     async def wrap(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a step inside a span, which is the current one meanwhile; a step wrapper."""
+        """Run a step inside a span, which is current meanwhile. This is a step wrapper."""
         begin = self._begin_chat if step.kind == "model" else self._begin_tool
         opened = _guarded(begin, step)
         if opened is None:
@@ -307,13 +318,13 @@ class SessionSpans:
             self._calls.pop(step.call.call_id, None)
             _guarded(self._end, opened)
 
-    def name_provider(self, data: Mapping[str, Any]) -> None:
-        """Note which provider is about to be asked."""
+    def name_provider(self, data: Mapping[str, object]) -> None:
+        """Note the provider of the next model call."""
         provider = data.get("provider")
         self._provider = provider if isinstance(provider, str) else None
 
-    def name_model(self, data: Mapping[str, Any], attribute: str) -> None:
-        """Note the model that a provider asks, or that has answered."""
+    def name_model(self, data: Mapping[str, object], attribute: str) -> None:
+        """Note the model of a request or of its answer."""
         model, opened = data.get("model"), self._current()
         if opened is None or opened.operation != _CHAT or not isinstance(model, str) or not model:
             return
@@ -322,8 +333,8 @@ class SessionSpans:
         if attribute == REQUEST_MODEL:
             opened.span.update_name(f"{_CHAT} {model}")
 
-    def note_chunk(self, data: Mapping[str, Any]) -> None:
-        """A piece of an answer has come."""
+    def note_chunk(self, data: Mapping[str, object]) -> None:
+        """Record the time of a piece of an answer."""
         opened = self._current()
         if opened is None or not opened.is_streamed:
             return
@@ -333,7 +344,7 @@ class SessionSpans:
         self._histograms[name].record(now - since, opened.measured)
 
     def _current(self) -> _OpenSpan | None:
-        """The span of the call that this code runs for."""
+        """Return the span of the running call, if any."""
         call = current_call()
         return None if call is None else self._calls.get(call.call_id)
 
@@ -342,7 +353,7 @@ class SessionSpans:
             step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
         )
         measured = {_PROVIDER_NAME: self._provider or _OTHER_ERROR}
-        # A turn is a span of its first provider, because the conventions want one.
+        # The conventions require a provider, so the turn gets that of its first call.
         if self._turn is not None and not any(self._count.values()):
             self._turn.set(measured)
         if request.model:
@@ -353,7 +364,7 @@ class SessionSpans:
         opened = self._open(_CHAT, model, SpanKind.CLIENT, measured)
         opened.is_streamed = request.stream is True
         settings = {name: getattr(request, field) for field, name in _REQUEST_SETTINGS.items()}
-        opened.set({**self._about(step), **_server(defaults.get("base_url")), **settings})
+        opened.set({**self._call_attributes(step), **_server(defaults.get("base_url")), **settings})
         self._capture(opened, _INPUT_MESSAGES, lambda: _input_messages(request))
         if self._captures and (instructions := _system_instructions(request)):
             self._capture(opened, "gen_ai.system_instructions", lambda: instructions)
@@ -366,25 +377,25 @@ class SessionSpans:
         opened.set(
             {
                 "gen_ai.tool.type": "function",
-                "gen_ai.tool.description": description[:_LONGEST_MESSAGE]
+                "gen_ai.tool.description": description[:_MAX_MESSAGE_CHARS]
                 if isinstance(description, str)
                 else None,
                 "gen_ai.tool.call.id": step.call.call_id,
-                **self._about(step),
+                **self._call_attributes(step),
                 "amplifier.resumed": step.is_resumed or None,
             }
         )
         self._capture(opened, "gen_ai.tool.call.arguments", lambda: step.arguments)
         return opened
 
-    def _about(self, step: Step) -> dict[str, Any]:
+    def _call_attributes(self, step: Step) -> dict[str, Any]:
         return {
             _CONVERSATION_ID: self._coordinator.session_id,
             _AGENT_NAME: self._agent,
             "amplifier.iteration": step.call.iteration,
         }
 
-    def _note_result(self, opened: _OpenSpan, result: Any) -> None:
+    def _note_result(self, opened: _OpenSpan, result: object) -> None:
         if isinstance(result, ChatResponse):
             if result.usage is not None:
                 self._note_usage(opened, result.usage)
@@ -403,7 +414,7 @@ class SessionSpans:
                 error = result.error if isinstance(result.error, dict) else {}
                 kind = error.get("type")
                 kind = kind if isinstance(kind, str) and kind else _OTHER_ERROR
-                opened.fail(kind, self._words(error.get("message")))
+                opened.fail(kind, self._error_text(error.get("message")))
             content = result.output if result.success else {"error": result.error}
             self._capture(opened, "gen_ai.tool.call.result", lambda: content)
 
@@ -421,15 +432,12 @@ class SessionSpans:
         if isinstance(error, anyio.get_cancelled_exc_class() | KeyboardInterrupt):
             opened.fail(_CANCELLED, _CANCELLED)
             return
-        self._cause, words = type(error).__qualname__, self._words(str(error))
-        opened.fail(self._cause, words)
-        about = {
-            "exception.type": f"{type(error).__module__}.{self._cause}",
-            "exception.message": words,
-        }
-        opened.span.add_event(
-            "exception", {key: value for key, value in about.items() if value is not None}
-        )
+        self._cause, message = type(error).__qualname__, self._error_text(str(error))
+        opened.fail(self._cause, message)
+        attributes = {"exception.type": f"{type(error).__module__}.{self._cause}"}
+        if message is not None:
+            attributes["exception.message"] = message
+        opened.span.add_event("exception", attributes)
 
     # ── events ──
 
@@ -441,7 +449,7 @@ class SessionSpans:
             span.add_event(event, attributes)
 
     def abandon(self) -> None:
-        """End what no event has ended, such as the turn of a loop that emits none."""
+        """End the spans that no event has ended, such as the turn of a loop without events."""
         unfinished = [
             *reversed(self._calls.values()),
             *([] if self._turn is None else [self._turn]),
@@ -470,27 +478,24 @@ class SessionSpans:
             duration, {**opened.measured, **failed}
         )
 
-    def _capture(self, opened: _OpenSpan, attribute: str, content: Callable[[], Any]) -> None:
-        """Give a span a content as an attribute, if the configuration asks for it; secrets are removed before it is cut."""
+    def _capture(self, opened: _OpenSpan, attribute: str, content: Callable[[], object]) -> None:
+        """Add content to a span as an attribute, if the configuration asks for it."""
         if self._captures and opened.span.is_recording():
+            # Half a secret isn't recognized, so secrets are removed before the text is cut.
             text = json.dumps(redact_secrets(content()), ensure_ascii=False, default=str)
-            opened.set(
-                {
-                    attribute: text
-                    if len(text) <= self._longest
-                    else f"{text[: self._longest]}{_CUT}"
-                }
-            )
+            if len(text) > self._max_chars:
+                text = f"{text[: self._max_chars]}{_CUT}"
+            opened.set({attribute: text})
 
-    def _words(self, message: Any) -> str | None:
-        """An error's message, which may quote what was asked and answered."""
+    def _error_text(self, message: object) -> str | None:
+        """Return an error's message if content is captured, because it may quote a prompt."""
         if not self._captures or not isinstance(message, str):
             return None
-        return redact_text(message)[:_LONGEST_MESSAGE]
+        return redact_text(message)[:_MAX_MESSAGE_CHARS]
 
 
-def _guarded(work: Callable[..., _T], *args: Any) -> _T | None:
-    """Do something with OpenTelemetry that must not end the turn if it fails: tracer and meter are the application's."""
+def _guarded(work: Callable[..., _T], *args: object) -> _T | None:
+    """Call the application's OpenTelemetry, whose failure must not end the turn."""
     try:
         return work(*args)
     except Exception:
@@ -498,8 +503,8 @@ def _guarded(work: Callable[..., _T], *args: Any) -> _T | None:
         return None
 
 
-def _server(url: Any) -> dict[str, str | int | None]:
-    """The address of the service that a provider reports."""
+def _server(url: object) -> dict[str, str | int | None]:
+    """Return the address of the service as attributes."""
     try:
         parts = urlsplit(url if isinstance(url, str) else "")
         port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -1,8 +1,4 @@
-"""hooks-approval: asks the user before a tool does something that cannot be undone.
-
-Rules of the plan decide, then defaults, then the user or the provider that the application registered. `_approval_rules` applies a rule
-to a call.
-"""
+"""hooks-approval: asks the user before a tool does something that can't be undone."""
 
 from __future__ import annotations
 
@@ -68,7 +64,10 @@ MODULE = "hooks-approval"
 _logger = logging.getLogger("amplifier.modules.hooks-approval")
 
 FREE_TOOLS = frozenset({"read_file", "list_directory", "glob", "grep", "recall", "todo"})
-"""Built-in tools that change nothing outside the session; every other tool needs approval unless the plan allows it."""
+"""Built-in tools that change nothing outside the session.
+
+Every other tool needs approval unless the plan allows it.
+"""
 
 DEFAULT_RULES = (
     Rule(
@@ -85,11 +84,14 @@ DEFAULT_RULES = (
         reason="it only prints its arguments",
     ),
 )
-"""As in the published module, but for simple commands only."""
+"""The default rules of the published module, limited to simple commands."""
 
 
-def _requires_approval(value: Any) -> bool | None:
-    """The member of the published module's form, ``{"require_approval": true}``; None for every other value."""
+def _requires_approval(value: object) -> bool | None:
+    """Return the member of ``{"require_approval": true}``, the published module's form.
+
+    None for every other value.
+    """
     if (
         isinstance(value, Mapping)
         and value.keys() == {"require_approval"}
@@ -130,20 +132,22 @@ _RULE = record(Rule, "an object with at least action")
 
 @attrs.frozen(kw_only=True)
 class ApprovalOptions:
-    """How the hook decides on calls.
+    """The configuration of hooks-approval.
 
     Attributes:
-        rules: The plan's rules; the strictest one that applies to a call decides. None if the plan has none.
-        use_default_rules: Whether the default rules decide where no rule of the plan applies; by default if the plan has no
-            rules.
-        tools: Actions by tool name, for calls that no rule of the plan applies to.
+        rules: The plan's rules. The strictest one that applies to a call decides. None if the plan
+            has none.
+        use_default_rules: Use the default rules where no rule of the plan applies. The default is
+            true if the plan has no rules.
+        tools: Actions by tool name, for calls to which no rule of the plan applies.
         unknown_tools: The action for all other tools but `FREE_TOOLS`.
         timeout: Seconds to wait for an answer.
-        on_timeout: The decision if there is no answer.
+        on_timeout: The decision without an answer in time.
         remember: Offer to allow the same call for the rest of the session.
         policy_driven_only: Decide only on calls that a policy module or a rule names.
-        priority: Of the handler: after those that change a tool's input.
-        max_question_chars: The longest question; a call with more input than a person can look through is denied.
+        priority: The priority of the handler, after those that change a tool's input.
+        max_question_chars: The maximum length of a question. A call that needs a longer one is
+            denied.
     """
 
     rules: tuple[Rule, ...] | None = option(list_each("rules", _RULE), default=None, restricts=True)
@@ -166,7 +170,7 @@ class ApprovalOptions:
         return DEFAULT_RULES if is_used else ()
 
 
-def read_approval_options(config: Mapping[str, Any] | None) -> ApprovalOptions:
+def read_approval_options(config: Mapping[str, object] | None) -> ApprovalOptions:
     """Read the module's configuration.
 
     Raises:
@@ -177,22 +181,24 @@ def read_approval_options(config: Mapping[str, Any] | None) -> ApprovalOptions:
 
 @attrs.frozen
 class _Answer:
-    """The decision of a registered provider, or the default if there is none."""
+    """The decision of a registered provider, or the default if it didn't answer in time."""
 
     allowed: bool
     reason: str
     remembered: bool = False
 
 
-def _key(tool: str, given: Any, module: str | None = None, about: Sequence[Any] = ()) -> str:
-    """Identify a call by its tool, its module, all of its input, its real place and its sandbox.
+def _key(
+    tool: str, tool_input: object, module: str | None = None, about: Sequence[object] = ()
+) -> str:
+    """Return a key for a call: its tool, module, whole input, real place and sandbox.
 
-    A decision never applies to another call.
+    So a remembered decision never applies to another call.
     """
     try:
-        text = canonical_dumps([tool, module, given, *about])
+        text = canonical_dumps([tool, module, tool_input, *about])
     except ModelError:
-        text = repr((tool, module, given, *about))
+        text = repr((tool, module, tool_input, *about))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -205,10 +211,10 @@ class _Decision:
     """The decision on a call.
 
     Attributes:
-        action: What happens to it.
-        reason: Why, for the user and the model.
-        is_reported: Whether an event reports it; not for free tools.
-        is_protected: Whether it changes a protected place.
+        action: The action.
+        reason: The reason, for the user and the model.
+        is_reported: True if an event reports it. False for free tools.
+        is_protected: True if the call changes a protected place.
     """
 
     action: Action
@@ -220,23 +226,23 @@ class _Decision:
 _UNEXPECTED = _Decision("ask", "the call has an unexpected form")
 _NO_PLACES: tuple[tuple[str, ...], str] = ((), "/")
 _MAX_JUDGED = 1000
-"""Calls whose place is kept for the tool; one that is forgotten costs a second question."""
+"""Maximum number of calls with a place kept for the tool. A dropped one costs a second question."""
 
 _SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/sbin", "/usr/sbin")
 
 
-def _is_answer(tool: Any) -> bool:
-    """Return whether the running call is the typed answer of a turn, whose tool the loop itself offers."""
+def _is_answer(tool: object) -> bool:
+    """Return whether the running call is the typed answer of a turn, a tool of the loop itself."""
     call = current_call()
     return call is not None and call.is_answer and call.tool_name == tool
 
 
-def _declared_approval(tool: Any, given: Mapping[str, Any]) -> bool | None:
-    """Return whether a tool declares that this call has to be allowed; None if it declares nothing."""
+def _declared_approval(tool: object, tool_input: Mapping[str, object]) -> bool | None:
+    """Return whether a tool declares that this call needs approval. None without a declaration."""
     if getattr(tool, "require_approval", False) is True:
         return True
     needs_approval = getattr(tool, "needs_approval", None)
-    declared = needs_approval(given) if callable(needs_approval) else None
+    declared = needs_approval(tool_input) if callable(needs_approval) else None
     return declared if isinstance(declared, bool) else None
 
 
@@ -245,7 +251,7 @@ class ApprovalHook:
 
     Args:
         options: The configuration.
-        coordinator: The session's, for tools, capabilities and hooks.
+        coordinator: The coordinator of the session.
     """
 
     def __init__(self, options: ApprovalOptions, coordinator: Coordinator) -> None:
@@ -263,17 +269,17 @@ class ApprovalHook:
         """Decide on one call: continue, deny or ask the user."""
         if event != TOOL_PRE:
             return HookResult()
-        tool, given = data.get("tool_name"), data.get("tool_input")
+        tool, tool_input = data.get("tool_name"), data.get("tool_input")
         if _is_answer(tool):
             return HookResult()
         name = tool if isinstance(tool, str) and tool else "(unnamed)"
         call, decision = None, _UNEXPECTED
-        if tool == name and isinstance(given, Mapping):
-            call = self._call(name, given)
+        if tool == name and isinstance(tool_input, Mapping):
+            call = self._call(name, tool_input)
             decision = self._decide(call, await self._locate_and_judge(call))
             self._note_place(call, decision, data.get("tool_call_id"))
         if decision.action == "ask":
-            return await self._ask(name, given, decision, data, call)
+            return await self._ask(name, tool_input, decision, data, call)
         if decision.is_reported:
             await self._report(decision.action == "allow", name, decision.reason, data)
         if decision.action == "deny":
@@ -281,19 +287,21 @@ class ApprovalHook:
         return HookResult()
 
     def register_provider(self, provider: ApprovalProvider | None) -> None:
-        """Ask this provider from now on, which gets the whole request at once; registered as the capability ``approval.register_provider``.
+        """Ask this provider from now on.
 
-        Without one the hook returns ``ask_user``, and the kernel asks the session's approval system.
+        Without one the hook returns ``ask_user``, and the kernel asks the session's approval
+        system. Registered as the capability ``approval.register_provider``.
         """
         self._provider = provider
 
-    def set_rules(self, rules: Sequence[Mapping[str, Any]]) -> None:
-        """Decide by these rules beside those of the plan from now on; registered as the capability ``approval.set_rules``.
+    def set_rules(self, rules: Sequence[Mapping[str, object]]) -> None:
+        """Decide by these rules and those of the plan from now on.
 
         The strictest of all decides, so a rule of the plan that asks or denies is never loosened.
+        Registered as the capability ``approval.set_rules``.
 
         Raises:
-            PlanError: A rule is wrong; those before stay.
+            PlanError: A rule is wrong. The earlier rules stay.
         """
         self._rules = (
             *(self._options.rules or ()),
@@ -302,51 +310,56 @@ class ApprovalHook:
 
     # ── deciding ──
 
-    async def lets_pass(self, tool: str, given: Any) -> bool:
-        """Check whether a call passes here without a question.
+    async def lets_pass(self, tool: str, tool_input: object) -> bool:
+        """Return whether a call passes here without a question.
 
         Registered as the capability ``approval.lets_pass``.
         """
-        if not isinstance(given, Mapping):
+        if not isinstance(tool_input, Mapping):
             return False
-        call = self._call(tool, given)
+        call = self._call(tool, tool_input)
         return self._decide(call, await self._locate_and_judge(call)).action == "allow"
 
-    def rule_for_call(self, tool: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the narrowest rule that a person would expect of "always"; None if there is none.
+    def rule_for_call(self, tool: str, tool_input: Mapping[str, object]) -> dict[str, Any] | None:
+        """Return the narrowest rule that a user would expect of "always", or None.
 
-        It binds to the real place of a file, and to whether a command runs in a sandbox. Registered
-        as the capability ``approval.rule_for_call``. Looks at the file system.
+        It is bound to the real place of a file, and to the sandbox of a command. This accesses the
+        file system. Registered as the capability ``approval.rule_for_call``.
         """
-        call, running = self._located(tool, given), current_call()
+        call, running = self._located(tool, tool_input), current_call()
         judged = None if running is None else self._judged.get(running.call_id)
-        if judged is not None:  # the question showed this one
+        if judged is not None:
+            # The question showed this place.
             call.places = (judged[0],)
         return rule_for_call(call)
 
     def judged_place(self, call_id: str) -> tuple[str, bool] | None:
-        """Return the real place that a running call was judged by, and whether it may be changed although it is protected.
+        """Return the real place by which a running call was judged, for tools that open files.
 
-        Registered as the capability ``approval.judged_place``, for tools that open files: what they
-        open has to be what was judged. None if this hook did not judge the call by a place.
+        They have to open the file that was judged. Registered as the capability
+        ``approval.judged_place``.
+
+        Returns:
+            The place, and whether it may be changed even if it is protected. None if the call
+            wasn't judged by a place.
         """
         return self._judged.get(call_id)
 
-    def _note_place(self, call: Call, decision: _Decision, call_id: Any) -> None:
+    def _note_place(self, call: Call, decision: _Decision, call_id: object) -> None:
         if not isinstance(call_id, str):
             return
         self._judged.pop(call_id, None)
         if len(call.places) == 1 and decision.action != "deny":
-            # Of a question the tool gets to know only if it was answered with yes.
+            # After a question the tool runs only if the answer was yes.
             is_allowed = decision.action == "ask" or decision.is_protected
             self._judged[call_id] = (call.places[0], is_allowed)
             if len(self._judged) > _MAX_JUDGED:
                 self._judged.popitem(last=False)
 
-    def _call(self, name: str, given: Mapping[str, Any]) -> Call:
+    def _call(self, name: str, tool_input: Mapping[str, object]) -> Call:
         call = Call(
             name,
-            given,
+            tool_input,
             self._base(),
             module=self._module_of(name),
             is_read_only=self._is_read_only(name),
@@ -354,8 +367,8 @@ class ApprovalHook:
         call.is_sandboxed = not call.is_stand_in and self._is_sandboxed(name)
         return call
 
-    def _located(self, name: str, given: Mapping[str, Any]) -> Call:
-        call = self._call(name, given)
+    def _located(self, name: str, tool_input: Mapping[str, object]) -> Call:
+        call = self._call(name, tool_input)
         call.places, call.start = self._places(call)
         return call
 
@@ -363,37 +376,38 @@ class ApprovalHook:
         """Find the places of a call, and return their strictest judgement."""
         if not call.paths:
             return UNPROTECTED
-        # In a thread, because a large folder that is looked through for the first time takes a second.
+        # In a thread, because the first look through a large folder takes a second.
         call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
         return await anyio.to_thread.run_sync(self._protection, call)
 
     def _places(self, call: Call) -> tuple[tuple[str, ...], str]:
-        """Return the real paths of a call, and that of the folder it starts at; asks the file system."""
+        """Return the real paths of a call, and that of the folder of its relative paths."""
         if not call.paths or self._runs_at_client(call):
             return _NO_PLACES
         locate = self._coordinator.get_capability("filesystem.real_place")
         if call.module in BUILT_IN_TOOLS["write_file"] and callable(locate):
-            # The tool may have roots of its own.
-            found = [locate(path) for path in call.paths]
-            if all(found):
-                return tuple(place for place, _ in found), found[0][1]
+            # The roots of the tool may differ from the session's.
+            located = [locate(path) for path in call.paths]
+            if all(located):
+                return tuple(place for place, _ in located), located[0][1]
         start = os.path.realpath(call.base)
         places = []
         for path in call.paths:
             try:
-                places.append(os.path.realpath(os.path.join(start, path)))  # noqa: PTH118 - text in, text out
-            except (OSError, ValueError):  # no such path can be opened
+                places.append(os.path.realpath(os.path.join(start, path)))  # noqa: PTH118
+            # No such path can be opened.
+            except (OSError, ValueError):
                 return _NO_PLACES
         return tuple(places), start
 
     def _protection(self, call: Call) -> Judgement:
-        """Return the strictest judgement of the places that a call changes; asks the file system."""
+        """Return the strictest judgement of the places that a call changes."""
         if call.is_read_only:
             return UNPROTECTED
-        found = [self._protected.judge(place, root=call.start) for place in call.places]
+        judgements = [self._protected.judge(place, root=call.start) for place in call.places]
         return max(
-            found,
-            key=lambda each: ("none", "ask", "refuse").index(each.verdict),
+            judgements,
+            key=lambda judgement: ("none", "ask", "refuse").index(judgement.verdict),
             default=UNPROTECTED,
         )
 
@@ -415,10 +429,10 @@ class ApprovalHook:
         options = self._options
         if (rule := strictest(self._rules, call)) is not None:
             verb = {"allow": "allowed", "ask": "asked for", "deny": "forbidden"}[rule.action]
-            by = (
-                " by the plan" if any(rule is each for each in options.rules or ()) else ""
-            )  # not by `set_rules`
-            return _Decision(rule.action, f"{verb}{by}: {one_line(str(rule), 300)}")
+            # Other rules come from `set_rules`.
+            is_of_plan = any(rule is planned for planned in options.rules or ())
+            source = " by the plan" if is_of_plan else ""
+            return _Decision(rule.action, f"{verb}{source}: {one_line(str(rule), 300)}")
         action = options.tools.get(call.tool)
         if action is not None and not (action == "allow" and call.is_stand_in):
             return _Decision(action, f"the plan sets {action} for this tool")
@@ -427,12 +441,13 @@ class ApprovalHook:
         if options.policy_driven_only:
             return _Decision("allow", "", is_reported=False)
         tool = self._coordinator.get("tools", call.tool)
-        declared = _declared_approval(tool, call.given)
+        declared = _declared_approval(tool, call.arguments)
         if declared:
             return _Decision("ask", "the tool itself asks for it")
         if declared is False and not call.is_stand_in:
             return _Decision("allow", "", is_reported=False)
-        if self._runs_at_client(call):  # a server offers it for its client
+        # A server offers it for its client.
+        if self._runs_at_client(call):
             return _Decision("allow", "", is_reported=False)
         rule = strictest(options.default_rules, call)
         if rule is not None and (
@@ -447,23 +462,31 @@ class ApprovalHook:
         if call.command is not None and call.command.doubt is not None:
             return f"no rule can judge this command: {call.command.doubt}"
         if call.is_stand_in:
-            return f"{call.module} mounted it, not {' or '.join(BUILT_IN_TOOLS[call.tool])}; a rule allows it only if it names that module"
+            expected = " or ".join(BUILT_IN_TOOLS[call.tool])
+            advice = "a rule allows it only if it names that module"
+            return f"{call.module} mounted it, not {expected}; {advice}"
         return f"no rule is about this call of {one_line(call.tool, 80)}"
 
     def _module_of(self, name: str) -> str | None:
-        """The id of the module that mounted a tool, as the host keeps it; None for the application."""
+        """Return the id of the module that mounted a tool, or None for the application."""
         owner = self._coordinator.owner_of("tools", name)
         return None if owner is None else owner.partition("#")[0]
 
     def _is_read_only(self, name: str) -> bool:
-        """What the tool states; tools of MCP servers pass on what their server states. It only matters to rules."""
+        """Return whether the tool declares that it changes nothing, which matters only to rules.
+
+        Tools of MCP servers pass on the declaration of their server.
+        """
         if name in FREE_TOOLS and self._module_of(name) in BUILT_IN_TOOLS.get(name, ()):
             return True
         annotations = getattr(self._coordinator.get("tools", name), "annotations", None)
         return isinstance(annotations, Mapping) and annotations.get("readOnlyHint") is True
 
     def _policy_asks(self, tool: str) -> bool:
-        """Whether another module requires approval: by a capability, or by a set in the session's state."""
+        """Return whether another module requires approval.
+
+        It does so with a capability, or with a set in the session's state.
+        """
         names = self._coordinator.session_state.get("require_approval_tools", ())
         if isinstance(names, set | frozenset | list | tuple | dict) and tool in names:
             return True
@@ -472,27 +495,32 @@ class ApprovalHook:
             return False
         try:
             return bool(check(tool))
-        except Exception:  # third-party code; if it fails, the user decides
-            _logger.exception("approval.needs_check failed for %r: the user is asked", tool)
+        # Third-party code. If it fails, the user decides.
+        except Exception:
+            _logger.exception("approval.needs_check failed for %r: the user is prompted", tool)
             return True
 
     def _is_sandboxed(self, tool: str) -> bool:
-        """Whether the tool states that it runs its calls in a sandbox; a tool that states nothing does not."""
+        """Return whether the tool declares that it runs its calls in a sandbox."""
         sandbox = self._coordinator.get_capability(f"{tool}.sandbox")
         return isinstance(sandbox, Mapping) and sandbox.get("kind") not in (None, "off")
 
     def _base(self) -> str:
         try:
             return str(self._coordinator.get_capability("session.working_dir") or Path.cwd())
-        except (
-            OSError
-        ):  # the working directory was deleted; relative patterns still match at any depth
+        # The working directory was deleted. Relative patterns still match at any depth.
+        except OSError:
             return "/"
 
     # ── asking and reporting ──
 
     async def _ask(
-        self, tool: str, given: Any, decision: _Decision, data: dict[str, Any], call: Call | None
+        self,
+        tool: str,
+        tool_input: object,
+        decision: _Decision,
+        data: Mapping[str, object],
+        call: Call | None,
     ) -> HookResult:
         options = self._options
         module = self._module_of(tool)
@@ -507,21 +535,27 @@ class ApprovalHook:
             and not call.is_sandboxed
         )
         prompt = render_prompt(
-            tool, given, decision.reason, module=source, place=place, is_unconfined=is_unconfined
+            tool,
+            tool_input,
+            decision.reason,
+            module=source,
+            place=place,
+            is_unconfined=is_unconfined,
         )
         if len(prompt) > options.max_question_chars:
             reason = (
-                f"a person has to allow this call, and the question would have {len(prompt)} characters, more than the "
-                f"{options.max_question_chars} that are shown; split the call up (the plan sets max_question_chars)"
+                f"a person has to allow this call, but the question would have {len(prompt)} "
+                f"characters, and at most {options.max_question_chars} are shown; split the call "
+                "into smaller ones (max_question_chars in the plan sets the limit)"
             )
             await self._report(False, tool, reason, data)
             return HookResult(action="deny", reason=reason)
         if self._provider is not None:
             about = (place, is_unconfined)
             return await self._ask_provider(
-                self._provider, tool, given, prompt, data, module, about
+                self._provider, tool, tool_input, prompt, data, module, about
             )
-        arguments = given if isinstance(given, Mapping) else {"input": given}
+        arguments = tool_input if isinstance(tool_input, Mapping) else {"input": tool_input}
         note_question(
             ApprovalQuestion(
                 text=prompt, tool=tool, arguments=arguments, module=module, reason=decision.reason
@@ -536,39 +570,41 @@ class ApprovalHook:
         )
 
     def _hidden_place(self, call: Call, *, is_protected: bool) -> str | None:
-        """Return the real place of a call that its input does not show; always that of a protected place."""
+        """Return the real place of a call if its input doesn't show it, or if it is protected."""
         if len(call.places) != 1:
             return None
         self._first_start = self._first_start or call.start
         # From another working directory the same input means another file.
-        named = os.path.normpath(os.path.join(self._first_start, call.paths[0]))  # noqa: PTH118 - text in, text out
+        named = os.path.normpath(os.path.join(self._first_start, call.paths[0]))  # noqa: PTH118
         return call.places[0] if is_protected or call.places[0] != named else None
 
     async def _ask_provider(
         self,
         provider: ApprovalProvider,
         tool: str,
-        given: Any,
+        tool_input: object,
         prompt: str,
-        data: dict[str, Any],
+        data: Mapping[str, object],
         module: str | None,
         about_call: tuple[str | None, bool],
     ) -> HookResult:
-        key = _key(tool, given, module, about_call)
+        key = _key(tool, tool_input, module, about_call)
         if key in self._remembered:
             answer = _Answer(
                 self._remembered[key], "decided earlier in this session", remembered=True
             )
         else:
-            risk = "high" if isinstance(given, Mapping) and "command" in given else "medium"
-            about = {
+            risk = (
+                "high" if isinstance(tool_input, Mapping) and "command" in tool_input else "medium"
+            )
+            payload = {
                 "tool_name": tool,
                 "action": prompt.split("\n", 1)[0],
                 "risk_level": risk,
                 "prompt": prompt,
             }
-            await self._coordinator.hooks.emit(APPROVAL_REQUIRED, {**self._about(data), **about})
-            details = dict(given) if isinstance(given, dict) else {"input": given}
+            await self._coordinator.hooks.emit(APPROVAL_REQUIRED, {**self._about(data), **payload})
+            details = dict(tool_input) if isinstance(tool_input, dict) else {"input": tool_input}
             if about_call[0] is not None:
                 details["(real place)"] = about_call[0]
             timeout = self._options.timeout
@@ -586,14 +622,15 @@ class ApprovalHook:
         return HookResult(action="deny", reason=one_line(answer.reason, 300))
 
     async def _answer(self, provider: ApprovalProvider, request: ApprovalRequest) -> _Answer:
-        """Ask and wait; only ``approved is True`` allows the call."""
+        """Ask and wait. Only ``approved is True`` allows the call."""
         options = self._options
         with anyio.move_on_after(options.timeout), suppress(ApprovalTimeoutError, TimeoutError):
             try:
                 response = await provider.request_approval(request)
             except (ApprovalTimeoutError, TimeoutError):
                 raise
-            except Exception as error:  # third-party code; its failure denies the call
+            # Third-party code. Its failure denies the call.
+            except Exception as error:
                 _logger.exception("the approval provider failed: denied")
                 return _Answer(False, f"the approval provider failed ({type(error).__name__})")
             allowed = getattr(response, "approved", None) is True
@@ -603,21 +640,19 @@ class ApprovalHook:
                 reason = f"User {'allowed' if allowed else 'denied'}"
             return _Answer(allowed, reason, remembered)
         allowed = options.on_timeout == "allow"
-        return _Answer(
-            allowed,
-            f"no answer within {options.timeout:g} s - {'allowed' if allowed else 'denied'} by default",
-        )
+        outcome = "allowed" if allowed else "denied"
+        return _Answer(allowed, f"no answer within {options.timeout:g} s - {outcome} by default")
 
     async def _report(
         self,
         allowed: bool,
         tool: str,
         reason: str,
-        data: dict[str, Any],
+        data: Mapping[str, object],
         *,
         remembered: bool = False,
     ) -> None:
-        """Emit the decision; the kernel reports those of its own approval system."""
+        """Emit the decision. The kernel reports those of the session's approval system."""
         details = {
             **self._about(data),
             "tool_name": tool,
@@ -628,29 +663,34 @@ class ApprovalHook:
             APPROVAL_GRANTED if allowed else APPROVAL_DENIED, details
         )
 
-    def _about(self, data: dict[str, Any]) -> dict[str, Any]:
+    def _about(self, data: Mapping[str, object]) -> dict[str, object]:
         return {"hook_name": MODULE, "event": TOOL_PRE, "tool_call_id": data.get("tool_call_id")}
 
 
 def _is_of_system(program: str) -> bool:
-    """Check whether the search path leads to a program in a folder of the system, and to no other one before it."""
+    """Return whether the first program of this name on the search path is one of the system."""
     if "/" in program:
         return os.path.dirname(program) in _SYSTEM_FOLDERS  # noqa: PTH120
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        if not folder.startswith("/"):  # the folder of the command, whatever that holds
+        # It is relative to the folder of the command, which may hold anything.
+        if not folder.startswith("/"):
             return False
         if os.path.lexists(f"{folder}/{program}"):
             return folder.rstrip("/") in _SYSTEM_FOLDERS
     return False
 
 
-_LEEWAY = 30.0
+_LEEWAY_SECONDS = 30.0
 
 
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], None]:
-    """Register the hook for every tool call; see `ApprovalOptions` and the module's reference page for the configuration.
+    """Register the hook for every tool call.
+
+    Args:
+        coordinator: The coordinator of the session.
+        config: The configuration. See `ApprovalOptions` for its keys.
 
     Returns:
         The cleanup, which unregisters the hook.
@@ -665,7 +705,8 @@ async def mount(
         hook,
         priority=options.priority,
         name=MODULE,
-        timeout=options.timeout + _LEEWAY,  # the handler waits for a registered provider
+        # The handler waits for a registered provider.
+        timeout=options.timeout + _LEEWAY_SECONDS,
         on_failure="deny",
         fields=("tool_name", "tool_call_id", "tool_input"),
     )
@@ -685,15 +726,17 @@ async def mount(
     return close
 
 
-# ── what a command line offers ────────────────────────────────────────────────────────────────────
+# ── for command lines ─────────────────────────────────────────────────────────────────────────────
 
 
 def rule_for_call(call: Call) -> dict[str, Any] | None:
-    """Return the narrowest rule that a person would expect of "always" for a call, as a plan writes it; None if there is none.
+    """Return the narrowest rule that a user would expect of "always", in the form of a plan.
 
-    A simple command is allowed with exactly these words, inside or outside of a sandbox as it was.
-    An edit is allowed for the real place of this file, and of any other tool every call. No rule
-    allows a compound command.
+    A simple command is allowed with exactly these words, in a sandbox only if it ran in one. An
+    edit is allowed for the real place of this file. Of any other tool, every call is allowed.
+
+    Returns:
+        The rule, or None if there is none. No rule allows a compound command.
     """
     rule: dict[str, Any] = {"tool": call.tool, "action": "allow"}
     if call.command is not None or call.tool == "bash":
@@ -703,16 +746,16 @@ def rule_for_call(call: Call) -> dict[str, Any] | None:
         }
     elif call.tool in _EDITS:
         rule |= {"tool": _EDITS, "path": ([*call.places, *call.paths] or [""])[0]}
-    words = [*rule.get("command", []), rule.get("path", "")]
-    if {"*", "?"} & set("".join(words)) or not rule.get("command", True):
+    patterns = [*rule.get("command", []), rule.get("path", "")]
+    if {"*", "?"} & set("".join(patterns)) or not rule.get("command", True):
         return None
-    made = Rule(
+    parsed = Rule(
         action="allow",
         tools=(call.tool,),
         command=tuple(rule.get("command", ())) or None,
         path=rule.get("path"),
     )
-    return rule if made.applies(call) else None
+    return rule if parsed.applies(call) else None
 
 
 _EDITS: Final = ["write_file", "edit_file"]
@@ -724,7 +767,7 @@ MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
         _EDIT_RULES,
     ),
     "plan": (
-        "nothing is changed; the agent reads and proposes",
+        "nothing is changed, the agent reads and proposes",
         [
             {
                 "tool": "*",
@@ -735,8 +778,11 @@ MODES: Final[Mapping[str, tuple[str, list[dict[str, Any]]]]] = {
         ],
     ),
     "full": (
-        "files are edited and commands run in the sandbox without a question, but for protected places",
+        (
+            "files are edited, and commands run in the sandbox, without a question, "
+            "but for protected places"
+        ),
         [*_EDIT_RULES, {"tool": "bash", "sandboxed": True, "action": "allow"}],
     ),
 }
-"""Each mode in words, and its rules beside those of the plan; the strictest of all decides."""
+"""The text of each mode, and the rules that it adds to the plan's. The strictest rule decides."""

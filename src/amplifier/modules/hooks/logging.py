@@ -1,10 +1,6 @@
-"""hooks-logging: writes every event of a session as one line of JSON to a file, without secrets and with bounded size.
+"""hooks-logging: writes each event of a session as one line of JSON, bounded and without secrets.
 
-The format is that of the published module: ``ts``, ``lvl``, ``schema``, ``event``, a few well-known members of the payload
-at the top level, and the rest under ``data``.
-
-A worker thread opens the file; lines are written in the event loop's thread, because passing them to another thread costs many times as
-much as a write to the page cache, and data in the page cache survive a kill of the process. The reference page has the cost.
+The format is that of the published module.
 """
 
 from __future__ import annotations
@@ -92,18 +88,18 @@ _logger = logging.getLogger("amplifier.modules.hooks-logging")
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# One event per token: hundreds per response, and content_block:end repeats all of the text.
+# There is one per token, and content_block:end repeats the whole text.
 _DELTAS = ("*:delta", "llm:stream_*delta")
 _PLACEHOLDERS = frozenset({"session_id", "project"})
-_LONGEST_NAME = 200
+_MAX_NAME_CHARS = 200
 
 
-def _read_template(value: Any) -> Path:
+def _read_template(value: str) -> Path:
     try:
         fields = [part[1:] for part in Formatter().parse(str(value)) if part[1] is not None]
     except ValueError as error:
         raise PlanError([("$", f"{error}; write {{{{ and }}}} for literal braces")]) from error
-    # Only the bare names: attributes and conversions could put unchecked text into the path.
+    # Only bare names, because attributes and conversions could put unchecked text into the path.
     wrong = [
         name for name, spec, conversion in fields if name not in _PLACEHOLDERS or spec or conversion
     ]
@@ -125,21 +121,21 @@ _LEVEL = attrs.evolve(
 
 @attrs.frozen(kw_only=True)
 class LogOptions:
-    """Where a session's events go, and which.
+    """The configuration of hooks-logging.
 
     Attributes:
         path: The file.
-        level: Events below it are not written; see `level_of`.
-        include_events: Patterns of event names; only events that match one are written.
-        exclude_events: Patterns of event names that are not written.
-        additional_events: Names to listen to besides the catalogue's and those other modules announce.
-        auto_discover: Whether to listen to the events other modules announce.
-        priority: Of the handlers: after those that change payloads.
-        strip_raw: Whether to omit the payload's ``raw``.
-        max_field_chars: The longest text within a line.
-        max_line_bytes: The longest line.
-        max_bytes: The size at which the file is renamed and a new one begun; None for no limit.
-        keep: How many renamed files there are at most.
+        level: The lowest level that is written. See `level_of`.
+        include_events: Patterns of event names. Only events that match one are written.
+        exclude_events: Patterns of event names that aren't written.
+        additional_events: Names of events besides the catalogue and those that modules announce.
+        auto_discover: Listen to the events that other modules announce.
+        priority: The priority of the handlers, after those that change payloads.
+        strip_raw: Leave out the payload's ``raw``.
+        max_field_chars: The maximum length of a text within a line.
+        max_line_bytes: The maximum length of a line.
+        max_bytes: The size at which the file is renamed and a new one begins. None for no limit.
+        keep: The maximum number of renamed files.
     """
 
     path: Path = option(_TEMPLATE, aliases=("session_log_template",))
@@ -156,19 +152,19 @@ class LogOptions:
     keep: int = option(whole_number(1), default=5)
 
     def wants(self, event: str) -> bool:
-        """Whether events of that name are written."""
+        """Return whether events of that name are written."""
         return any(
             fnmatch.fnmatchcase(event, pattern) for pattern in self.include_events
         ) and not any(fnmatch.fnmatchcase(event, pattern) for pattern in self.exclude_events)
 
 
-def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None) -> LogOptions:
+def read_log_options(coordinator: Coordinator, config: Mapping[str, object] | None) -> LogOptions:
     """Read the configuration of a session's log and fill in the path.
 
     Raises:
         PlanError: The configuration is wrong, or the session id cannot be part of a path.
     """
-    # The user's state directory may contain braces, which are not placeholders.
+    # The user's state directory may contain braces, which aren't placeholders.
     sessions = str(default_sessions_directory()).replace("{", "{{").replace("}", "}}")
     options = read_options(
         LogOptions, MODULE, config, path=Path(sessions, "{session_id}", "events.jsonl")
@@ -185,29 +181,30 @@ def read_log_options(coordinator: Coordinator, config: Mapping[str, Any] | None)
 
 
 def _project(coordinator: Coordinator) -> str:
-    """The working directory as one name, as the published module writes it: ``-srv-code-site``."""
+    """Return the working directory as one name like ``-srv-code-site``, as the published module."""
     folder = coordinator.get_capability("session.working_dir") or Path.cwd()
     slug = re.sub(r"[^\w.-]", "-", str(Path(str(folder)).expanduser().absolute()))
-    return slug if len(slug) <= _LONGEST_NAME else f"-{slug[-_LONGEST_NAME:].lstrip('-')}"
+    return slug if len(slug) <= _MAX_NAME_CHARS else f"-{slug[-_MAX_NAME_CHARS:].lstrip('-')}"
 
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
-_KERNEL_KEYS = tuple(
-    key for key in COMMON_KEYS if key != "parent_call_id"
-)  # that one is text of a model
+# A model writes the id of a call.
+_KERNEL_KEYS = tuple(key for key in COMMON_KEYS if key != "parent_call_id")
 _SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
 TOP_LEVEL = (
-    *(
-        "session_id",
-        "status",
-        "duration_ms",
-        "error",
-        "module",
-        "component",
-    ),  # the first only from another host
-    *("request_id", "span_id", "parent_span_id", "redaction"),
+    "session_id",
+    "status",
+    "duration_ms",
+    "error",
+    "module",
+    "component",
+    "request_id",
+    "span_id",
+    "parent_span_id",
+    "redaction",
 )
+"""Members of a payload that are written beside the event instead of under ``data``."""
 _FAILURES = frozenset(
     {MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED}
 )
@@ -217,63 +214,71 @@ _WARNINGS = frozenset(
 )
 _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
-_MARGIN = 1024  # what is redacted after the limit of a text, so that a secret at the limit is still complete
-_TIGHTER = 16  # how much shorter texts have to be when a line is too long as a whole
-_FEW = 20
-_SHORT = 100
-_DEEPEST_SHORT = 2  # as the message in the error of a result
-_SHARE = 250  # so that the short members of 20 objects fit into a line even if every character is escaped
-_LONGEST_NUMBER = 24
-_DEEPEST = 1000
+# Characters after the limit of a text that are redacted, too. A secret at the limit is complete.
+_MARGIN = 1024
+# The limit of a text is divided by this if the whole line is too long.
+_TIGHTER = 16
+_MAX_SHORT_MEMBERS = 20
+_MAX_SHORT_CHARS = 100
+# The depth of the message in the error of a result.
+_MAX_SHORT_DEPTH = 2
+# The short members of 20 objects fit into a line even if every character is escaped.
+_SHARE = 250
+_MAX_NUMBER_CHARS = 24
+_MAX_DEPTH = 1000
 
 
-def level_of(event: str, data: dict[str, Any]) -> str:
-    """DEBUG, INFO, WARNING, ERROR or CRITICAL: from the payload's ``lvl``, or else by the event."""
-    given = data.get("lvl", data.get("level"))
-    if isinstance(given, str) and given.upper() in LEVELS:
-        return given.upper()
+def level_of(event: str, data: Mapping[str, object]) -> str:
+    """Return the level in the payload's ``lvl``, or else that of the event."""
+    level = data.get("lvl", data.get("level"))
+    if isinstance(level, str) and level.upper() in LEVELS:
+        return level.upper()
     if event in _FAILURES or "error" in event or data.get("error") or data.get("status") == "error":
         return "ERROR"
     return "WARNING" if event in _WARNINGS else "INFO"
 
 
 def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
-    """The line of one event, newline included; `data` is not changed."""
-    # The kernel's own fields contain no secrets; redacting them would be a third of the cost of a small event.
+    """Return the line of one event with its newline. ``data`` isn't changed."""
+    # The kernel's own fields hold no secrets. To redact them would be a third of the cost of a
+    # small event.
     common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
     rest = {
         key: value
         for key, value in data.items()
         if key not in common and not (key == "raw" and options.strip_raw)
     }
-    if rest.get("parent_id", "") is None:  # as in every session without a parent
+    # Every session without a parent has this one.
+    if rest.get("parent_id", "") is None:
         del rest["parent_id"]
-    longest, most = options.max_field_chars, options.max_line_bytes
-    tighter, size = max(64, longest // _TIGHTER), text_size(rest, most)
-    # The estimate is in characters: a line of texts of other alphabets may be too long as well.
+    max_chars, max_bytes = options.max_field_chars, options.max_line_bytes
+    tighter, size = max(64, max_chars // _TIGHTER), text_size(rest, max_bytes)
+    # The size is estimated in characters, so a line in another alphabet may still be too long.
     kept = rest
-    for limit in (longest, tighter) if size <= most else (tighter,):
-        kept = _cut(rest, limit) if size > limit else rest  # before redaction, whose cost it bounds
-        if size > most and text_size(kept, most) > most:
-            kept = _short_members(kept, most)
+    for limit in (max_chars, tighter) if size <= max_bytes else (tighter,):
+        # Texts are cut first, which bounds the cost of redaction.
+        kept = _cut(rest, limit) if size > limit else rest
+        if size > max_bytes and text_size(kept, max_bytes) > max_bytes:
+            kept = _short_members(kept, max_bytes)
         kept = redact_secrets(kept)
         line = _encode(_record(event, level, common, kept))
-        if (
-            size <= limit < len(line)
-        ):  # long texts of objects that were not strings before redaction
+        # Redaction turned objects that weren't strings into long texts.
+        if size <= limit < len(line):
             line = _encode(_record(event, level, common, kept := _cut(kept, limit)))
-        if len(line) <= most:
+        if len(line) <= max_bytes:
             return line
-    return _encode(_record(event, level, common, _short_members(kept, most)))
+    return _encode(_record(event, level, common, _short_members(kept, max_bytes)))
 
 
 def broken_line(event: str, error: Exception) -> bytes:
-    """The line for an event whose payload cannot be read."""
+    """Return the line of an event with a payload that can't be read."""
     problem = {"error": f"{type(error).__name__} while the payload was read"}
     return _encode(_record(str(event), "ERROR", {}, problem))
 
 
-def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+def _record(
+    event: str, level: str, common: Mapping[str, object], data: Mapping[str, object]
+) -> dict[str, Any]:
     now = common.get("timestamp") or datetime.now(UTC).isoformat(timespec="milliseconds")
     record: dict[str, Any] = {"ts": now, "lvl": level, "schema": _SCHEMA, "event": event}
     if "session_id" in common:
@@ -292,88 +297,101 @@ def _record(event: str, level: str, common: dict[str, Any], data: dict[str, Any]
 # ── bounds ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _short_members(data: dict[str, Any], most: int) -> dict[str, Any]:
-    """What is left of a payload that is too large for one line: its short members, and those of the objects in it."""
+def _short_members(data: Mapping[str, object], max_bytes: int) -> dict[str, Any]:
+    """Return the short members of a payload that is too large, and those of its objects."""
     room = 0
 
-    def short(members: dict[Any, Any], depth: int) -> dict[str, Any]:
+    def short(members: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         nonlocal room
-        kept: dict[str, Any] = {}
-        for key, value in islice(members.items(), _FEW):
-            is_object = isinstance(value, dict) and depth < _DEEPEST_SHORT
-            # A name is not cut: half a secret in it would not be recognised.
-            if type(key) is not str or len(key) > _SHORT or not (is_object or _is_short(value)):
+        kept: dict[str, object] = {}
+        for key, value in islice(members.items(), _MAX_SHORT_MEMBERS):
+            is_object = isinstance(value, dict) and depth < _MAX_SHORT_DEPTH
+            # Half a secret in a name wouldn't be recognized, so names aren't cut.
+            has_short_name = type(key) is str and len(key) <= _MAX_SHORT_CHARS
+            if not has_short_name or not (is_object or _is_short(value)):
                 continue
             if depth == 0:
-                room = most // _SHARE  # for all that is in this member
+                # For this member and everything in it.
+                room = max_bytes // _SHARE
             else:
-                room -= len(key) + (len(value) if isinstance(value, str) else _LONGEST_NUMBER)
+                room -= len(key) + (len(value) if isinstance(value, str) else _MAX_NUMBER_CHARS)
             if room >= 0 and (not is_object or (value := short(value, depth + 1))):
                 kept[key] = value
         return kept
 
-    why = "the payload is too large for one line: all but its short members is left out"
-    return {**short(data, 0), "left_out": why}
+    reason = "the payload is too large for one line: all but its short members is left out"
+    return {**short(data, 0), "left_out": reason}
 
 
-def _is_short(value: Any) -> bool:
+def _is_short(value: object) -> bool:
     if isinstance(value, str):
-        return len(value) <= _SHORT
+        return len(value) <= _MAX_SHORT_CHARS
     return type(value) in (float, bool) or (type(value) is int and value.bit_length() <= 64)
 
 
-def _cut(value: Any, longest: int) -> Any:
-    """Copy a value with its texts cut to `longest` characters."""
+def _cut(value: Any, max_chars: int) -> Any:
+    """Copy a value with its texts cut to ``max_chars`` characters."""
 
-    def cut(leaf: Any, _frames: Sequence[Frame]) -> Any:
+    def cut(leaf: object, _frames: Sequence[Frame]) -> object:
         if isinstance(leaf, str):
-            return _cut_text(leaf, longest)
-        if isinstance(leaf, bytes | bytearray) and len(leaf) > longest:
+            return _cut_text(leaf, max_chars)
+        if isinstance(leaf, bytes | bytearray) and len(leaf) > max_chars:
             return f"[{len(leaf)} bytes left out]"
         return leaf
 
-    return rebuild(value, cut, subject="", max_depth=_DEEPEST, mark=True)
+    return rebuild(value, cut, subject="", max_depth=_MAX_DEPTH, mark=True)
 
 
-def _cut_text(text: str, longest: int) -> str:
-    if len(text) <= longest:
+def _cut_text(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
         return text
-    # What is in the margin may be half a secret, which is not recognised; redaction moves it to the left of the limit.
-    found, unread = redact_text(text[: longest + _MARGIN]), max(0, len(text) - longest - _MARGIN)
-    kept = found[: min(longest, max(0, len(found) - _MARGIN)) if unread else longest]
-    left_out = unread + len(found) - len(kept)
+    redacted, unread = (
+        redact_text(text[: max_chars + _MARGIN]),
+        max(0, len(text) - max_chars - _MARGIN),
+    )
+    # Half a secret at the end of the margin isn't recognized. Redaction shortens the text before
+    # it, which could move it in front of the limit.
+    end = min(max_chars, max(0, len(redacted) - _MARGIN)) if unread else max_chars
+    kept = redacted[:end]
+    left_out = unread + len(redacted) - len(kept)
     return f"{kept}… [{left_out} characters left out]" if left_out else kept
 
 
 # ── text ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _encode(record: dict[str, Any]) -> bytes:
+def _encode(record: Mapping[str, object]) -> bytes:
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # sets, bytes, third-party objects, numbers beyond 64 bits, lone surrogates
+    # Raised for sets, bytes, third-party objects, numbers beyond 64 bits and lone surrogates.
+    except TypeError:
         shown = ToolResult(output=record).safe_hook_presentation()["output"]
-        return (
-            json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-            + b"\n"
-        )
+        text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode() + b"\n"
 
 
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
+# A worker thread opens the file. Lines are written in the thread of the event loop, because to pass
+# them to another thread costs many times as much as a write to the page cache, and data in the page
+# cache survives a kill of the process. The reference page has the cost. One write per line, so that
+# no line is written in part.
+#
+# The writer that renames a full file holds its lock (flock). The others don't wait for the lock,
+# because the event loop would wait, too. They continue to write to the file, and then find that it
+# has another name.
+
+
 class EventFile:
-    """A file, accessible to its owner only, to which this session, and perhaps others, append lines; every call blocks.
+    """A file, accessible to its owner only, to which one or more sessions append lines.
 
-    One write for each line, so that no line is written in part.
-
-    With a limit, ``events.jsonl`` becomes ``events.jsonl.1`` when it is full, and so on. Whoever renames it holds its lock (flock), for which
-    no one waits, because the event loop would wait, too: the others go on writing to it, and then find that it has another name.
+    Every call blocks. With a limit, a full ``events.jsonl`` becomes ``events.jsonl.1``, and so on.
 
     Args:
-        path: The file; it and its directories are created if missing.
-        max_bytes: The size at which it is renamed; None for no limit.
-        keep: How many renamed files there are at most.
+        path: The file. It and its directories are created if missing.
+        max_bytes: The size at which it is renamed. None for no limit.
+        keep: The maximum number of renamed files.
     """
 
     def __init__(self, path: Path, max_bytes: int | None = None, keep: int = 5) -> None:
@@ -386,14 +404,15 @@ class EventFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether lines can be written."""
+        """True if lines can be written."""
         return self._file is not None
 
     def open(self) -> None:
         """Open the file.
 
         Raises:
-            OSError: The file cannot be opened, is not a regular file, or has a limit on a system without file locks.
+            OSError: The file can't be opened or isn't a regular file, or it has a limit and the
+                system has no file locks.
         """
         if self._max_bytes is not None and fcntl is None:
             raise OSError("max_bytes needs file locks (flock), which this system does not have")
@@ -405,12 +424,11 @@ class EventFile:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         file = os.open(self.path, flags, 0o600)
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "not a regular file", str(self.path))
-            self._needs_newline = (
-                found.st_size > 0 and os.pread(file, 1, found.st_size - 1) != b"\n"
-            )
+            size = status.st_size
+            self._needs_newline = size > 0 and os.pread(file, 1, size - 1) != b"\n"
         except BaseException:
             os.close(file)
             raise
@@ -422,7 +440,7 @@ class EventFile:
         """Write one line, its newline included.
 
         Raises:
-            OSError: The line was not written, or only its beginning, which then stays as a line of its own.
+            OSError: The line wasn't written, or only its beginning, which stays in the file.
         """
         file = self._file
         if file is None:
@@ -437,12 +455,12 @@ class EventFile:
 
     # ── rotation ──
 
-    def _file_with_room(self, file: int, most: int) -> int:
-        """The newest file, which is another one if a line makes this one too large, or another writer has renamed it."""
+    def _file_with_room(self, file: int, max_size: int) -> int:
+        """Return the newest file, after renaming it if it has more than ``max_size`` bytes."""
         if not self._is_newest(file):
             file = self._open_newest()
         size = os.fstat(file).st_size
-        if size == 0 or size + self._needs_newline <= most:
+        if size == 0 or size + self._needs_newline <= max_size:
             return file
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -451,12 +469,13 @@ class EventFile:
                     self._rename()
             finally:
                 fcntl.flock(file, fcntl.LOCK_UN)
-        except BlockingIOError:  # another writer renames it; this line still goes into it
+        # Another writer renames it. This line still goes into it.
+        except BlockingIOError:
             pass
         except OSError as error:
             if not self._has_warned:
                 _logger.warning(
-                    "%s cannot be rotated: %s; it grows beyond max_bytes", self.path, error
+                    "%s cannot be rotated and grows beyond max_bytes: %s", self.path, error
                 )
             self._has_warned = True
         return file if self._is_newest(file) else self._open_newest()
@@ -468,29 +487,28 @@ class EventFile:
             return False
 
     def _rename(self) -> None:
-        """Give the newest file the number 1, and the others one more; those beyond the limit are removed.
+        """Give the newest file the number 1, move the others up, and remove those beyond the limit.
 
         Raises:
-            OSError: The system refuses; every file still has a name, and no line is lost.
+            OSError: The system refuses. Every file still has a name, and no line is lost.
         """
         pattern = re.compile(rf"{re.escape(self.path.name)}\.([1-9][0-9]{{0,5}})")
-        found = (pattern.fullmatch(each.name) for each in self.path.parent.iterdir())
-        numbers = {int(match[1]) for match in found if match is not None}
+        matches = (pattern.fullmatch(path.name) for path in self.path.parent.iterdir())
+        numbers = {int(match[1]) for match in matches if match is not None}
         for number in numbers:
             if number > self._keep:
                 self._part(number).unlink(missing_ok=True)
         free = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
         for number in range(min(free, self._keep) - 1, 0, -1):
             self._part(number).replace(self._part(number + 1))
-        self.path.replace(
-            self._part(1)
-        )  # last: from now on another writer may rename the next file
+        # This comes last. From now on another writer may rename the next file.
+        self.path.replace(self._part(1))
 
     def _part(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def close(self) -> None:
-        """Close the file; idempotent."""
+        """Close the file. A second call does nothing."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
@@ -500,23 +518,27 @@ class EventFile:
 
 _CHANNEL = "observability.events"
 _REQUEST_FIELDS = ("provider", "model", "iteration", "lvl", "level", *TOP_LEVEL)
-"""Of ``provider:request``, whose messages are the whole conversation: each of them was logged when it was new."""
+"""Fields of ``provider:request`` that are logged.
+
+Its messages are the whole conversation, and each of them was logged when it was new.
+"""
 _OPENING_SECONDS = 10.0
 
 
 class EventLog:
-    """The handler: one line per event.
+    """The handler, which writes one line per event.
 
-    A file that cannot be written does not affect the session: the first failure is logged, all are counted, and the count
-    is logged on closing.
+    A file that can't be written doesn't affect the session. The first failure is logged, and the
+    number of lost events at the end.
 
     Args:
         options: The configuration.
         hooks: The registry to listen to.
 
     Attributes:
-        written: Lines that this session wrote.
-        lost: Events that could not be written.
+        options: The configuration.
+        written: The number of lines that this session wrote.
+        lost: The number of events that couldn't be written.
     """
 
     def __init__(self, options: LogOptions, hooks: Hooks) -> None:
@@ -533,13 +555,14 @@ class EventLog:
         return f"<EventLog {str(self.options.path)!r}, {self.written} written, {self.lost} lost>"
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Write one event; always returns continue."""
+        """Write one event. The result is always "continue"."""
         try:
             level = level_of(event, data)
             if LEVELS.index(level) < self._lowest:
                 return HookResult()
             line = write_line(event, level, data, self.options)
-        except Exception as error:  # noqa: BLE001 - the payload may contain third-party objects that fail when read
+        # The payload may contain third-party objects that fail when read.
+        except Exception as error:  # noqa: BLE001
             _logger.warning("the payload of %r cannot be written: %s", event, type(error).__name__)
             line = broken_line(event, error)
         try:
@@ -552,13 +575,15 @@ class EventLog:
     def _note_loss(self, error: OSError) -> None:
         if self.lost == 0 and self._last_error is None:
             _logger.warning(
-                "events cannot be written to %s: %s; the session goes on", self.options.path, error
+                "events cannot be written to %s: %s (the session continues)",
+                self.options.path,
+                error,
             )
         self._last_error = error
         self.lost += 1
 
     async def open(self) -> None:
-        """Open the file; a failure is logged, not raised."""
+        """Open the file. A failure is logged, not raised."""
 
         def work(_stop: Stop) -> None:
             self._file.open()
@@ -569,25 +594,27 @@ class EventLog:
             )
         except (OSError, ToolFailure) as error:
             _logger.warning(
-                "no events will be written to %s: %s; the session goes on", self.options.path, error
+                "no events will be written to %s: %s (the session continues)",
+                self.options.path,
+                error,
             )
             self._last_error = error if isinstance(error, OSError) else TimeoutError(str(error))
 
     def listen(self, events: Iterable[str]) -> None:
-        """Listen to events, each once, if the options include them."""
+        """Listen to the events that the options include, to each of them once."""
         for event in events:
-            if (
-                event not in self._registered
-                and "*" not in self._registered
-                and self.options.wants(event)
-            ):
+            is_new = event not in self._registered and "*" not in self._registered
+            if is_new and self.options.wants(event):
                 fields = _REQUEST_FIELDS if event == PROVIDER_REQUEST else None
                 self._registered[event] = self._hooks.register(
                     event, self, priority=self.options.priority, name=MODULE, fields=fields
                 )
 
     async def discover(self, coordinator: Coordinator) -> None:
-        """Listen to the events other modules announce, as a contribution or, as older modules do, as a capability."""
+        """Listen to the events that other modules announce.
+
+        They announce them as a contribution. Older modules use a capability.
+        """
         if not self.options.auto_discover:
             return
         announced = [
@@ -601,7 +628,10 @@ class EventLog:
                 self.listen(name for name in names if isinstance(name, str) and name)
 
     def close(self) -> None:
-        """Stop listening, close the file and log how many events were lost; idempotent."""
+        """Stop listening, close the file and log the number of lost events.
+
+        A second call does nothing.
+        """
         registered, self._registered = self._registered, {}
         for unregister in registered.values():
             unregister()
@@ -619,7 +649,11 @@ class EventLog:
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], None]:
-    """Start writing events; see `LogOptions` and the module's reference page for the configuration.
+    """Start writing events.
+
+    Args:
+        coordinator: The coordinator of the session.
+        config: The configuration. See `LogOptions` for its keys.
 
     Returns:
         The cleanup, which closes the log.
@@ -638,7 +672,7 @@ async def mount(
     try:
         await log.open()
         additional = log.options.additional_events
-        # "*" matches every event; events of any other name would be written twice.
+        # "*" matches every event. With other names beside it, events would be written twice.
         log.listen(["*"] if "*" in additional else [*ALL_EVENTS, *OUR_EVENTS, *additional])
         logs.append(log)
         _logger.info("events of session %s go to %s", coordinator.session_id, log.options.path)
@@ -649,6 +683,6 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Listen to the events of the other modules, which are all mounted now."""
+    """Listen to the events that other modules announce. All of them are mounted now."""
     for log in list(coordinator.session_state.get(MODULE, ())):
         await log.discover(coordinator)

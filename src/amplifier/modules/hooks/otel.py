@@ -1,7 +1,6 @@
-"""hooks-otel: turns, model calls and tool calls as OpenTelemetry spans and metrics, by the GenAI semantic conventions.
+"""hooks-otel: traces turns, model calls and tool calls with OpenTelemetry.
 
-The step wrapper and the handlers are registered if the application has set up OpenTelemetry; `_otel_spans` begins and ends the spans.
-Needs ``opentelemetry-api`` and nothing else of OpenTelemetry: SDK and exporter are the application's.
+It needs only ``opentelemetry-api``. The application brings the SDK and the exporter.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -28,6 +27,9 @@ from amplifier.models import HookResult
 
 from .._shared.configuration import flag, option, read_options, text, whole_number
 
+if TYPE_CHECKING:  # belongs to an extra
+    from ._otel_spans import SessionSpans
+
 __all__ = ["MODULE", "OtelOptions", "mount", "on_session_ready"]
 
 __amplifier_module_type__ = "hook"
@@ -39,18 +41,19 @@ _logger = logging.getLogger("amplifier.modules.hooks-otel")
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 _CHANNEL = "observability.events"
-_FIRST = -1_000_000  # before gates: a denial keeps an event from the handlers after it
-_LONGEST_TEXT = 256
+# Before gates, because a denial keeps an event from the handlers after it.
+_PRIORITY = -1_000_000
+_MAX_ATTRIBUTE_CHARS = 256
 _NAMES = (
     "provider model attempt max_retries delay error_type retryable status_code repair_count "
     "module_id module_type instance_id reason_code hook_name event seconds on_failure "
     "operation task awaiting cleanup abandoned fatal state grace was_immediate "
-    "message_count token_count before_messages after_messages before_tokens after_tokens budget tier tokens "
-    "iteration length bytes policy tool_name risk_level remembered level source status "
+    "message_count token_count before_messages after_messages before_tokens after_tokens budget "
+    "tier tokens iteration length bytes policy tool_name risk_level remembered level source status "
     "agent sub_session_id depth success"
 )
 _SHOWN = frozenset(_NAMES.split())
-"""The members of payloads that an event of a span has: those that hold nothing of what is asked and answered."""
+"""The members of payloads that span events have. None of them holds a prompt or an answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -58,10 +61,11 @@ class OtelOptions:
     """The configuration of hooks-otel.
 
     Attributes:
-        agent_name: The name of the main session's agent; child sessions of tool-task have their own.
-        capture_content: Whether spans have what is asked and answered, with secrets removed.
+        agent_name: The name of the main session's agent. Child sessions of tool-task have others.
+        capture_content: Add prompts, answers, and the arguments and results of tools to spans,
+            without secrets.
         max_content_chars: The length at which one captured content is cut.
-        events: Whether events of the session that are no spans are added to its spans.
+        events: Add session events that have no span of their own to the current span.
     """
 
     agent_name: str = option(text, default="amplifier")
@@ -73,14 +77,10 @@ class OtelOptions:
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], None] | None:
-    """Trace the session, if the application has set up OpenTelemetry by now; otherwise nothing is registered.
-
-    Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+    """Trace the session, if the application has set up OpenTelemetry.
 
     Returns:
-        The cleanup, which ends spans that are still open.
+        The cleanup, which ends spans that are still open. None if nothing is traced.
 
     Raises:
         PlanError: The configuration is wrong.
@@ -92,9 +92,11 @@ async def mount(
     except ModuleNotFoundError as error:
         raise MissingExtraError(MODULE, extra="otel", missing="opentelemetry-api") from error
     if _is_missing(trace.get_tracer_provider()) and _is_missing(metrics.get_meter_provider()):
-        _logger.debug("%s: the application has not set up OpenTelemetry; nothing is traced", MODULE)
+        _logger.debug(
+            "%s traces nothing, because the application has not set up OpenTelemetry", MODULE
+        )
         return None
-    from ._otel_spans import REQUEST_MODEL, RESPONSE_MODEL, SessionSpans  # noqa: PLC0415 — as above
+    from ._otel_spans import REQUEST_MODEL, RESPONSE_MODEL, SessionSpans  # noqa: PLC0415
 
     spans = SessionSpans(
         coordinator,
@@ -135,7 +137,7 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Add the events that other modules announce; they are all mounted now."""
+    """Add the events that other modules announce. All of them are mounted now."""
     state = coordinator.session_state.get(MODULE)
     if state is None:
         return
@@ -149,7 +151,7 @@ async def on_session_ready(coordinator: Coordinator) -> None:
 
 
 def _add_events(
-    coordinator: Coordinator, spans: Any, events: Iterable[str]
+    coordinator: Coordinator, spans: SessionSpans, events: Iterable[str]
 ) -> list[Callable[[], None]]:
     return [
         _register(coordinator, event, partial(_add_event, spans, event), _SHOWN)
@@ -157,37 +159,40 @@ def _add_events(
     ]
 
 
-def _add_event(spans: Any, event: str, data: Mapping[str, Any]) -> None:
+def _add_event(spans: SessionSpans, event: str, data: Mapping[str, object]) -> None:
     spans.add_event(event, _attributes(data))
 
 
 def _register(
     coordinator: Coordinator,
     event: str,
-    handle: Callable[[Mapping[str, Any]], None],
+    handle: Callable[[Mapping[str, object]], None],
     fields: Collection[str],
 ) -> Callable[[], None]:
     async def handler(_event: str, data: dict[str, Any]) -> HookResult:
         try:
             handle(data)
-        except Exception:  # tracer and meter are the application's, and payloads may be of any form
+        # The tracer and meter are the application's, and payloads may be of any form.
+        except Exception:
             _logger.exception("%s is not traced", event)
         return HookResult()
 
-    return coordinator.hooks.register(event, handler, priority=_FIRST, name=MODULE, fields=fields)
+    return coordinator.hooks.register(
+        event, handler, priority=_PRIORITY, name=MODULE, fields=fields
+    )
 
 
-def _attributes(data: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(data: Mapping[str, object]) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for key in _SHOWN & data.keys():
         value = data[key]
         if isinstance(value, bool | int | float):
             shown[f"amplifier.{key}"] = value
         elif isinstance(value, str):
-            shown[f"amplifier.{key}"] = value[:_LONGEST_TEXT]
+            shown[f"amplifier.{key}"] = value[:_MAX_ATTRIBUTE_CHARS]
     return shown
 
 
-def _is_missing(provider: Any) -> bool:
-    """Whether this is one of the API's own classes, which trace and measure nothing."""
+def _is_missing(provider: object) -> bool:
+    """Return whether this is one of the API's own classes, which trace and measure nothing."""
     return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

@@ -1,6 +1,6 @@
-"""hooks-redaction: later hooks receive events without secrets and personal data, or not at all.
+"""hooks-redaction: removes secrets and personal data from events before other hooks receive them.
 
-By default the data the agent works with are not redacted; see the reference page.
+By default the data with which the agent works stays as it is.
 """
 
 from __future__ import annotations
@@ -56,41 +56,42 @@ __amplifier_module_type__ = "hook"
 
 MODULE = "hooks-redaction"
 
-_SHORTEST_LITERAL = 4
+_MIN_LITERAL_CHARS = 4
 
-# A change to these events changes what the agent does: the model's prompt, a tool's input, a tool's result.
+# A change to these events changes the model's prompt, or the input or result of a tool.
 WORKING_EVENTS = frozenset(event.name for event in CATALOGUE.values() if "modify" in event.verdict)
-# One piece of text per token: a secret is spread over several of them, so that no single piece contains it.
+# A secret is spread over several pieces, none of which contains it.
 _DELTAS = frozenset(name for name in ALL_EVENTS if name.endswith(":delta"))
 
 STRUCTURAL = frozenset(
     {
-        *(
-            "session_id",
-            "parent_id",
-            "timestamp",
-            "parent",
-            "lvl",
-            "level",
-            "tool_name",
-            "provider",
-            "orchestrator",
-        ),
-        *(
-            "status",
-            "type",
-            "ts",
-            "seq",
-            "turn_id",
-            "span_id",
-            "parent_span_id",
-            "model",
-            "usage.cost_usd",
-        ),
-        *("tool_call_id", "parallel_group_id", "module_id", "hook_name", "event", "redaction"),
+        "session_id",
+        "parent_id",
+        "timestamp",
+        "parent",
+        "lvl",
+        "level",
+        "tool_name",
+        "provider",
+        "orchestrator",
+        "status",
+        "type",
+        "ts",
+        "seq",
+        "turn_id",
+        "span_id",
+        "parent_span_id",
+        "model",
+        "usage.cost_usd",
+        "tool_call_id",
+        "parallel_group_id",
+        "module_id",
+        "hook_name",
+        "event",
+        "redaction",
     }
 )
-"""Fields that identify events; never changed, as in the published module."""
+"""Fields that identify events. They are never changed, as in the published module."""
 
 
 # ── options ───────────────────────────────────────────────────────────────────────────────────────
@@ -110,31 +111,32 @@ _PATHS = attrs.evolve(
     convert=STRUCTURAL.union,
 )
 _LITERALS = list_of(
-    f"texts of at least {_SHORTEST_LITERAL} characters",
-    lambda item: isinstance(item, str) and bool(item.strip()) and len(item) >= _SHORTEST_LITERAL,
+    f"texts of at least {_MIN_LITERAL_CHARS} characters",
+    lambda item: isinstance(item, str) and bool(item.strip()) and len(item) >= _MIN_LITERAL_CHARS,
 )
 _NO_PATTERNS = Kind(
-    "no regular expressions, because one that backtracks would block every session of the process (use literals, "
-    "prefixes or keys)",
+    "no regular expressions, because one that backtracks would block every session of the process "
+    "(use literals, prefixes or keys)",
     lambda value: False,
 )
 
 
 @attrs.frozen(kw_only=True)
 class RedactionOptions:
-    """What the hook redacts, and where.
+    """The configuration of hooks-redaction.
 
     Attributes:
         rules: ``"secrets"`` and ``"pii-basic"``, which is also called ``"pii"``.
-        allowlist: Members of the payload that stay as they are, with everything below: ``note``, ``usage.cost_usd``.
-        enabled_events: The events to redact, without those to skip.
+        allowlist: Members of the payload, such as ``note`` or ``usage.cost_usd``, that stay as they
+            are with everything below.
+        enabled_events: The events to redact, except those to skip.
         skip_events: The events to skip.
         additional_events: More events to redact.
-        keys: More names whose values are secrets.
+        keys: More names of members that hold secrets.
         literals: Texts to redact wherever they occur.
-        prefixes: Beginnings of tokens: the rest of the token is redacted with them.
+        prefixes: Beginnings of tokens. The whole token is redacted.
         patterns: Not accepted.
-        priority: Of the handlers: before those that show or store.
+        priority: The priority of the handlers, before those that show or store.
     """
 
     rules: tuple[str, ...] = option(_RULES, default=("secrets", "pii-basic"), restricts=True)
@@ -154,14 +156,8 @@ class RedactionOptions:
 
     def __attrs_post_init__(self) -> None:
         if not (self.rules or self.literals or self.prefixes):
-            raise PlanError(
-                [
-                    (
-                        "$.rules",
-                        f"expected {_RULES.expected}, got an empty list without literals or prefixes",
-                    )
-                ]
-            )
+            problem = f"expected {_RULES.expected}, got an empty list without literals or prefixes"
+            raise PlanError([("$.rules", problem)])
 
     @property
     def events(self) -> list[str]:
@@ -170,7 +166,7 @@ class RedactionOptions:
         return [name for name in names if name not in self.skip_events]
 
 
-def read_redaction_options(config: Mapping[str, Any] | None) -> RedactionOptions:
+def read_redaction_options(config: Mapping[str, object] | None) -> RedactionOptions:
     """Read the module's configuration.
 
     Raises:
@@ -188,7 +184,7 @@ _DOMAIN = re.compile(
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}(?![A-Za-z0-9-])"
 )
 _DOMAIN_ANY_LETTER = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.[^\W\d_]{2,24}(?![\w-])")
-# With a country code, or in the North American grouping; digits alone may be any number.
+# With a country code, or in the North American grouping. Digits alone may be any number.
 _TELEPHONE = re.compile(
     r"\+(?<![\w+]\+)\d(?:[ ().-]{0,2}\d){7,14}(?!\d)"
     r"|(?<![\w.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"
@@ -196,14 +192,13 @@ _TELEPHONE = re.compile(
 
 
 # ── personal data ─────────────────────────────────────────────────────────────────────────────────
-# E-mail addresses and telephone numbers in text, in linear time.
-#
-# Every repetition is bounded, and the search for an address starts at its ``@``: the obvious pattern tries every
-# start of a long word and is quadratic.
+# E-mail addresses and telephone numbers are found in linear time. Every repetition is bounded, and
+# the search for an address starts at its ``@``. The obvious pattern tries every start of a long
+# word, which is quadratic.
 
 
 def redact_personal(text: str) -> str:
-    """Replace addresses and telephone numbers by ``[REDACTED:PII]``; other text is returned unchanged."""
+    """Replace e-mail addresses and telephone numbers with ``[REDACTED:PII]``."""
     if "@" in text:
         text = _redact_addresses(text)
     if len(text) >= 8 and ("+" in text or "-" in text or "." in text or " " in text):
@@ -215,31 +210,30 @@ def _redact_addresses(text: str) -> str:
     pattern = _DOMAIN if text.isascii() else _DOMAIN_ANY_LETTER
     pieces: list[str] = []
     done = 0
-    for found in pattern.finditer(text):
-        begin = found.start()
+    for match in pattern.finditer(text):
+        begin = match.start()
         # Not before the end of the previous match, so that no character is examined twice.
         while begin > done and (
             text[begin - 1] in _LOCAL or (text[begin - 1] > "\x7f" and text[begin - 1].isalnum())
         ):
             begin -= 1
-        if begin == found.start():
+        if begin == match.start():
             continue
         pieces += (text[done:begin], PERSONAL)
-        done = found.end()
+        done = match.end()
     return "".join(pieces) + text[done:] if pieces else text
 
 
-_DEEPEST = 1000
+_MAX_DEPTH = 1000
 _JSON_LEAVES = (str, int, float, bool, type(None))
 _MARKS = ("[REDACTED", "[UNREADABLE ")
 
 
-# ── redactor ──────────────────────────────────────────────────────────────────────────────────────
-# Redacts a payload: returns a copy as JSON without secrets and personal data.
+# ── redactor ──────────────────────────────────────────────────────────────────────────────────
 
 
 class Redactor:
-    """Redacts payloads.
+    """Copies payloads without secrets and personal data.
 
     Args:
         options: The configuration.
@@ -258,7 +252,7 @@ class Redactor:
         self._own = re.compile("|".join([*literals, *prefixes])) if literals or prefixes else None
 
     def redact(self, payload: dict[str, Any]) -> dict[str, Any] | None:
-        """A redacted copy of the payload, or None if there is nothing to redact."""
+        """Return a redacted copy of the payload, or None if there is nothing to redact."""
         kept = {key: value for key, value in payload.items() if key in self._allowed_members}
         searched = {key: value for key, value in payload.items() if key not in kept}
         redacted: Any = searched
@@ -270,29 +264,23 @@ class Redactor:
             redacted = _put_back(searched, redacted, steps)
         if _is_json(payload):
             return None if redacted == searched else {**redacted, **copy_json(kept)}
-        # Redaction converted objects of other classes, so a comparison shows nothing.
-        plain: dict[str, Any] = ToolResult(output={**redacted, **kept}).safe_hook_presentation()[
-            "output"
-        ]
-        return (
-            plain
-            if _holds_mark({key: value for key, value in plain.items() if key not in kept})
-            else None
-        )
+        # Redaction converted objects of other classes, so comparing both would prove nothing.
+        result = ToolResult(output={**redacted, **kept})
+        plain: dict[str, Any] = result.safe_hook_presentation()["output"]
+        has_mark = _holds_mark({key: value for key, value in plain.items() if key not in kept})
+        return plain if has_mark else None
 
     # ── texts ──
 
     def _redact_texts(self, value: Any) -> Any:
-        def visit(leaf: Any, frames: Sequence[Frame]) -> Any:
+        def visit(leaf: object, frames: Sequence[Frame]) -> object:
             if frames and frames[-1].keys is not None:
                 self._redact_key(frames[-1])
-            return (
-                self._redact_own(leaf)
-                if isinstance(leaf, str) and not is_media(leaf, frames)
-                else leaf
-            )
+            if isinstance(leaf, str) and not is_media(leaf, frames):
+                return self._redact_own(leaf)
+            return leaf
 
-        return rebuild(value, visit, subject="", max_depth=_DEEPEST, mark=True)
+        return rebuild(value, visit, subject="", max_depth=_MAX_DEPTH, mark=True)
 
     def _redact_key(self, frame: Frame) -> None:
         assert frame.keys is not None
@@ -310,7 +298,7 @@ class Redactor:
 
 
 def _put_back(source: Any, target: Any, names: Sequence[str]) -> Any:
-    """A copy of the target with the source's value at a path, if both have the path."""
+    """Return the target with the source's value at a path, if both have the path."""
     if not names:
         return copy_json(source)
     name, rest = names[0], names[1:]
@@ -324,8 +312,8 @@ def _put_back(source: Any, target: Any, names: Sequence[str]) -> Any:
     return {**target, name: _put_back(source[name], target[name], rest)}
 
 
-def _is_json(payload: dict[str, Any]) -> bool:
-    waiting: list[Any] = [payload]
+def _is_json(payload: object) -> bool:
+    waiting: list[object] = [payload]
     while waiting:
         value = waiting.pop()
         if type(value) is dict:
@@ -339,7 +327,7 @@ def _is_json(payload: dict[str, Any]) -> bool:
     return True
 
 
-def _holds_mark(value: Any) -> bool:
+def _holds_mark(value: object) -> bool:
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -354,16 +342,17 @@ def _holds_mark(value: Any) -> bool:
 
 _logger = logging.getLogger("amplifier.modules.hooks-redaction")
 
-_MUCH = 25_000
-"""Larger payloads are searched in a worker thread, so that the event loop is not blocked.
+_MAX_SIZE_ON_LOOP = 25_000
+"""The size above which payloads are searched in a worker thread, to not block the event loop.
 
-A quarter of what text alone would allow: an element of a list counts as four characters, but takes the time of sixteen and more.
+Four times as much would do for text. An element of a list counts as four characters, but takes the
+time of sixteen and more.
 """
-_SECONDS = 60.0
+_TIMEOUT = 60.0
 
 
 class RedactionHook:
-    """Redacts the payload of events.
+    """The handler, which redacts the payload of events.
 
     Args:
         options: The configuration.
@@ -372,13 +361,13 @@ class RedactionHook:
     def __init__(self, options: RedactionOptions | None = None) -> None:
         self._options = options or read_redaction_options(None)
         self._redactor = Redactor(self._options)
-        self._workers = Workers(threads=1, timeout=_SECONDS)
+        self._workers = Workers(threads=1, timeout=_TIMEOUT)
         self._note = {"applied": True, "rules": list(self._options.rules)}
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Redact one payload; a payload that cannot be redacted is denied."""
+        """Redact one payload. An event with a payload that can't be redacted is denied."""
         try:
-            if text_size(data, _MUCH) > _MUCH:
+            if text_size(data, _MAX_SIZE_ON_LOOP) > _MAX_SIZE_ON_LOOP:
                 redacted = await self._workers.run(
                     lambda _stop: self._redactor.redact(data), what=f"redaction of {event}"
                 )
@@ -386,9 +375,8 @@ class RedactionHook:
                 redacted = self._redactor.redact(data)
         except ToolFailure as failure:
             return _withheld(event, str(failure))
-        except (
-            Exception
-        ) as error:  # the payload may contain third-party objects that fail when read
+        # The payload may contain third-party objects that fail when read.
+        except Exception as error:
             _logger.exception("the payload of %r cannot be redacted", event)
             return _withheld(event, type(error).__name__)
         if redacted is None:
@@ -396,17 +384,21 @@ class RedactionHook:
         return HookResult(action="modify", data={**redacted, "redaction": dict(self._note)})
 
 
-def _withheld(event: str, why: str) -> HookResult:
+def _withheld(event: str, reason: str) -> HookResult:
     return HookResult(
         action="deny",
-        reason=f"{MODULE}: the payload of {event} could not be searched for secrets ({why})",
+        reason=f"{MODULE}: the payload of {event} could not be searched for secrets ({reason})",
     )
 
 
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], None]:
-    """Start redacting events; see `RedactionOptions` and the module's reference page for the configuration.
+    """Start redacting events.
+
+    Args:
+        coordinator: The coordinator of the session.
+        config: The configuration. See `RedactionOptions` for its keys.
 
     Returns:
         The cleanup, which unregisters the hook.

@@ -1,13 +1,4 @@
-"""Checks of cancelled calls: how they end, what the module does and shows afterwards, its files and its processes, and what it leaves behind.
-
-At each point the same call is cancelled many times in a fresh session, since a slot that is lost at every cancellation
-shows only when the slots run out. Afterwards the module has to work as before, and nothing may remain once it is closed.
-An operation is cancelled in a session in which all were made once.
-
-The state is seen from outside only, by the results of typical operations: it is that after no call or that after a completed one, and each file is whole, old or
-new. The sweep over all suspensions cancels a slow call at few points, and a process that is left alone for a second or two ends unseen meanwhile; so a call
-with a process is cancelled as soon as its process is there, and the module is closed at once.
-"""
+"""Check cancelled calls: their end, the module's later results, its files and its leftovers."""
 
 from __future__ import annotations
 
@@ -34,7 +25,7 @@ from amplifier.conformance.target.calls import (
 )
 from amplifier.conformance.target.mounted import CANCEL_GRACE, CheckContext, Fault, MountedModule
 from amplifier.conformance.target.process import (
-    PATIENCE,
+    PROCESS_EXIT_SECONDS,
     SEES_PROCESSES,
     Resources,
     files_below,
@@ -45,6 +36,18 @@ from amplifier.conformance.target.source import starts_programs
 from amplifier.conformance.target.use import Operation, typical_operations
 from amplifier.testing import cancel_at
 
+# At each point the same call is cancelled many times in a fresh session, since a slot that is lost
+# at every cancellation shows only when the slots run out. Afterwards the module has to work as
+# before, and nothing may remain once it is closed. All operations were made once before, because
+# one may need the effect of another.
+#
+# The state is observed from outside, by the results of typical operations. It has to be that of no
+# call or that of a completed one, and each file has to be whole, old or new.
+#
+# The sweep over all suspensions cancels a slow call at few points, and a process that is left
+# alone for a second or two ends unnoticed meanwhile. So a call with a process is cancelled as soon
+# as its process exists, and the module is closed at once.
+
 _SETTLING_STEPS = 5
 _PAUSE = 0.02
 _KERNEL_TASKS = "amplifier.kernel."
@@ -52,12 +55,12 @@ _KERNEL_TASKS = "amplifier.kernel."
 
 
 def task_ids() -> set[int]:
-    """The ids of all running tasks."""
+    """Return the ids of all running tasks."""
     return {task.id for task in anyio.get_running_tasks()}
 
 
 async def new_tasks(before: set[int]) -> list[str]:
-    """The tasks that were not running before and do not end within a few steps of the loop."""
+    """Return the new tasks that don't end within a few steps of the loop, as phrases."""
     left: list[str] = []
     for _ in range(_SETTLING_STEPS):
         left = [task.name or "?" for task in anyio.get_running_tasks() if task.id not in before]
@@ -69,10 +72,9 @@ async def new_tasks(before: set[int]) -> list[str]:
 
 
 class Leftovers:
-    """A snapshot of tasks, threads and processes to compare with later.
+    """A snapshot of tasks, threads and processes, for a later comparison.
 
-    Work that was handed to a thread pool and abandoned ends by itself, so open files do not count: a pool's thread may
-    hold them.
+    Open files don't count, since a pool's thread that completes abandoned work may hold them.
     """
 
     def __init__(self) -> None:
@@ -80,25 +82,26 @@ class Leftovers:
         self._tasks = task_ids()
 
     async def found(self) -> list[str]:
-        """What exists now and did not then, after it had the time to end."""
+        """Return the leftovers that are new and had the time to end, as phrases."""
         counted, tasks = ("the thread", "the process"), await new_tasks(self._tasks)
-        if not any(each.startswith(counted) for each in self._before.leaks()):
+        if not any(leak.startswith(counted) for leak in self._before.leaks()):
             return tasks
         return [
             *tasks,
-            *(each for each in self._before.leaks_after_patience() if each.startswith(counted)),
+            *(leak for leak in self._before.lasting_leaks() if leak.startswith(counted)),
         ]
 
 
 CALLS = 5
-"""How often an operation that has left a file open is repeated."""
+"""Number of times that an operation is repeated after it has left a file open."""
 
 
 async def find_growing_file(mounted: MountedModule, operation: Operation) -> str | None:
-    """Run an operation; if it leaves a file open, run it again and return what each further call leaves open.
+    """Run an operation several times, and return the file that each call leaves open once more.
 
-    Only the number of descriptors of one and the same file counts: a pool of connections grows and shrinks, and processes
-    have pipes. A tool whose results differ may have opened the file on request, and returned a handle to close it.
+    Only the number of descriptors of the same file counts, since a pool of connections grows and
+    shrinks, and processes have pipes. A tool with different results may have opened the file on
+    request and returned a handle to close it.
     """
     before = open_files()
     outcome = await mounted.call(operation.run, mounted)
@@ -111,7 +114,7 @@ async def find_growing_file(mounted: MountedModule, operation: Operation) -> str
     if mounted.loaded.module_type == "tool" and len(results) > 1:
         return None
     gc.collect()
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + PROCESS_EXIT_SECONDS
     while growing := [
         (path, count) for path, count in (open_files() - start).items() if count >= CALLS
     ]:
@@ -119,47 +122,52 @@ async def find_growing_file(mounted: MountedModule, operation: Operation) -> str
             path, count = growing[0]
             return f"{count} descriptors of {mounted.without_session(path)!r}"
         await anyio.lowlevel.checkpoint()
-        time.sleep(_PAUSE)  # noqa: ASYNC251 — threads close files in real time, whatever the loop's clock is
+        # Threads close files in real time, whatever the loop's clock is.
+        time.sleep(_PAUSE)  # noqa: ASYNC251
     return None
 
 
 _REPEATS = 20
-"""How often a call is cancelled at one point before the module has to work again."""
-_ENDS_WITHIN = 1.0
+"""Cancellations at one point, after which the module has to work again."""
+_UNWIND_SECONDS = 1.0
 _CALLS = 10_000
-"""The budget in the quick profile; only modules with many long operations reach it."""
+"""Budget of the quick profile, which only modules with many long operations reach."""
 _COSTLY = (3, 3)
-"""A module that starts processes is cancelled at so many points of a call, so many times at each."""
+"""Points of a call, and cancellations at each, for a module that starts processes."""
 
 
 def all_files(mounted: MountedModule) -> Contents:
-    """Every file of a module, temporary ones and those in the home too, under names without the session id."""
-    found = files_below(mounted.directory.parent)
-    return {mounted.without_session(name): content for name, content in found.items()}
+    """Return every file of a module, temporary ones included, by name without the session id."""
+    files = files_below(mounted.directory.parent)
+    return {mounted.without_session(name): content for name, content in files.items()}
 
 
 async def cancel_once(
     mounted: MountedModule, operation: Operation, k: int, *, native: bool = False
 ) -> Any:
-    """Run an operation and cancel it at its k-th suspension; None if it raised, which other checks report."""
+    """Run an operation and cancel it at its k-th suspension.
+
+    None if it raised, which other checks report.
+    """
     count_call()
     with mounted.ctx.watchdog(what=operation.name):
         try:
             return await cancel_at(k, operation.run, mounted, native=native)
-        except BaseException as error:  # noqa: BLE001 — foreign code: it may raise a group, or exit
+        # Foreign code may raise a group, or exit.
+        except BaseException as error:  # noqa: BLE001
             reraise_own_cancellation(error)
     return None
 
 
 @attrs.frozen
 class _Usual:
-    """What one operation does undisturbed.
+    """The undisturbed behaviour of an operation.
 
     Attributes:
-        index: Which operation.
-        suspensions: How often it suspends.
-        outcome: How it ends when it is run a second time.
-        first: What it returns when it is run for the first time.
+        index: The position of the operation in the list.
+        suspensions: Number of its suspensions.
+        outcome: The outcome of its second run.
+        first: The outcome of its first run.
     """
 
     index: int
@@ -170,14 +178,15 @@ class _Usual:
 
 @check("A7", "A8", "A9", "A14", kind="cancellation", needs_success=("A7", "A8", "A9"))
 async def survives_cancellation(ctx: CheckContext) -> None:
-    """Cancels typical calls at each suspension, many times over, uses the module again, and looks for leftovers."""
+    """Cancel typical calls many times at each suspension, then use the module and find leftovers."""
     budget = ctx.budget(_CALLS)
     async with ctx.mount() as mounted:
         count = len(typical_operations(mounted))
     for index in range(count):
         usual = await _undisturbed(ctx, index)
+        # The other operations would show the same.
         if usual is not None and await _is_broken(ctx, usual, budget):
-            return  # other points would show the same
+            return
 
 
 async def _is_broken(ctx: CheckContext, usual: _Usual, budget: Budget) -> bool:
@@ -199,7 +208,7 @@ async def _is_broken(ctx: CheckContext, usual: _Usual, budget: Budget) -> bool:
 
 
 async def _undisturbed(ctx: CheckContext, index: int) -> _Usual | None:
-    """How often the operation suspends, and how it ends when run again; None if it does not end by itself."""
+    """Run an operation twice and count its suspensions. None if it doesn't end on its own."""
     async with ctx.mount() as mounted:
         operation = await _ready(mounted, index)
         values: list[Any] = []
@@ -209,8 +218,9 @@ async def _undisturbed(ctx: CheckContext, index: int) -> _Usual | None:
 
         first = await mounted.call(cancel_at, NEVER, run)
         again = await mounted.call(operation.run, mounted)
+        # That shows nothing about cancellation. Other checks report the error.
         if first.kind == "raised" and again.kind == "raised":
-            return None  # shows nothing about cancellation; other checks report what it raises
+            return None
         if not first.returned:
             ctx.cut_short(f"{operation.name} {first}, so it was not cancelled at every point")
             return None
@@ -219,10 +229,10 @@ async def _undisturbed(ctx: CheckContext, index: int) -> _Usual | None:
 
 
 async def _ready(mounted: MountedModule, index: int) -> Operation:
-    """An operation of a session in which all were made once, if there are several: one may need what another leaves."""
+    """Make all operations once if there are several, and return the one at the index."""
     operations = typical_operations(mounted)
-    for each in operations if len(operations) > 1 else ():
-        await mounted.call(each.run, mounted)
+    for operation in operations if len(operations) > 1 else ():
+        await mounted.call(operation.run, mounted)
     return operations[index]
 
 
@@ -232,7 +242,10 @@ async def _ready(mounted: MountedModule, index: int) -> Operation:
 async def _confirmed(
     ctx: CheckContext, usual: _Usual, k: int, native: bool, repeats: int
 ) -> list[Fault]:
-    """The faults at one point; those that may be due to chance have to show twice: calls fail and take long at times."""
+    """Return the faults at one point.
+
+    A call may fail or take long by chance, so these faults have to occur twice.
+    """
     trial = attrs.evolve(ctx, faults=[])
     await _cancel_repeatedly(trial, usual, k, native, repeats)
     if any(fault.clause in ("A8", "A9") for fault in trial.faults):
@@ -255,17 +268,20 @@ async def _cancel_repeatedly(
             with ctx.watchdog(what=f"{operation.name}, cancelled by {how},"):
                 try:
                     trial = await cancel_at(k, operation.run, mounted, native=native)
-                except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+                # An error of foreign code in place of the cancellation is the fault to be found.
+                except BaseException as error:  # noqa: BLE001
                     reraise_own_cancellation(error)
                     worked = where and usual.outcome.returned
+                    # The cancellation before this one broke it.
                     if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
-                        break  # the cancellation before this one broke it
+                        break
                     raised = f"{type(error).__name__}: {str(error)[:200]}"
                     what = f"{operation.name} was cancelled by {how} and raised {raised}"
                     ctx.fault("A7", what, given=operation.given, error=error, cancelled_at=where)
                     return
+            # It takes another path now, which is checked below.
             if not trial.fired:
-                break  # it takes another path now, which is checked below
+                break
             where = trial.where
             details = {"given": operation.given, "cancelled_at": where}
             if trial.swallowed:
@@ -276,16 +292,22 @@ async def _cancel_repeatedly(
                 )
                 return
             if (
-                trial.seconds > _ENDS_WITHIN
-                and trial.seconds - (process_cpu_wait() - waited) > _ENDS_WITHIN
+                trial.seconds > _UNWIND_SECONDS
+                and trial.seconds - (process_cpu_wait() - waited) > _UNWIND_SECONDS
             ):
-                what = f"{operation.name} went on for more than {_ENDS_WITHIN:g} s after it was cancelled by {how}"
+                what = (
+                    f"{operation.name} continued for more than {_UNWIND_SECONDS:g} s "
+                    f"after it was cancelled by {how}"
+                )
                 ctx.fault("A8", what, **details)
                 return
         await _check_works(mounted, operation, usual, where, repeats)
         await mounted.close()
         for name in (await mounted.temporary_files_left())[:1]:
-            what = f"{operation.name} was cancelled, and the temporary file {name!r} remains after cleanup"
+            what = (
+                f"{operation.name} was cancelled, "
+                f"and the temporary file {name!r} remains after cleanup"
+            )
             ctx.fault("A14", what, given=operation.given, cancelled_at=where)
 
 
@@ -293,13 +315,14 @@ async def _check_works(
     mounted: MountedModule, operation: Operation, usual: _Usual, where: str, repeats: int
 ) -> None:
     after = await mounted.call(operation.run, mounted)
-    # What was cancelled need not have been made, so this may be the first call.
+    # A cancelled call may have had no effect, so this may be the first one.
     if _gist(after) in (_gist(usual.outcome), _gist(usual.first)):
         return
+    # So many calls may be too many for it, cancelled or not.
     if after.kind == usual.outcome.kind and await _gist_after_many(
         mounted.ctx, usual, repeats
     ) != _gist(usual.outcome):
-        return  # so many calls are too many for it, cancelled or not
+        return
     ended = f"{after}; without them it {usual.outcome}"
     if after.returned and usual.outcome.returned:
         ended = f"gave {first_difference(str(usual.outcome.value), str(after.value))}"
@@ -308,7 +331,7 @@ async def _check_works(
 
 
 def _gist(outcome: Outcome) -> str:
-    """The essence of an outcome: the success of a tool, the action of a hook, the files that a resolver found."""
+    """Reduce an outcome to a tool's success, a hook's action or the files that a resolver found."""
     value = outcome.value
     if isinstance(value, list) and value and isinstance(value[0], bool):
         return str(value[0])
@@ -329,7 +352,7 @@ async def _gist_after_many(ctx: CheckContext, usual: _Usual, repeats: int) -> st
 async def _find_leaking_point(
     ctx: CheckContext, usual: _Usual, tried: list[tuple[int, bool]]
 ) -> None:
-    """Something remained after all cancellations; find a point at which one cancellation leaves it behind."""
+    """Find a point at which a single cancellation leaves something behind."""
     for k, native in tried:
         leftovers = Leftovers()
         async with ctx.mount() as mounted:
@@ -346,43 +369,53 @@ Contents = dict[str, bytes | None]
 
 @attrs.frozen
 class Files:
-    """The files before an undisturbed call, after it, and after another such call in another session."""
+    """The files of undisturbed calls.
+
+    Attributes:
+        old: The files before the call.
+        new: The files after it.
+        again: The files after such a call in another session.
+    """
 
     old: Contents
     new: Contents
     again: Contents
 
     def problem(self, contents: Contents) -> str | None:
-        """What is wrong with the files after a cancelled call."""
-        return next(filter(None, (self._problem(*each) for each in contents.items())), None)
+        """Return the fault of the files after a cancelled call. None if they have none."""
+        return next(filter(None, (self._problem(*item) for item in contents.items())), None)
 
     def _problem(self, name: str, content: bytes | None) -> str | None:
         if content is None or (name in self.old and content == self.old[name]):
             return None
+        # SQLite keeps its files consistent, whatever their bytes.
         if content.startswith(b"SQLite format 3") or is_of_a_database(name):
-            return None  # SQLite keeps it consistent whatever its bytes
+            return None
         shown = repr(name.removeprefix("work/"))
         whole = self.new.get(name)
         if whole is None:
+            # Names differ from run to run, or cleanup may remove the file.
             if self.new.keys() != self.again.keys() or name in self.new or name.startswith("tmp/"):
-                return None  # names differ from run to run, or cleanup may remove it
+                return None
             return f"the half-written file {shown} was left behind"
-        if whole != self.again.get(name):  # dates, ids: there is no content to compare with
+        # With dates and ids in it, there is no content to compare with.
+        if whole != self.again.get(name):
             if _is_readable(name, whole, whole) and not _is_readable(name, content, whole):
                 return f"the file {shown} is not JSON any more"
             return None
+        # The new content, or a log with complete lines.
         if content == whole or (content and content.endswith(b"\n") and whole.startswith(content)):
-            return None  # new, or a log with complete lines
-        return f"the file {shown} holds neither what it held before nor what it was to hold"
+            return None
+        return f"the file {shown} has neither its old nor its new content"
 
 
 def is_of_a_database(name: str) -> bool:
-    """Whether a file is one that SQLite keeps beside a database while that is open."""
+    """Return whether SQLite keeps a file of this name beside an open database."""
     return name.endswith(("-journal", "-wal", "-shm"))
 
 
 def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
-    """Whether a file is a JSON text, or has one in every line."""
+    """Return whether a file is a JSON text, or has one in every line."""
     if not content.strip():
         # An empty list of lines is readable.
         return name.endswith((".jsonl", ".ndjson", ".log")) or (
@@ -399,17 +432,16 @@ def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
 
 
 _MAX_OPERATIONS = 3
+# Number of looks in a row at which the process has to be waiting before the call is cancelled:
+# none, or until it has started up. A process that ends on its own while the module closes shows
+# nothing, so that is tried twice.
 _ATTEMPTS = (0, 20, 20)
-"""For how many looks in a row the process has to be waiting before the call is cancelled: none, or until it has started up.
-
-A process that ends by itself while the module is being closed shows nothing, so that is tried again.
-"""
 _PROCESS_PAUSE = 0.005
 
 
 @check("A14", kind="cancellation", real_time=True)
 async def ends_its_processes(ctx: CheckContext) -> None:
-    """Cancels a call as soon as it has started a process, and looks for the process after cleanup."""
+    """Cancel a call as soon as it has started a process, and look for the process after cleanup."""
     if not SEES_PROCESSES or not starts_programs(ctx.loaded.target):
         return
     async with ctx.mount() as mounted:
@@ -423,16 +455,20 @@ async def ends_its_processes(ctx: CheckContext) -> None:
 
 
 async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> bool:
-    """Cancel a call that has started a process, close the module and look for the process; whether there was one."""
+    """Cancel a call that has started a process, and report a process that survives the module.
+
+    Returns whether the call had a process.
+    """
     async with ctx.mount() as mounted:
         before = Resources()
         operation = typical_operations(mounted)[index]
         had_process = await _cancelled(mounted, operation, before, looks)
     if before.left_processes():
-        for left in [
-            each for each in before.leaks_after_patience() if each.startswith("the process")
-        ][:1]:
-            what = f"{operation.name} was cancelled while its process ran, and {left} remains after cleanup"
+        for left in [leak for leak in before.lasting_leaks() if leak.startswith("the process")][:1]:
+            what = (
+                f"{operation.name} was cancelled while its process ran, "
+                f"and {left} remains after cleanup"
+            )
             ctx.fault("A14", what, given=operation.given)
     return had_process
 
@@ -440,7 +476,10 @@ async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> b
 async def _cancelled(
     mounted: MountedModule, operation: Operation, before: Resources, looks: int
 ) -> bool:
-    """Run an operation and cancel it when it has a process that has been waiting so long; whether it had one."""
+    """Cancel an operation once its process has been waiting for a number of looks.
+
+    Returns whether it had a process.
+    """
     outcomes: list[Outcome] = []
     scope = anyio.CancelScope()
 
@@ -455,7 +494,8 @@ async def _cancelled(
             group.start_soon(run)
             while not outcomes and not (had_process and waiting >= looks):
                 await anyio.lowlevel.checkpoint()
-                time.sleep(_PROCESS_PAUSE)  # noqa: ASYNC251 — a process runs in real time, whatever the loop's clock is
+                # A process runs in real time, whatever the loop's clock is.
+                time.sleep(_PROCESS_PAUSE)  # noqa: ASYNC251
                 running = before.left_processes()
                 had_process = had_process or bool(running)
                 waiting = waiting + 1 if running and all(map(is_waiting, running)) else 0

@@ -359,7 +359,7 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
             ctx.expect(name in kept, "A15", f"after cleanup the user's file {name!r} is gone")
         is_kept = kept.get(CANARY) == given[CANARY] or used.get(CANARY) != given[CANARY]
         ctx.expect(is_kept, "A15", "cleanup changed a file of the user's")
-    left += [*await new_tasks(tasks_before), *before.leaks_after_patience()]
+    left += [*await new_tasks(tasks_before), *before.lasting_leaks()]
     stopped = mounted.session.last_stop
     left += (
         []
@@ -480,7 +480,7 @@ async def _failing_mount(
                 await call_with_deadline(cleanup)
             left += await new_tasks(tasks)
         group.cancel_scope.cancel()
-    left += before.leaks_after_patience()
+    left += before.lasting_leaks()
 
 
 @check("A5", "A7", kind="cancellation", without_instance=("A5", "A7"))

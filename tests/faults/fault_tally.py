@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests._support.faults import FAULTS
+from tests.faults.fault_list import FAULTS
 
 BACKENDS = ("asyncio", "trio")
 

@@ -1,4 +1,4 @@
-"""llama.cpp's server with the small model, from the wheel of ``xllamacpp``: ``python -m tests._support.model_server``.
+"""llama.cpp's server with the small model, from the wheel of ``xllamacpp``: ``python -m tests.modules.providers.model_server``.
 
 It is a process of its own, as with the users of ``provider-openai-compatible``. It writes its address as one line and runs
 until its standard input ends.
@@ -81,7 +81,7 @@ def running_model_server() -> Iterator[ModelServer]:
     assert small_model.is_there(), (
         "the small model is missing; bring it with: python -m tests._support.small_model"
     )
-    command = [sys.executable, "-m", "tests._support.model_server"]
+    command = [sys.executable, "-m", "tests.modules.providers.model_server"]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -1,6 +1,6 @@
 """Derives ``src/amplifier/_internal/json/secret_rules.json`` from the rules of gitleaks.
 
-Usage: ``python -m tests._support.secret_rules path/to/gitleaks.toml revision``. The rules are facts about other people's tokens: how they
+Usage: ``python -m tests.modules.hooks.secret_rules path/to/gitleaks.toml revision``. The rules are facts about other people's tokens: how they
 begin, and which service's name is before those that have no shape of their own. The table keeps these facts, not the programs around them:
 
 - ``prefixes``: literal beginnings of tokens, from the leading literals of each pattern. The redaction decides itself where a token ends.
@@ -156,7 +156,7 @@ def table(rules: list[dict[str, Any]], revision: str) -> dict[str, Any]:
     }
     return {
         "origin": f"gitleaks, config/gitleaks.toml of revision {revision}; MIT License, see {LICENSE.name}",
-        "derived by": "tests/_support/secret_rules.py",
+        "derived by": "tests/modules/hooks/secret_rules.py",
         "seal": seal(sorted(prefixes), sorted(services)),
         "prefixes": sorted(prefixes),
         "services": sorted(services),
