@@ -260,7 +260,7 @@ async def test_timed_out_command_keeps_output():
             "bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds
         )
         assert result.error == {
-            "message": f"not finished after {seconds} s, and ended",
+            "message": f"timed out after {seconds} s",
             "type": "Timeout",
         }
         if result.output["stderr"] or seconds == 60:

@@ -415,7 +415,7 @@ class TaskTool(BuiltinTool):
         if scope.cancelled_caught:
             outcome.failure = ToolFailure(
                 "Timeout",
-                f"the agent had not finished after {self._options.timeout:g} s and was stopped",
+                f"the agent timed out after {self._options.timeout:g} s",
             )
         if outcome.failure is not None and outcome.failure.kind == "Cancelled":
             # The parent may have been cancelled, and the child with it. This raises the

@@ -253,7 +253,7 @@ def _result(outcome: Outcome, confined: Confined, seconds: float, notes: list[st
     if outcome.returncode == 0:
         return ToolResult(output=output)
     if outcome.returncode is None:
-        error = {"message": f"not finished after {seconds:g} s, and ended", "type": "Timeout"}
+        error = {"message": f"timed out after {seconds:g} s", "type": "Timeout"}
     elif outcome.returncode < 0:
         error = {"message": f"ended by {signal_name(-outcome.returncode)}", "type": "Signal"}
     else:

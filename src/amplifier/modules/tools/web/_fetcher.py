@@ -240,7 +240,7 @@ class Fetcher:
                 raise ToolFailure("InvalidURL", shown(str(error), 200)) from None
         # The block above returns, raises, or was cancelled by its own deadline.
         raise ToolFailure(
-            "Timeout", f"{shown(url, 200)}: not finished after {self._options.timeout:g} s"
+            "Timeout", f"{shown(url, 200)}: timed out after {self._options.timeout:g} s"
         )
 
     @asynccontextmanager
