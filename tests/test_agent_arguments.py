@@ -46,7 +46,7 @@ def no_question() -> bool:
         ("instructions", ["a", None], "instructions[1]: expected text or the path of a file, got None"),
         ("instructions", Path("nowhere.md"), "instructions: nowhere.md cannot be read: "),
         ("instructions", ["a", Path("nowhere.md")], "instructions[1]: nowhere.md cannot be read: "),
-        ("instructions", __file__, f"instructions: got the text {__file__!r}, which is a file; write Path({__file__!r}) for what it holds"),
+        ("instructions", __file__, f"instructions: got the text {__file__!r}, which is the name of a file; write Path({__file__!r}) to read the file"),
         ("budget", 5, "budget: expected limits by name, such as {'cost': 0.5}, got 5"),
         ("budget", "0.5", "budget: expected limits by name, such as {'cost': 0.5}, got '0.5'"),
         ("budget", {"tokns": 5}, "budget.tokns: unknown key; did you mean 'tokens'?"),

@@ -203,7 +203,7 @@ async def test_unanswered_question_is_logged_by_name(caplog):
         ({"approval_timeout": 5}, "approval_timeout: it needs approve=; got 5"),
         (
             {"approval_timeout": 5, "approve": "deny", "hooks": ["hooks-approval"]},
-            "approval_timeout: the timeout is in the config of your own hooks-approval; got 5",
+            "approval_timeout: set it in the config of your hooks-approval; got 5",
         ),
         ({"approval_timeout": "soon", "approve": "deny"}, "approval_timeout: expected"),
     ],

@@ -618,7 +618,7 @@ def test_unusable_function_is_refused_with_advice(make, message):
     + [
         ({"approve": waits_to_decide}, "expected True, False or a function without async"),
         ({"approve": "yes"}, "expected True, False or a function without async, of the same arguments, got 'yes'"),
-        ({"quick": True, "isolate": True}, "called directly or in a process of its own, not both"),
+        ({"quick": True, "isolate": True}, "quick calls the function directly, and isolate in another process; use one of them"),
         ({"name": "two words"}, "expected a name of letters, digits, _ and -, got 'two words'"),
         ({"quick": "no"}, "expected true or false, got 'no'"),
         ({"description": 3}, "expected a non-empty text, got 3"),

@@ -222,11 +222,11 @@ async def test_stopped_parent_ends_sub_agent():
     [
         (
             {"name": None},
-            r"tools\[0\]: a sub-agent needs words .* name='researcher', .* got name=None",
+            r"tools\[0\]: a sub-agent needs a name .* name='researcher', .* got name=None",
         ),
-        ({"description": None}, r"needs words for the model that calls it"),
-        ({"approve": "deny"}, r"has approve=…, but asks whom its parent asks"),
-        ({"memory": "talks"}, r"has memory=…, but begins anew with every task"),
+        ({"description": None}, r"needs a name and a description for the model that calls it"),
+        ({"approve": "deny"}, r"has approve=…, but its parent's approval applies"),
+        ({"memory": "talks"}, r"has memory=…, but each task begins a new conversation"),
     ],
 )
 def test_invalid_sub_agent_is_error(options, message):

@@ -6,33 +6,34 @@
 Layout, to be read top to bottom; an import may only point down:
 
     cli · pytest_plugin      entry points
-    servers · durable        an agent behind a protocol · turns that survive the processes that run them
+    servers · durable        an agent behind a protocol · turns that survive their processes
     compat                   published modules run unchanged
     conformance              is this a good module?
     shared_sessions          open sessions that several callers use: questions, event log
     testing                  doubles, virtual time, cancellation at every suspension
-    tracing                  what a session did, what every task of a process is doing
+    tracing                  traces of sessions, and the running tasks of a process
     agents                   agent(): an agent in ten lines; it builds a plan
     modules                  built-in loops, contexts, providers, tools and hooks
     store                    conversations, the steps of a turn and the index of sessions in SQLite
     kernel                   the mechanism: session, coordinator, hooks, cancellation
     budget                   limits for tokens, cost, calls and time
-    loading                  from module id to mount function: the finder of modules, modules for asyncio on trio
+    loading                  from module id to mount function, also for asyncio modules on trio
     plan                     from dict to mount plan
     functions                functions as tools and hooks
-    contracts                what a module must be and what it may expect
-    models                   values that cross a boundary; stable JSON · typed answers · what happened in a turn
-    _internal                JSON, spelling, foreign input, threads and processes: what packages share and no user imports
+    contracts                the duties of a module, and its rights
+    models                   values with a stable JSON form, typed answers, events of a turn
+    _internal                code that packages share: JSON, foreign input, threads, processes
     events · errors          event catalogue and payloads · error taxonomy
 
-Here are the names of every day; the others are in `amplifier.errors`, `amplifier.models`, `amplifier.contracts`, `amplifier.plan`,
-`amplifier.events` and `amplifier.events.payloads`. A name is imported when it is first used, so that ``import amplifier`` costs next
-to nothing.
+The everyday names are here. Others are in `amplifier.errors`, `amplifier.models`,
+`amplifier.contracts`, `amplifier.plan`, `amplifier.events` and `amplifier.events.payloads`. A name
+is imported when it is first used, so that ``import amplifier`` costs next to nothing.
 """
 
 from amplifier._internal.facade import __version__
 
-TYPE_CHECKING = False  # as type checkers know it; importing `typing` would take longer than all the rest of this file
+# Type checkers take it for True. Importing `typing` would take longer than the rest of this file.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from amplifier.agents import agent, run, run_sync
     from amplifier.contracts import (

@@ -1,7 +1,4 @@
-"""An agent in a few lines: `agent` builds a mount plan and returns an ordinary session; `run` and `run_sync` ask it once.
-
-There is one way underneath: what it made is in ``session.config``, and whatever it has no argument for goes into ``plan=``.
-"""
+"""Agents in a few lines: `agent` returns a session, and `run` and `run_sync` run one turn."""
 
 from __future__ import annotations
 
@@ -46,187 +43,206 @@ from .plan.dicts import is_thing
 __all__ = ["AgentOptions", "AgentSession", "Approve", "agent", "run", "run_sync"]
 
 _T = TypeVar("_T")
-_asking: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
+# The tasks of an event loop ask one after another at the terminal.
+_terminal_lock: anyio.lowlevel.RunVar[anyio.Lock] = anyio.lowlevel.RunVar("amplifier-asking")
 
 Approve: TypeAlias = Literal["ask", "deny"] | Callable[[ApprovalQuestion], bool | Awaitable[bool]]
-"""Who decides about tool calls: the person at the terminal, no one, or a function of the question."""
+"""The decision about tool calls: ask at the terminal, deny all, or call a function."""
 
-_Model: TypeAlias = str | Provider | Mapping[str, Any]
+_Model: TypeAlias = str | Provider | Mapping[str, object]
 _Backend: TypeAlias = Literal["asyncio", "trio"]
+_Plan: TypeAlias = dict[str, Any]
 
 
 class AgentOptions(TypedDict, total=False):
     """The keyword arguments of `agent`."""
 
-    tools: Iterable[Any] | None
-    hooks: Iterable[Any] | None
-    mcp: Iterable[str | Mapping[str, Any]] | None
+    tools: Iterable[object] | None
+    hooks: Iterable[object] | None
+    mcp: Iterable[str | Mapping[str, object]] | None
     instructions: str | Path | Iterable[str | Path] | None
     approve: Approve | None
     approval_timeout: float | None
-    budget: Mapping[str, Any] | None
+    budget: Mapping[str, object] | None
     memory: str | Path | None
     session_id: str | None
-    plan: Mapping[str, Any] | None
+    plan: Mapping[str, object] | None
 
 
 def agent(
     model: _Model,
     *,
-    tools: Iterable[Any] | None = None,
-    hooks: Iterable[Any] | None = None,
-    mcp: Iterable[str | Mapping[str, Any]] | None = None,
+    tools: Iterable[object] | None = None,
+    hooks: Iterable[object] | None = None,
+    mcp: Iterable[str | Mapping[str, object]] | None = None,
     instructions: str | Path | Iterable[str | Path] | None = None,
     approve: Approve | None = None,
     approval_timeout: float | None = None,
-    budget: Mapping[str, Any] | None = None,
+    budget: Mapping[str, object] | None = None,
     memory: str | Path | None = None,
     session_id: str | None = None,
-    plan: Mapping[str, Any] | None = None,
+    plan: Mapping[str, object] | None = None,
     name: str | None = None,
     description: str | None = None,
     **unknown: Never,
 ) -> AgentSession:
-    """A session with this model and these tools; open it with ``async with``.
+    """Return a session with a model and tools. Open it with ``async with``.
+
+    The resulting mount plan is in ``session.config``.
 
     Args:
-        model: ``"provider:model"``, such as ``"anthropic:claude-sonnet-4-5"``; ``"openai-compatible:MODEL@URL"``,
-            ``"offline"``; a provider, or the entry of one as in a plan.
-        tools: Functions, tools, other agents with a ``name`` and a ``description``, ids of modules or entries as in a plan.
-        hooks: Functions marked with `amplifier.on`, ids of modules or entries as in a plan.
-        mcp: MCP servers: commands to start, URLs, or entries as in the configuration of ``tool-mcp``.
-        instructions: The system prompt: texts, and paths of files that hold one; also in a conversation that began with others.
-        approve: Ask before tool calls that may change something: ``"ask"`` at the terminal, ``"deny"`` all of them, or call a
-            function with the `ApprovalQuestion`; True allows it. ``@tool(approve=False)`` and ``@tool(read_only=True)`` take
-            a function out.
-        approval_timeout: Seconds to wait for an answer, 300 by default. No answer denies the call.
+        model: ``"provider:model"``, such as ``"anthropic:claude-sonnet-4-5"``,
+            ``"openai-compatible:MODEL@URL"`` or ``"offline"``. Or a provider, or its entry in a
+            plan.
+        tools: Functions, tools, other agents with a ``name`` and a ``description``, ids of modules,
+            or entries as in a plan.
+        hooks: Functions marked with `amplifier.on`, ids of modules, or entries as in a plan.
+        mcp: MCP servers: commands to start, URLs, or entries as in the configuration of
+            ``tool-mcp``.
+        instructions: The system prompt, as texts and paths of text files. It replaces that of a
+            conversation in ``memory``.
+        approve: Ask before tool calls that may change something. ``"ask"`` asks at the terminal,
+            ``"deny"`` denies them all. A function receives the `ApprovalQuestion` and returns True
+            to allow the call. ``@tool(approve=False)`` and ``@tool(read_only=True)`` exempt a
+            function.
+        approval_timeout: Seconds to wait for an answer. The default is 300. Without an answer the
+            call is denied.
         budget: Limits as in a plan, such as ``{"cost": 0.5}``.
-        memory: A folder that keeps the conversation, under ``session_id``, so that the next program continues it.
-        session_id: The id of the session; of a conversation with ``memory``, ``"main"`` otherwise.
-        plan: Everything else, laid over what the other arguments make; its providers, tools and hooks come after theirs.
-        name: Of this agent as a sub-agent, in the ``tools`` of another.
-        description: What the other agent's model may give it to do.
+        memory: A folder that keeps the conversation under ``session_id``, so that the next program
+            continues it.
+        session_id: The id of the session. With ``memory``, the default is ``"main"``.
+        plan: Further parts of a plan, merged over the plan of the other arguments. Its providers,
+            tools and hooks come after theirs.
+        name: The agent's name as a sub-agent, among the ``tools`` of another agent.
+        description: The tasks that another agent's model may give it.
 
     Raises:
-        PlanError: An argument cannot be used; the message says what was expected.
+        PlanError: An argument is invalid. The message states the expected values.
     """
-    given = dict(locals())
-    given |= given.pop("unknown")
-    chosen = read_arguments(_Arguments, given, _SUBJECT)
-    settings: dict[str, Any] = {"strict": True}
-    loop: dict[str, Any] = {"module": "loop-streaming", "config": {}}
-    if chosen.instructions:
-        loop["config"]["system_prompt"] = chosen.instructions
-    context: Any = "context-simple"
-    if chosen.memory is not None:
-        context = {"module": "context-persistent", "config": {"path": str(chosen.memory)}}
+    arguments = dict(locals())
+    arguments |= arguments.pop("unknown")
+    values = read_arguments(_Arguments, arguments, _SUBJECT)
+    settings: _Plan = {"strict": True}
+    loop: _Plan = {"module": "loop-streaming", "config": {}}
+    if values.instructions:
+        loop["config"]["system_prompt"] = values.instructions
+    context: str | _Plan = "context-simple"
+    if values.memory is not None:
+        context = {"module": "context-persistent", "config": {"path": str(values.memory)}}
         session_id = session_id or "main"
-    if chosen.budget is not None:
-        settings["budget"] = chosen.budget
-    made: dict[str, Any] = {
+    if values.budget is not None:
+        settings["budget"] = values.budget
+    config: _Plan = {
         "session": {"orchestrator": loop, "context": context, **settings},
-        "providers": [chosen.model],
-        "tools": chosen.tools,
-        "hooks": chosen.hooks,
+        "providers": [values.model],
+        "tools": values.tools,
+        "hooks": values.hooks,
     }
-    if chosen.mcp:
-        made["tools"].append({"module": "tool-mcp", "config": {"servers": chosen.mcp}})
-    for key in ("providers", "tools", "hooks"):  # what the plan lists comes after these
-        if isinstance(chosen.plan.get(key), list | tuple | None):
-            made[key].extend(chosen.plan.pop(key, None) or ())
-    made = merge_plans(made, chosen.plan)
-    hooks = made["hooks"]  # anything, if the plan is wrong
+    if values.mcp:
+        config["tools"].append({"module": "tool-mcp", "config": {"servers": values.mcp}})
+    # merge_plans() would replace the lists.
+    for key in ("providers", "tools", "hooks"):
+        if isinstance(values.plan.get(key), list | tuple | None):
+            config[key].extend(values.plan.pop(key, None) or ())
+    config = merge_plans(config, values.plan)
+    # An invalid plan may have anything here. The session reports it.
+    hooks = config["hooks"]
     is_own = isinstance(hooks, list) and "hooks-approval" in map(_module_of, hooks)
-    if chosen.approval_timeout is not None and (is_own or chosen.approve is None):
-        where = (
-            "the timeout is in the config of your own hooks-approval"
-            if is_own
-            else "it needs approve="
-        )
-        raise _error("approval_timeout", f"{where}; got {chosen.approval_timeout:g}")
-    if chosen.approve is not None and isinstance(hooks, list) and not is_own:
-        config = (
-            {}
-            if chosen.approval_timeout is None
-            else {"config": {"timeout": chosen.approval_timeout}}
-        )
-        hooks.append({"module": "hooks-approval", "on_failure": "deny", **config})
-    _add_sub_agents(made)
-    system = None if chosen.approve is None else _Approvals(chosen.approve)
-    session = AgentSession(made, session_id=session_id, approval_system=system)
+    if values.approval_timeout is not None and (is_own or values.approve is None):
+        advice = "set it in the config of your hooks-approval" if is_own else "it needs approve="
+        raise _error("approval_timeout", f"{advice}; got {values.approval_timeout:g}")
+    if values.approve is not None and isinstance(hooks, list) and not is_own:
+        approval: _Plan = {"module": "hooks-approval", "on_failure": "deny"}
+        if values.approval_timeout is not None:
+            approval["config"] = {"timeout": values.approval_timeout}
+        hooks.append(approval)
+    _add_sub_agents(config)
+    system = None if values.approve is None else _Approvals(values.approve)
+    session = AgentSession(config, session_id=session_id, approval_system=system)
     session.agent_name, session.agent_description = name, description
     return session
 
 
-def _module_of(entry: Any) -> Any:
+def _module_of(entry: object) -> object:
     return entry.get("module") if isinstance(entry, Mapping) else entry
 
 
 class AgentSession(AmplifierSession):
-    """The session of an agent; an ordinary one, which another agent may have among its tools.
+    """The session of an agent. Another agent may have it among its tools.
 
     Attributes:
-        agent_name: As a sub-agent.
-        agent_description: What a model may give it to do.
+        agent_name: The name as a sub-agent, or None.
+        agent_description: The tasks that another agent's model may give it, or None.
     """
 
-    # Not `name` and `description`: with `execute` they would make it a tool of the contract.
+    # With the names `name` and `description`, and `execute`, it would be a tool of the contract.
     agent_name: str | None = None
     agent_description: str | None = None
 
 
 # ── sub-agents ───────────────────────────────────────────────────────────────────────────────────
-# tool-task runs them: each call forks the session, with the sub-agent's plan in place of its own.
 
-_DEEPEST = 16
+# tool-task runs them. Each call forks the session and replaces its plan by the sub-agent's.
+
+_MAX_DEPTH = 16
 
 
-def _add_sub_agents(made: dict[str, Any]) -> None:
+def _add_sub_agents(plan: _Plan) -> None:
     """Replace the agents among the tools by a tool that delegates tasks to them."""
-    given = made.get("tools")
-    if not isinstance(given, list):
+    entries = plan.get("tools")
+    if not isinstance(entries, list):
         return
-    agents: dict[str, Any] = {}
-    for at, sub in enumerate(given):
+    agents: _Plan = {}
+    for at, sub in enumerate(entries):
         if isinstance(sub, AmplifierSession):
-            if problem := _unusable(sub, agents):
+            if problem := _sub_agent_problem(sub, agents):
                 raise _error(f"tools[{at}]", problem)
-            plan = _with_hooks(sub.config, made.get("hooks") or [])
+            sub_plan = _with_hooks(sub.config, plan.get("hooks") or [])
             agents[getattr(sub, "agent_name", "")] = {
                 "description": getattr(sub, "agent_description", ""),
-                "plan": plan,
+                "plan": sub_plan,
             }
     if agents:
-        config = {"agents": agents, "pass_events": True, "max_depth": _DEEPEST}
-        tools = [entry for entry in given if not isinstance(entry, AmplifierSession)]
-        made["tools"] = [*tools, {"module": "tool-task", "config": config}]
+        config = {"agents": agents, "pass_events": True, "max_depth": _MAX_DEPTH}
+        tools = [entry for entry in entries if not isinstance(entry, AmplifierSession)]
+        plan["tools"] = [*tools, {"module": "tool-task", "config": config}]
 
 
-def _unusable(sub: AmplifierSession, agents: Mapping[str, Any]) -> str | None:
+def _sub_agent_problem(sub: AmplifierSession, agents: Mapping[str, object]) -> str | None:
     name, description = getattr(sub, "agent_name", None), getattr(sub, "agent_description", None)
     if name is None or description is None:
         return (
-            "a sub-agent needs words for the model that calls it, as in "
-            f"agent(…, name='researcher', description='Finds facts.'); got name={name!r:.80}, description={description!r:.80}"
+            "a sub-agent needs a name and a description for the model that calls it, as in "
+            "agent(…, name='researcher', description='Finds facts.'); "
+            f"got name={name!r:.80}, description={description!r:.80}"
         )
     if name in agents:
-        return f"two sub-agents have the name {name!r:.80}; give each its own"
+        return f"two sub-agents have the name {name!r:.80}; rename one of them"
     if sub.coordinator.approval_system is not None:
-        return f"sub-agent {name!r:.80} has approve=…, but asks whom its parent asks: give approve= to the outer agent"
+        return (
+            f"sub-agent {name!r:.80} has approve=…, but its parent's approval applies; "
+            "pass approve= to the outer agent"
+        )
     context = sub.config["session"].get("context")
     if isinstance(context, dict) and context.get("module") == "context-persistent":
-        return f"sub-agent {name!r:.80} has memory=…, but begins anew with every task: leave memory out"
+        return (
+            f"sub-agent {name!r:.80} has memory=…, but each task begins a new conversation; "
+            "omit memory"
+        )
     return None
 
 
-def _with_hooks(plan: dict[str, Any], hooks: list[Any]) -> dict[str, Any]:
-    """The plan of a sub-agent with the hooks of its parent before its own, at every depth: gates of the parent hold for it."""
+def _with_hooks(plan: _Plan, hooks: list[object]) -> _Plan:
+    """Return the plan of a sub-agent with its parent's hooks before its own, at every depth.
+
+    So the parent's gates decide about the calls of its sub-agents, too.
+    """
     plan = merge_plans(plan, {})
     plan["hooks"] = [*hooks, *(entry for entry in plan.get("hooks") or [] if entry not in hooks)]
     for entry in plan.get("tools") or []:
         if isinstance(entry, dict) and _module_of(entry) == "tool-task":
-            for below in ((entry.get("config") or {}).get("agents") or {}).values():
-                below["plan"] = _with_hooks(below["plan"], hooks)
+            for sub in ((entry.get("config") or {}).get("agents") or {}).values():
+                sub["plan"] = _with_hooks(sub["plan"], hooks)
     return plan
 
 
@@ -239,9 +255,10 @@ async def run(
 async def run(
     prompt: str, model: _Model, *, result_type: Any = None, **options: Unpack[AgentOptions]
 ) -> Any:
-    """Ask an agent once: open it, run one turn and close it; in a notebook ``await amplifier.run(prompt, model)``.
+    """Open an agent, run one turn, and close it.
 
-    The model and options are those of `agent`, ``result_type`` is that of ``session.execute``.
+    The model and options are those of `agent`, and ``result_type`` is that of ``session.execute``.
+    A notebook can use ``await amplifier.run(prompt, model)``.
     """
     async with agent(model, **options) as session:
         return await session.execute(prompt, result_type=result_type)
@@ -261,15 +278,17 @@ def run_sync(
     **options: Unpack[AgentOptions],
 ) -> _T: ...
 def run_sync(prompt: str, model: _Model, *, backend: _Backend = "asyncio", **options: Any) -> Any:
-    """`run` for a script without ``async``; Ctrl-C stops the turn, closes the agent and is raised.
+    """Call `run` from a script without ``async``.
+
+    Ctrl-C stops the turn, closes the agent and is raised.
 
     Raises:
-        SessionStateError: An event loop runs here already, as in a notebook.
+        SessionStateError: An event loop is running already, as in a notebook.
     """
     if _is_loop_running():
         raise SessionStateError(
-            "run_sync() starts an event loop of its own, and one is running here, as in a notebook or an async function; "
-            "write `await amplifier.run(...)` with the same arguments"
+            "run_sync() starts an event loop, but one is running already, as in a notebook or an "
+            "async function; write `await amplifier.run(...)` with the same arguments"
         )
     if backend not in ("asyncio", "trio") or find_spec(backend) is None:
         raise _error(
@@ -290,110 +309,119 @@ def _error(argument: str, text: str) -> PlanError:
     return PlanError([(argument, text)], subject=_SUBJECT)
 
 
-# ── what the arguments become in a plan ──────────────────────────────────────────────────────────
+# ── arguments ────────────────────────────────────────────────────────────────────────────────────
 
-_SUBJECT = "agent() cannot be made"
+_SUBJECT = "invalid arguments of agent()"
 
 
 def _problem(text: str) -> PlanError:
     return PlanError([("$", text)])
 
 
-def _provider(model: Any) -> Any:
+def _provider(model: object) -> object:
     if not isinstance(model, str):
         return model
     finder = ModuleLoader()
     return read_model_name(model, lambda module_id: finder.locate(module_id) is not None).entry
 
 
-def _servers(entries: Any) -> dict[str, Any]:
-    """MCP servers by name, as tool-mcp is configured: their own, or one made of the command or the host."""
-    servers: dict[str, Any] = {}
+def _servers(entries: Iterable[object]) -> _Plan:
+    """Return the MCP servers by name, as in the configuration of tool-mcp.
+
+    A server without a name is named after its command or host.
+    """
+    servers: _Plan = {}
     for name, config in _each_server.convert(list(entries)):
-        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "server"
-        names = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
+        slug = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-") or "server"
+        names = itertools.chain([slug], (f"{slug}-{number}" for number in itertools.count(2)))
         servers[next(free for free in names if free not in servers)] = {"required": True, **config}
     return servers
 
 
-def _server(entry: Any) -> tuple[str, dict[str, Any]]:
+def _server(entry: object) -> tuple[str, _Plan]:
     if isinstance(entry, Mapping):
         config = dict(entry)
-        named = config.pop("name", None) or config.get("url") or config.get("command") or ""
-        return (urlsplit(str(named)).hostname or Path(str(named)).stem), config
-    words = _words(entry)
-    if not words:
+        name = config.pop("name", None) or config.get("url") or config.get("command") or ""
+        return (urlsplit(str(name)).hostname or Path(str(name)).stem), config
+    parts = _split_command(entry)
+    if not parts:
         raise _problem(f"expected a command, a URL or an entry as in tool-mcp, got {show(entry)}")
-    if words[0].startswith(("http://", "https://")):
-        return urlsplit(words[0]).hostname or "", {"url": words[0]}
-    return Path(words[0]).stem, {"command": words[0], "args": words[1:]}
+    if parts[0].startswith(("http://", "https://")):
+        return urlsplit(parts[0]).hostname or "", {"url": parts[0]}
+    return Path(parts[0]).stem, {"command": parts[0], "args": parts[1:]}
 
 
-def _words(command: Any) -> list[str]:
+def _split_command(command: object) -> list[str]:
     try:
         return shlex.split(command) if isinstance(command, str) else []
-    except ValueError:  # a quotation that does not end
+    # A quotation mark isn't closed.
+    except ValueError:
         return []
 
 
-def _text_of(instructions: Any) -> str:
-    is_one = isinstance(instructions, str | Path)
-    parts = [_text.read(instructions)] if is_one else _each_text.convert(list(instructions))
+def _text_of(instructions: str | Path | Iterable[str | Path]) -> str:
+    if isinstance(instructions, str | Path):
+        parts = [_text.read(instructions)]
+    else:
+        parts = _each_text.convert(list(instructions))
     return "\n\n".join(text for part in parts if (text := part.strip()))
 
 
-def _read(part: Any) -> str:
+def _read(part: str | Path) -> str:
     if isinstance(part, str):
         if "\n" not in part and len(part) < 250 and Path(part).is_file():
             raise _problem(
-                f"got the text {part!r}, which is a file; write Path({part!r}) for what it holds"
+                f"got the text {part!r}, which is the name of a file; "
+                f"write Path({part!r}) to read the file"
             )
         return part
     try:
-        return str(part.read_text(encoding="utf-8"))
+        return part.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _problem(f"{part} cannot be read: {error}") from error
 
 
-def _is_list(given: Any) -> bool:
-    return isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+def _is_list(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
 
-def _is_text(part: Any) -> bool:
+def _is_text(part: object) -> bool:
     return isinstance(part, str | Path)
 
 
-def _is_model(given: Any) -> bool:
-    return isinstance(given, str | Mapping) or is_thing(given)
+def _is_model(value: object) -> bool:
+    return isinstance(value, str | Mapping) or is_thing(value)
 
 
-def _is_approval(given: Any) -> bool:
-    return given in ("ask", "deny") or (
-        callable(given) and can_call(given, ApprovalQuestion(text=""))
+def _is_approval(value: object) -> bool:
+    return value in ("ask", "deny") or (
+        callable(value) and can_call(value, ApprovalQuestion(text=""))
     )
 
 
-def _modules(expected: str) -> Callable[[Any], list[Any]]:
-    def read_entry(entry: Any) -> Any:
+def _modules(expected: str) -> Callable[[Iterable[object]], list[object]]:
+    def read_entry(entry: object) -> object:
         if isinstance(entry, str | Mapping | AmplifierSession) or is_thing(entry):
             return entry
-        if inspect.iscoroutine(entry):  # a function that was called: the plan has a sentence for it
+        # The function was called. The error of the plan gives advice about that.
+        if inspect.iscoroutine(entry):
             return entry
         raise _problem(f"expected {expected}; got {show(entry)}")
 
-    each = list_each("entries", attrs.evolve(anything, convert=read_entry))
-    return lambda entries: list(each.convert(list(entries)))
+    entries_kind = list_each("entries", attrs.evolve(anything, convert=read_entry))
+    return lambda entries: list(entries_kind.convert(list(entries)))
 
 
-_OF_TOOLS = (
-    "a function, an object with name, description and execute(input), an agent with a name and a description, or the id of "
-    "a module"
+_TOOL_ENTRY = (
+    "a function, an object with name, description and execute(input), an agent with a name and a "
+    "description, or the id of a module"
 )
-_OF_HOOKS = "a function marked with @on, as in @on('tool:pre'), or the id of a module"
+_HOOK_ENTRY = "a function marked with @on, as in @on('tool:pre'), or the id of a module"
 
 
-def _listed(what: str, convert: Callable[[Any], Any] = list) -> Any:
-    return option(Kind(f"a list of {what}", _is_list, convert), attrs.Factory(partial(convert, ())))
+def _listed(entries: str, convert: Callable[[Iterable[object]], object]) -> Any:
+    kind = Kind(f"a list of {entries}", _is_list, convert)
+    return option(kind, attrs.Factory(partial(convert, ())))
 
 
 _text = Kind("text or the path of a file", _is_text, _read)
@@ -401,25 +429,25 @@ _each_text = list_each("texts", _text)
 _each_server = list_each("servers", attrs.evolve(anything, convert=_server))
 _texts = Kind(
     "text, the path of a file, or a list of both",
-    lambda given: _is_text(given) or _is_list(given),
+    lambda value: _is_text(value) or _is_list(value),
     _text_of,
 )
 
 
 @attrs.frozen(kw_only=True)
 class _Arguments:
-    """Those of `agent`, as they go into a plan."""
+    """The arguments of `agent`, converted for a plan."""
 
-    model: Any = option(
+    model: object = option(
         Kind(f"{MODEL_EXAMPLES}, a provider or the entry of one", _is_model, _provider)
     )
-    tools: list[Any] = _listed(
-        "functions, tools, agents and ids of modules, such as [weather]", _modules(_OF_TOOLS)
+    tools: list[object] = _listed(
+        "functions, tools, agents and ids of modules, such as [weather]", _modules(_TOOL_ENTRY)
     )
-    hooks: list[Any] = _listed(
-        "functions marked with @on and ids of modules, such as [watch]", _modules(_OF_HOOKS)
+    hooks: list[object] = _listed(
+        "functions marked with @on and ids of modules, such as [watch]", _modules(_HOOK_ENTRY)
     )
-    mcp: dict[str, Any] = _listed(
+    mcp: _Plan = _listed(
         "commands, URLs and entries as in tool-mcp, such as ['uvx server']", _servers
     )
     instructions: str = option(_texts, "")
@@ -428,12 +456,12 @@ class _Arguments:
         None,
     )
     approval_timeout: float | None = option(seconds, None)
-    budget: dict[str, Any] | None = option(
+    budget: _Plan | None = option(
         attrs.evolve(mapping, expected="limits by name, such as {'cost': 0.5}"), None
     )
     memory: Path | None = option(directory_name, None)
-    session_id: Any = option(anything, None)
-    plan: dict[str, Any] = option(
+    session_id: object = option(anything, None)
+    plan: _Plan = option(
         attrs.evolve(mapping, expected="sections of a plan by name"), attrs.Factory(dict)
     )
     name: str | None = option(text, None)
@@ -442,14 +470,14 @@ class _Arguments:
 
 @attrs.define(eq=False)
 class _Approvals:
-    """The approval system of an agent: a function of the question."""
+    """The approval system of an agent."""
 
     approve: Approve
 
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: str
     ) -> str:
-        """Ask, and return one of the options."""
+        """Return the option that was chosen."""
         question = question_for(prompt, timeout)
         with log_unanswered(question):
             return "Allow once" if await self._is_allowed(question) else "Deny"
@@ -459,13 +487,12 @@ class _Approvals:
             return False
         if self.approve == "ask":
             return await _ask_at_terminal(question.text)
-        answer: Any = self.approve(question)
+        answer: object = self.approve(question)
         if inspect.isawaitable(answer):
             answer = await answer
-        if not isinstance(answer, bool):  # "n" would be true
-            raise TypeError(
-                f"the function approve= has to return True or False; got {answer!r:.100}"
-            )
+        # A text such as "n" would be true.
+        if not isinstance(answer, bool):
+            raise TypeError(f"the function approve= must return True or False; got {answer!r:.100}")
         return answer
 
 
@@ -474,14 +501,12 @@ async def _ask_at_terminal(prompt: str) -> bool:
         raise NoOneToAskError(
             "approve='ask' needs a terminal; pass a function that decides instead"
         )
-    if (asking := _asking.get(None)) is None:
-        _asking.set(asking := anyio.Lock())
-    async with asking:
-        print(f"{prompt} [y/N] ", end="", flush=True)  # noqa: T201 — the question
-        await anyio.wait_readable(
-            sys.stdin
-        )  # a terminal is readable when a line is there, or a part of one and Ctrl-D
-        answer = os.read(
-            sys.stdin.fileno(), 4096
-        )  # `readline` would block the event loop until the line ends, and Ctrl-C with it
+    if (lock := _terminal_lock.get(None)) is None:
+        _terminal_lock.set(lock := anyio.Lock())
+    async with lock:
+        print(f"{prompt} [y/N] ", end="", flush=True)  # noqa: T201
+        # A terminal becomes readable after a line, or after Ctrl-D. `readline` would block the
+        # event loop, and Ctrl-C, until the end of the line.
+        await anyio.wait_readable(sys.stdin)
+        answer = os.read(sys.stdin.fileno(), 4096)
         return answer.strip().lower() in (b"y", b"yes")

@@ -1,9 +1,4 @@
-"""Functions as modules: `tool` marks a function as a tool, and `on` marks one as a hook.
-
-Both return the function itself. The schema of a tool comes from the function's type hints, and its
-descriptions from the docstring. Arguments that do not fit go back to the model with the path of
-every problem. The result is written as JSON.
-"""
+"""Functions as modules: `tool` marks a function as a tool, and `on` marks one as a hook."""
 
 from __future__ import annotations
 
@@ -42,6 +37,7 @@ from .contracts import (
     CurrentCall,
     Reconciled,
     Session,
+    SimpleMount,
     current_call,
     note_question,
 )
@@ -70,7 +66,11 @@ _Reconcile: TypeAlias = Callable[[dict[str, Any], CurrentCall], Awaitable[Reconc
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _MARK = "__amplifier_tool__"
 _HOOK_MARK = "__amplifier_on__"
-_INJECTED: Mapping[Any, str] = {Coordinator: "coordinator", Session: "session", CurrentCall: "call"}
+_INJECTED: Mapping[object, str] = {
+    Coordinator: "coordinator",
+    Session: "session",
+    CurrentCall: "call",
+}
 _KERNEL_CLASSES = {"AmplifierSession": "session", "ModuleCoordinator": "coordinator"}
 
 
@@ -167,7 +167,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     tool_options = _read_options(ToolOptions, options, "@tool cannot be used")
     if tool_options.quick and tool_options.isolate:
         raise TypeError(
-            "tool(quick=True, isolate=True): called directly or in a process of its own, not both"
+            "tool(quick=True, isolate=True): quick calls the function directly, and isolate in "
+            "another process; use one of them"
         )
 
     def mark(marked: _F) -> _F:
@@ -259,6 +260,9 @@ def _hook_options(function: object) -> HookOptions | None:
 
 class FunctionTool:
     """A function as a tool of the contract.
+
+    The schema comes from the function's type hints, and the descriptions from its docstring.
+    Invalid arguments go back to the model with the path of every problem.
 
     Args:
         function: A function with type hints. It need not be marked by `tool`.
@@ -387,7 +391,7 @@ class FunctionTool:
             raise RuntimeError(f"tool {self.name!r} needs a session: mount it in one")
         return self._coordinator if name == "coordinator" else self._coordinator.session
 
-    async def _call(self, values: dict[str, Any]) -> Any:
+    async def _call(self, values: dict[str, object]) -> object:
         before = [values.pop(key, default) for key, default in self._positional.items()]
         call = functools.partial(self._function, *before, **values)
         if self._is_async:
@@ -403,13 +407,11 @@ class FunctionTool:
 
 # ── mounting ─────────────────────────────────────────────────────────────────────────────────────
 
-_Mount = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
 
-
-def mount_tool(function: Callable[..., Any]) -> _Mount:
+def mount_tool(function: Callable[..., Any]) -> SimpleMount:
     """Return the mount function for a function that is a tool."""
 
-    async def mount(coordinator: Coordinator, config: dict[str, Any]) -> FunctionTool:
+    async def mount(coordinator: Coordinator, config: object) -> FunctionTool:
         function_tool = FunctionTool(function, coordinator)
         if function_tool.options.approve:
             _register_approval(coordinator, function_tool)
@@ -418,7 +420,7 @@ def mount_tool(function: Callable[..., Any]) -> _Mount:
     return mount
 
 
-def mount_hook(function: Callable[..., Any]) -> _Mount:
+def mount_hook(function: Callable[..., Any]) -> SimpleMount:
     """Return the mount function for a function that `on` has marked."""
     options = _hook_options(function)
     signature = f"the function {_name_of(function)}{inspect.signature(function)}"
@@ -429,7 +431,7 @@ def mount_hook(function: Callable[..., Any]) -> _Mount:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(f"{signature}, which yields; a hook returns a HookResult or None")
 
-    async def mount(coordinator: Coordinator, config: dict[str, Any]) -> Callable[[], None]:
+    async def mount(coordinator: Coordinator, config: object) -> Callable[[], None]:
         more: dict[str, Any] = {} if options.fields is None else {"fields": options.fields}
         undo = contextlib.ExitStack()
         for event in options.events:
@@ -448,7 +450,7 @@ def mount_hook(function: Callable[..., Any]) -> _Mount:
     return mount
 
 
-def mount_functions(module: ModuleType) -> _Mount | None:
+def mount_functions(module: ModuleType) -> SimpleMount | None:
     """Return the mount function for a file with functions that `tool` and `on` have marked.
 
     It is None if the file has no such functions.
@@ -543,7 +545,7 @@ def _name_of(function: object) -> str:
     return str(getattr(function, "__name__", None) or type(function).__name__)
 
 
-def _hints_of(name: str, function: object) -> dict[str, Any]:
+def _hints_of(name: str, function: object) -> dict[str, object]:
     function = _inside_partials(function)
     if not inspect.isroutine(function):
         function = type(function).__call__
@@ -556,7 +558,7 @@ def _hints_of(name: str, function: object) -> dict[str, Any]:
         ) from error
 
 
-def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
+def _parameters_of(name: str, function: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """Return the parameters by name, without those that a partial has filled."""
     try:
         signature = inspect.signature(function)
@@ -579,8 +581,8 @@ def _parameters_of(name: str, function: Any) -> dict[str, inspect.Parameter]:
     return parameters
 
 
+# An attribute of a function with its `_ReadFunction`, so that both are collected together.
 _READ = "__amplifier_read__"
-"""Keeps what was read of a function, as an attribute of it, so that both are collected together."""
 
 
 @attrs.frozen(kw_only=True)
@@ -591,21 +593,22 @@ class _ReadFunction:
         basis: The parts of the function that were read, to see whether they have changed.
         parameters: The parameters by name.
         hints: Their types.
-        injected: What the session gives instead of the model, by parameter.
+        injected: Kinds of the arguments that come from the session instead of the model, by
+            parameter.
         text: The docstring without the descriptions of arguments.
         format: Reads the arguments that a model sends.
     """
 
     basis: list[object] | None
     parameters: dict[str, inspect.Parameter]
-    hints: dict[str, Any]
+    hints: dict[str, object]
     injected: dict[str, str]
     text: str
     format: AnswerFormat[dict[str, Any]]
 
 
-def _read_function(function: Any, name: str) -> _ReadFunction:
-    """Read a function, once for all sessions that it is a tool of, unless it has changed.
+def _read_function(function: Callable[..., object], name: str) -> _ReadFunction:
+    """Read a function, once for all sessions unless it has changed.
 
     Raises:
         TypeError: A model could not call it.
@@ -616,7 +619,7 @@ def _read_function(function: Any, name: str) -> _ReadFunction:
         return kept
     parameters, hints = _parameters_of(name, function), _hints_of(name, function)
     injected = {
-        key: what for key in parameters if (what := _injected_for(hints.get(key))) is not None
+        key: kind for key in parameters if (kind := _injected_for(hints.get(key))) is not None
     }
     text, texts = _documentation(function)
     arguments = {
@@ -644,7 +647,7 @@ def _read_function(function: Any, name: str) -> _ReadFunction:
 
 
 def _are_same(some: list[object] | None, others: list[object] | None) -> bool:
-    # By identity: to compare defaults is foreign code, and 1 is not True.
+    # Comparing defaults would run foreign code, and take 1 for True.
     return (
         some is not None
         and others is not None
@@ -653,26 +656,32 @@ def _are_same(some: list[object] | None, others: list[object] | None) -> bool:
     )
 
 
-def _basis_of(function: Any, name: str) -> list[object] | None:
-    """Return the parts of a function that a tool is made of; None if it is no plain function, which is read each time."""
+def _basis_of(function: object, name: str) -> list[object] | None:
+    """Return the parts of a function that a tool is made of.
+
+    The result is None for anything other than a plain function, which is read each time.
+    """
     if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
         return None
     try:
         hints = function.__annotations__
-    except Exception:  # noqa: BLE001 — from Python 3.14 on they are evaluated here
+    # From Python 3.14 on, the annotations are evaluated here.
+    except Exception:  # noqa: BLE001
         return None
     named = function.__kwdefaults__ or {}
     defaults = function.__defaults__ or ()
-    return [name, function.__code__, function.__doc__, *defaults, *named, *named.values(), *hints, *hints.values()]  # fmt: skip
+    own = [name, function.__code__, function.__doc__]
+    return [*own, *defaults, *named, *named.values(), *hints, *hints.values()]
 
 
-def _injected_for(kind: Any) -> str | None:
+def _injected_for(kind: object) -> str | None:
     members = [member for member in typing.get_args(kind) if member is not type(None)] or [kind]
     if len(members) != 1:
         return None
     try:
         name = _INJECTED.get(members[0])
-    except TypeError:  # not hashable
+    # It isn't hashable.
+    except TypeError:
         return None
     if name is None and isinstance(members[0], type):
         # Applications import the kernel's classes, which implement these protocols.

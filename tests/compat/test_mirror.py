@@ -125,7 +125,7 @@ def test_mirror_files_import_relatively():
 
 def test_foundation_grpc_adapter_is_refused():
     with pytest.raises(
-        ImportError, match="the amplifier_core alias has no gRPC: offer the module as an MCP server"
+        ImportError, match="the amplifier_core alias has no gRPC; offer the module as an MCP server"
     ):
         from amplifier_core._grpc_gen import amplifier_module_pb2  # noqa: F401
 

@@ -175,7 +175,8 @@ PROCESSES = "every_module.answers_the_same_in_another_process"
         ("list(known)", False),
         ("sorted(set(known))", False),
         ("list(set(known))", True),
-        ("[hash(word) % 1000 for word in known]", False),  # as the id of the process, or a time
+        ("list(set(known))[:2]", True),
+        ("[hash(word) % 1000 for word in known]", True),
         ("[text, START, os.getpid(), time.time_ns() // 10**9]", False),
     ],
 )

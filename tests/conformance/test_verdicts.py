@@ -39,6 +39,17 @@ def test_a_tool_that_declines_is_unchecked_and_every_missing_clause_is_named(tmp
     assert missing <= set(note.partition("not examined on asyncio: ")[2].split(", ")) | {"A18"}
 
 
+def test_withheld_key_of_the_caller_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SESAME_API_KEY", "the real one")
+    lines = ["import os", 'if os.environ.get("SESAME_API_KEY") != "the real one":', "    return"]
+    needs_key = "".join(f"{line}\n        " for line in lines)
+    source = SOUND_TOOL.replace(MOUNTED, needs_key + MOUNTED)
+    report = check(write_module(tmp_path, source), backends=["asyncio"], only=["T5"])
+    assert report.verdict == "unchecked", str(report)
+    assert any(note.startswith("SESAME_API_KEY is set here") for note in report.notes)
+    assert "the real one" not in str(report)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("clause", ["T11", "T14"])
 def test_a_recommended_clause_alone_conforms_when_it_is_kept(tmp_path, clause):
@@ -59,7 +70,11 @@ def test_a_run_of_some_clauses_is_judged_by_these_alone(tmp_path):
 
 # ── no call succeeds ──
 
-PICKY_TOOL = SOUND_TOOL.replace("if not isinstance(text, str):", 'if text != "open sesame":')
+# The word is "open sesame", which the source does not hold.
+PICKY_TOOL = SOUND_TOOL.replace(
+    "if not isinstance(text, str):",
+    "if not isinstance(text, str) or sum(n * ord(c) for n, c in enumerate(text)) != 5525:",
+).replace("text: expected a string", "nothing opens")
 
 
 @pytest.mark.slow

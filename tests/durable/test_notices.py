@@ -152,7 +152,7 @@ async def test_leftover_notice_is_sent_by_next_worker(kind, place):
 
 
 async def test_refused_notice_is_given_up(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("amplifier.durable._worker.MOST_TRIES", 2)
+    monkeypatch.setattr("amplifier.durable._worker.MAX_TRIES", 2)
     receiver = Receiver(*[500] * 9)
     with receiver.serving():
         async with (

@@ -160,7 +160,7 @@ async def test_ignored_files_are_never_removed(turns):
 
 
 async def test_too_large_files_are_named_and_left(turns, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_LARGEST_FILE", 1_000_000)
+    monkeypatch.setattr(checkpoints, "_MAX_FILE_BYTES", 1_000_000)
     turns.sh("echo small > small; head -c 1000001 /dev/zero > large; echo 1 > grows")
     await turns.turn("grow", "echo 2 > small; echo 2 > large; head -c 1000001 /dev/zero > grows")
     said = await turns.undo()
@@ -171,7 +171,7 @@ async def test_too_large_files_are_named_and_left(turns, monkeypatch):
 
 
 async def test_too_large_folder_is_named(turns, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_MOST_FILES", 2)
+    monkeypatch.setattr(checkpoints, "_MAX_FILES", 2)
     turns.sh("touch a b c")
     await turns.turn("edit", "echo 1 > a")
     said = await turns.undo()
@@ -395,7 +395,9 @@ async def test_concurrent_foreign_changes_are_left_and_named(
 @pytest.mark.parametrize("name", [".gitignore", ".gitattributes", "deep/.gitignore"])
 async def test_pipe_stalls_nothing(turns, monkeypatch, name):
     """git opens these files by name, and waits for the other end of a pipe."""
-    monkeypatch.setattr(checkpoints, "_SECONDS", 300.0)  # it would take the whole time of the test
+    monkeypatch.setattr(
+        checkpoints, "_COPY_SECONDS", 300.0
+    )  # it would take the whole time of the test
     (turns.work / "keep").write_text("before")
     await turns.turn("plant", f"mkdir -p deep; echo after > keep; mkfifo {name}")
     with pytest.raises(UndoError, match="no regular file, and git would wait"):

@@ -142,7 +142,7 @@ async def test_refusing_client_ends_required_run_only(stays, raises):
 
 
 async def test_oldest_finished_runs_make_room(monkeypatch):
-    monkeypatch.setattr("amplifier.shared_sessions.runs._MOST_KEPT", 2)
+    monkeypatch.setattr("amplifier.shared_sessions.runs._MAX_KEPT", 2)
     async with served() as runs:
         running = runs.start(hang, "", stays=None, name="running")
         for name in ("a", "b", "c", "d"):
@@ -153,7 +153,7 @@ async def test_oldest_finished_runs_make_room(monkeypatch):
             "c",
             "d",
         ]
-        monkeypatch.setattr("amplifier.shared_sessions.runs._MOST_BYTES", 11)
+        monkeypatch.setattr("amplifier.shared_sessions.runs._MAX_BYTES", 11)
         runs.start(hang, "", stays=None)
         assert [name for name in ("running", "b", "c", "d") if runs.find(name)] == ["running", "d"]
         assert runs.find("running") is running

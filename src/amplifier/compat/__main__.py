@@ -1,18 +1,15 @@
-"""``python -m amplifier.compat CMD…``: run a Python program in which ``amplifier_core`` is this kernel.
+"""``python -m amplifier.compat CMD…`` runs a program with this kernel as ``amplifier_core``.
 
     python -m amplifier.compat -m pytest tests       a module, like python -m
     python -m amplifier.compat script.py argument    a file
     python -m amplifier.compat -c "import …"         a text
-    python -m amplifier.compat pytest tests          a command that a distribution installs as a Python function
-    python -m amplifier.compat amplifier run …       the published command line, where it is installed
+    python -m amplifier.compat pytest tests          a Python command of a distribution
+    python -m amplifier.compat amplifier run …       the published command line, if installed
 
-The program runs in this process, after the alias is installed. Python processes that it starts find the alias as well, unless they
-are given a PYTHONPATH of their own. For all processes of the environment, until it is disabled:
+Processes that the program starts find the alias, too, unless they have their own PYTHONPATH. This
+makes it available to all processes of the environment:
 
     python -m amplifier.compat enable | disable | status
-
-Every interpreter of the environment reads the ``.pth`` files in site-packages when it starts. Ours puts one directory in front of
-sys.path and imports nothing: a process pays for the alias when it imports ``amplifier_core``, and not before.
 """
 
 from __future__ import annotations
@@ -38,10 +35,11 @@ def main(arguments: list[str]) -> object:
     """Run a command line with the alias installed.
 
     Args:
-        arguments: What comes after ``python -m amplifier.compat``.
+        arguments: The arguments after ``python -m amplifier.compat``.
 
     Returns:
-        What a command's function returned, the exit status of the process; None for everything else.
+        The result of a command's function, which is the exit status of the process. None for all
+        other programs.
     """
     if not arguments or arguments == ["-m"] or arguments == ["-c"]:
         _refuse("nothing to run")
@@ -83,23 +81,22 @@ def _run(arguments: list[str]) -> object:
 
 
 def _put_first_on_path(entry: str) -> None:
-    """Put the directory first on the path that Python itself would put there for this program."""
+    """Put the directory first on the path that Python would put there for this program."""
     if not sys.flags.safe_path:
         sys.path[0] = entry
 
 
 def _run_command(name: str) -> object:
-    from importlib.metadata import entry_points  # noqa: PLC0415 — slow to import, and only needed here
+    # It is slow to import and only needed here.
+    from importlib.metadata import entry_points  # noqa: PLC0415
 
-    found = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
-    # The published command line has the name of ours; a command started here means the published one.
-    found.sort(key=lambda entry: entry.value.startswith("amplifier.cli"))
-    if not found:
-        _refuse(
-            f"{name!r} is neither a file nor a command that an installed distribution provides as a Python function"
-        )
+    matches = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
+    # The published command line has the name of ours, and it is the one to run here.
+    matches.sort(key=lambda entry: entry.value.startswith("amplifier.cli"))
+    if not matches:
+        _refuse(f"{name!r} is neither a file nor a Python command of an installed distribution")
     _put_first_on_path(str(Path.cwd()))
-    command = found[0].load()
+    command = matches[0].load()
     answer: object = command()
     return answer
 
@@ -110,10 +107,13 @@ def _refuse(problem: str) -> NoReturn:
 
 
 # ── for the environment ──────────────────────────────────────────────────────────────────────────
+# Every interpreter of the environment reads the ``.pth`` files in site-packages at its start. Ours
+# puts one directory in front of sys.path and imports nothing, so that a process pays for the alias
+# only when it imports ``amplifier_core``.
 
 
 def enable() -> int:
-    """Write the file; returns the exit code."""
+    """Write the file and return the exit code."""
     file = _file()
     try:
         file.write_text(_line(), encoding="utf-8")
@@ -124,7 +124,7 @@ def enable() -> int:
 
 
 def disable() -> int:
-    """Remove the file; returns the exit code."""
+    """Remove the file and return the exit code."""
     file = _file()
     try:
         file.unlink()
@@ -138,7 +138,7 @@ def disable() -> int:
 
 
 def status() -> int:
-    """Report whether the file exists; the exit code is 0 if the alias is enabled."""
+    """Print whether the alias is enabled. The exit code is 0 if it is."""
     file = _file()
     try:
         written = file.read_text(encoding="utf-8")
@@ -147,7 +147,8 @@ def status() -> int:
         return 1
     if written != _line():
         print(
-            f"not enabled: another installation or version of amplifier wrote {file}; `python -m amplifier.compat enable` replaces it"
+            f"not enabled: another installation or version of amplifier wrote {file}; "
+            "`python -m amplifier.compat enable` replaces it"
         )
         return 1
     print(f"enabled: {file}")
@@ -159,17 +160,17 @@ def _file() -> Path:
 
 
 def _line() -> str:
-    """One line, because that is what such a file executes; nothing happens once the package is gone."""
+    """Return the line of code in the file, which does nothing once the package is gone."""
     return (
         f"import os, sys; place = {PLACE!r}; "
         "os.path.isdir(place) and place not in sys.path and sys.path.insert(0, place)\n"
     )
 
 
-def _give_up(file: Path, what: str, error: OSError) -> int:
+def _give_up(file: Path, operation: str, error: OSError) -> int:
     print(
-        f"{file} cannot be {what}: {error.strerror or error}; use a virtual environment of your own, "
-        f"or put {PLACE} in front of PYTHONPATH",
+        f"{file} cannot be {operation}: {error.strerror or error}; use your own virtual "
+        f"environment, or put {PLACE} in front of PYTHONPATH",
         file=sys.stderr,
     )
     return 1
@@ -178,4 +179,5 @@ def _give_up(file: Path, what: str, error: OSError) -> int:
 _FOR_THE_ENVIRONMENT: Final = {"enable": enable, "disable": disable, "status": status}
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))  # type: ignore[arg-type]  # whatever a command returned, as its own script would do
+    # Like the script of a command, it exits with the result of its function.
+    sys.exit(main(sys.argv[1:]))  # type: ignore[arg-type]

@@ -1,9 +1,4 @@
-"""Published modules in our sessions: what they mount is adapted in place, in native sessions and in those of the alias.
-
-A published loop is cancelled the published way, and the processes of published tools are ended with their calls (`_processes`). In a session
-of the alias a module gets the published coordinator. Published modules are asyncio code, so on trio they run on an asyncio island, where
-the same holds. A native loader passes every module that it has loaded to `adapted`.
-"""
+"""Adapt published modules to our sessions, native ones and those of the alias."""
 
 from __future__ import annotations
 
@@ -22,16 +17,23 @@ from amplifier.kernel.runtime.child import run_in_child
 from amplifier.loading import LoadedModule
 from amplifier.loading.importing import is_built_in, is_published, is_published_mount
 
-from ._processes import guard_tools, put_around
+from ._processes import guard_tools, wrap_execute
 
 logger = logging.getLogger("amplifier_core.session")
 
 IMMEDIATE_GRACE: Final = 1.0
-"""Seconds in which a published loop may answer an immediate request by itself, in a session of the alias."""
+"""Seconds in which a published loop may end itself after an immediate request, under the alias."""
+
+# A published loop is cancelled in the published way, and the processes of published tools are ended
+# with their calls (`_processes`). In a session of the alias a module gets the published
+# coordinator. Published modules are asyncio code, so on trio they run on an asyncio island.
 
 
 def adapted(module: LoadedModule) -> LoadedModule:
-    """A module that a native loader loaded, so that it fits our sessions if it was written for the published kernel."""
+    """Return a module for our sessions, adapted if it was written for the published kernel.
+
+    Native loaders call it for every module that they have loaded.
+    """
     mount, ready = module.mount, module.on_session_ready
     if not is_published_mount(mount):
         return module
@@ -46,15 +48,16 @@ def adapted(module: LoadedModule) -> LoadedModule:
 def _is_on_trio() -> bool:
     try:
         return anyio.get_cancelled_exc_class().__module__.startswith("trio")
-    except RuntimeError:  # no event loop is running: the module may be meant for a later one
+    # No event loop is running. The module may be for a later one.
+    except RuntimeError:
         return False
 
 
 def _mounting(
-    mount: Callable[..., Awaitable[Any]], point: str | None
-) -> Callable[..., Awaitable[Any]]:
+    mount: Callable[..., Awaitable[object]], point: str | None
+) -> Callable[..., Awaitable[object]]:
     @functools.wraps(mount)
-    async def mounting(coordinator: Any, config: Any) -> Any:
+    async def mounting(coordinator: Any, config: object) -> object:
         answer = await mount(published_view(coordinator), config)
         guard_tools(coordinator.get("tools"))
         adapt_mounted("orchestrator", coordinator.get("orchestrator"))
@@ -65,17 +68,17 @@ def _mounting(
 
 
 def _getting_ready(
-    on_session_ready: Callable[..., Awaitable[Any]],
-) -> Callable[..., Awaitable[Any]]:
+    on_session_ready: Callable[..., Awaitable[object]],
+) -> Callable[..., Awaitable[object]]:
     @functools.wraps(on_session_ready)
-    async def getting_ready(coordinator: Any) -> Any:
+    async def getting_ready(coordinator: object) -> object:
         return await on_session_ready(published_view(coordinator))
 
     return getting_ready
 
 
 def published_view(coordinator: Any) -> Any:
-    """A module's coordinator in its published form, in a session of the alias; in a native one as it is."""
+    """Return the published form of a module's coordinator, if the session is one of the alias."""
     published = getattr(coordinator, "published_session", None)
     session = None if published is None else published()
     if session is None or isinstance(coordinator, type(session.coordinator)):
@@ -83,66 +86,73 @@ def published_view(coordinator: Any) -> Any:
     return type(session.coordinator).over(coordinator)
 
 
-def adapt_mounted(point: str | None, thing: Any, name: str | None = None) -> None:
-    """Adapt what is mounted at a point, unless it is one of ours; repeating it does nothing."""
+def adapt_mounted(point: str | None, module: object, name: str | None = None) -> None:
+    """Adapt a module mounted at a point, unless it is one of ours. A second call does nothing."""
     if point == "tools":
-        guard_tools({name or str(getattr(thing, "name", "tool")): thing})
-    elif point == "orchestrator" and not is_built_in(type(thing).__module__):
-        put_around(thing, partial(_run_turn, thing))
+        guard_tools({name or str(getattr(module, "name", "tool")): module})
+    elif point == "orchestrator" and not is_built_in(type(module).__module__):
+        wrap_execute(module, partial(_run_turn, module))
 
 
 async def _run_turn(
-    loop: Any, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
-) -> Any:
+    loop: object, call: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object
+) -> object:
     guard_tools(kwargs.get("tools"))
     if "providers" in kwargs:
         kwargs["providers"] = _providers_for(loop, kwargs["providers"])
     coordinator = kwargs.get("coordinator")
-    seen = None if coordinator is None else published_view(coordinator)
-    if seen is None or seen is coordinator:
+    view = None if coordinator is None else published_view(coordinator)
+    if view is None or view is coordinator:
         return await run_published(lambda: call(*args, **kwargs))
-    kwargs["coordinator"] = seen
+    kwargs["coordinator"] = view
     if "hooks" in kwargs:
-        kwargs["hooks"] = seen.hooks
+        kwargs["hooks"] = view.hooks
 
-    async def answer() -> Any:
-        # For the session: the native one raises after an immediate stop, whatever the loop answers.
-        seen.published_answer = await call(*args, **kwargs)
-        return seen.published_answer
+    async def answer() -> object:
+        # The native session raises after an immediate stop, whatever the loop returns. The
+        # published one reads this.
+        view.published_answer = await call(*args, **kwargs)
+        return view.published_answer
 
     return await run_published(
-        answer, lambda: IMMEDIATE_GRACE if seen.cancellation.is_immediate else 0.0
+        answer, lambda: IMMEDIATE_GRACE if view.cancellation.is_immediate else 0.0
     )
 
 
-async def run_published(
-    fn: Callable[[], Awaitable[Any]], grace: Callable[[], float] = lambda: 0.0
-) -> Any:
-    """Run a published turn so that a cancellation reaches it once and does not interrupt its unwinding.
+# Published loops are written for asyncio's edge cancellation. The exception arrives once, they
+# catch it, and then they await: they store the results of cancelled tools, emit ``cancel:*``, add a
+# closing message, and raise it again. Inside a cancelled AnyIO scope each of these awaits would be
+# cancelled again. So the turn runs in a separate task, which is cancelled by exactly one
+# ``Task.cancel()``, whatever the source of the cancellation.
 
-    Published loops are written for asyncio's edge cancellation: the exception arrives once, they catch it, and then *await*: they store
-    the results of cancelled tools, emit ``cancel:*``, add a closing message, and raise it again. Inside a cancelled AnyIO scope each of
-    these awaits would be cancelled again. So the turn runs in a task of its own, which is cancelled by exactly one ``Task.cancel()``,
-    whatever the source of the cancellation, and the caller waits until the task has ended.
+
+async def run_published(
+    fn: Callable[[], Awaitable[object]], grace: Callable[[], float] = lambda: 0.0
+) -> object:
+    """Run a published turn in a task that receives a cancellation once, and wait for its end.
 
     Args:
         fn: The turn.
-        grace: Asked when a scope around it is cancelled: for how many seconds the turn may end by itself. A native cancel ends that time.
+        grace: Called when a scope around it is cancelled. Returns the seconds in which the turn may
+            end itself. A native cancel ends that time.
     """
     event_loop = running_asyncio_loop()
-    if event_loop is None:  # a loop that a program on trio has mounted by itself
+    # A program on trio has mounted the loop itself.
+    if event_loop is None:
         return await fn()
     failures: list[BaseException] = []
 
-    async def run() -> Any:
+    async def run() -> object:
         try:
             return await fn()
         except asyncio.CancelledError:
             raise
-        except BaseException as exc:  # noqa: BLE001 — raised by the caller: in a task of its own, an exit would end the loop
+        # The caller raises it. Out of this task, an exit would end the event loop.
+        except BaseException as exc:  # noqa: BLE001
             failures.append(exc)
+            return None
 
-    task: asyncio.Task[Any] = event_loop.create_task(run(), name="amplifier published turn")
+    task: asyncio.Task[object] = event_loop.create_task(run(), name="amplifier published turn")
     try:
         await asyncio.wait((task,))
     except asyncio.CancelledError as first:
@@ -165,10 +175,11 @@ async def run_published(
     return task.result()
 
 
-def _providers_for(loop: Any, providers: Any) -> Any:
-    """The providers to call a loop with: a published one gets ours without ``stream``, which no published provider has.
+def _providers_for(loop: object, providers: object) -> object:
+    """Return the providers for a loop. A published loop gets ours without ``stream``.
 
-    It asks for whole answers, as it does of published ones; their text is live in the ``llm:stream_*`` events all the same.
+    No published provider has that method, so the loop requests whole answers. The text is still
+    live in the ``llm:stream_*`` events.
     """
     if not isinstance(providers, Mapping) or not is_published(type(loop).__module__):
         return providers
@@ -179,8 +190,9 @@ def _providers_for(loop: Any, providers: Any) -> Any:
         if hasattr(provider, "stream")
         and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
     }
+    # The same dict, which a loop may read again.
     if not ours:
-        return providers  # the same dict, which a loop may look at again
+        return providers
     return {
         name: _WholeAnswers(provider) if name in ours else provider
         for name, provider in providers.items()
@@ -190,7 +202,7 @@ def _providers_for(loop: Any, providers: Any) -> Any:
 class _WholeAnswers:
     """A provider without its ``stream``."""
 
-    def __init__(self, provider: Any) -> None:
+    def __init__(self, provider: object) -> None:
         object.__setattr__(self, "_provider", provider)
 
     def __getattr__(self, name: str) -> Any:
@@ -200,7 +212,7 @@ class _WholeAnswers:
             )
         return getattr(self._provider, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._provider, name, value)
 
     def __repr__(self) -> str:

@@ -1,15 +1,4 @@
-"""Installing and uninstalling the alias, explicitly or when a module imports it; its finder for imports and for `importlib.metadata`; its place in child processes.
-
-The mirror tree is loaded under the published name only, as ordinary modules with files: they can be patched, reloaded and
-read. The finder answers for the top-level name; Python itself then finds the submodules through the package's path, so that
-other import hooks still apply (pytest rewrites the assertions of the suites in there).
-
-A child process looks up imports by its own rules, so only what it inherits can make the alias importable there: a directory in front of
-PYTHONPATH, in which ``amplifier_core`` installs the alias. That is lost when the process is given a PYTHONPATH of its own, as test suites do.
-
-Importing this file costs little and changes one thing: `ModuleLoader` gets an import hook, called before it imports a module for
-the first time, and a load hook, called for each module that it has loaded.
-"""
+"""Install and uninstall the alias ``amplifier_core``. Importing this sets the loader's hooks."""
 
 from __future__ import annotations
 
@@ -35,13 +24,13 @@ if TYPE_CHECKING:
 ALIAS: Final = "amplifier_core"
 DISTRIBUTION: Final = "amplifier-core"
 VERSION: Final = "2.0.2"
-"""The published version whose surface the mirror has."""
+"""The published version that the mirror imitates."""
 
 MIRROR: Final = Path(__file__).parent / ALIAS
 _MIRROR_FILE: Final = str(MIRROR / "__init__.py")
 
 PLACE: Final = str(Path(__file__).parent / "_path")
-"""The directory for the path of other processes."""
+"""The directory on the path of other processes that makes the alias importable there."""
 _PATH: Final = "PYTHONPATH"
 
 _METADATA: Final = f"""\
@@ -61,35 +50,42 @@ _FILES: Final = {
 
 
 def alias_spec() -> ModuleSpec:
-    """Where ``amplifier_core`` is imported from."""
+    """Return the spec by which ``amplifier_core`` is imported."""
     spec = spec_from_file_location(ALIAS, _MIRROR_FILE, submodule_search_locations=[str(MIRROR)])
-    assert spec is not None  # a path that ends in .py always has a loader
+    # A path that ends in .py always has a loader.
+    assert spec is not None
     return spec
 
 
 def is_alias(module: ModuleType) -> bool:
-    """Whether a module is the mirror's top level and not the published package."""
+    """Return whether a module is the mirror's top level and not the published package."""
     return getattr(module, "__file__", None) == _MIRROR_FILE
 
 
 def alias_modules() -> list[str]:
-    """The names in sys.modules that belong to ``amplifier_core``, the alias or the published package."""
+    """Return the names in sys.modules that belong to ``amplifier_core``, published or not."""
     return [name for name in sys.modules if name == ALIAS or name.startswith(f"{ALIAS}.")]
 
 
+# The mirror tree is loaded under the published name only, as ordinary modules with files, which can
+# be patched, reloaded and read. The finder handles the top-level name. Python itself finds the
+# submodules through the package's path, so that other import hooks still apply. Pytest rewrites the
+# assertions of the suites in there.
+
+
 class AliasFinder:
-    """The first finder, so that an installed wheel of the published kernel is not imported."""
+    """The first finder, so that an installed wheel of the published kernel isn't imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Answer for the top-level name."""
+        """Return the spec of the top-level name."""
         return alias_spec() if fullname == ALIAS else None
 
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterator[Distribution]:
-        """Answer for the distribution of that name, unless the query is limited to certain directories."""
+        """Yield the distribution of that name, unless the query is limited to directories."""
         query: dict[str, Any] = {} if context is None else vars(context)
         name = query.get("name")
         if "path" in query or (name is not None and _normalized(name) != DISTRIBUTION):
@@ -102,11 +98,11 @@ def _normalized(name: str) -> str:
 
 
 def _distribution() -> Distribution:
-    # Imported here because it brings email, csv and zipfile along, and few programs query distributions.
+    # It imports email, csv and zipfile, and few programs query distributions.
     from importlib.metadata import Distribution  # noqa: PLC0415
 
     class AliasDistribution(Distribution):
-        """The metadata of a distribution that had installed the mirror."""
+        """The metadata of a distribution that would have installed the mirror."""
 
         def read_text(self, filename: str) -> str | None:
             return _FILES.get(filename)
@@ -124,16 +120,19 @@ _finder: Final = AliasFinder()
 
 
 def install() -> None:
-    """Make ``amplifier_core`` importable and give our models the published form; repeating it does nothing.
+    """Make ``amplifier_core`` importable and give our models the published form.
+
+    A second call does nothing.
 
     Raises:
-        ModuleConflictError: The published package is already imported. Its classes are in use then, and ours would be
-            different ones of the same name.
+        ModuleConflictError: The published package is already imported. Its classes are in use then,
+            and ours would be different ones of the same name.
     """
     _prepare()
     try:
-        # At once, because a finder that is inserted later comes before ours: pytest's would give an installed wheel. Not under
-        # the lock: a thread that imports the name holds Python's own lock for it while it waits for ours.
+        # At once, because a finder that is inserted later comes before ours. Pytest's would import
+        # an installed wheel. Not under the lock, because a thread that imports the name holds
+        # Python's lock for it while it waits for ours.
         importlib.import_module(ALIAS)
     except BaseException:
         uninstall()
@@ -143,15 +142,15 @@ def install() -> None:
 def uninstall() -> None:
     """Undo `install`: the name, the modules imported under it, the form of the models.
 
-    Objects made meanwhile stay instances of our own classes. Classes that inherited from our models keep their fields. The
-    next module that a loader imports may install the alias again.
+    Objects created meanwhile stay instances of our classes. Classes that inherited from our models
+    keep their fields. The next module that a loader imports may install the alias again.
     """
     with _lock:
         if _on_demand in sys.meta_path:
             sys.meta_path.remove(_on_demand)
         processes = sys.modules.get("amplifier.compat._processes")
         if processes is not None:
-            processes.stop_noting()
+            processes.stop_recording()
         if not is_installed():
             return
         sys.meta_path.remove(_finder)
@@ -161,7 +160,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether ``amplifier_core`` is ours at present."""
+    """Return whether ``amplifier_core`` is ours at present."""
     return _finder in sys.meta_path
 
 
@@ -174,26 +173,32 @@ def _prepare() -> None:
 
 
 def _models() -> ModuleType:
-    # Imported when it is needed, so that `import amplifier` does not pay for what most applications never install.
+    # Few applications install the alias, so `import amplifier` doesn't load this.
     return importlib.import_module("amplifier.compat._pydantic")
 
 
 def _refuse_published_package() -> None:
     present = sys.modules.get(ALIAS)
     if present is not None and not is_alias(present):
-        where = getattr(present, "__file__", None) or repr(present)
-        way = "run pytest with `-p amplifier.compat.pytest`"
+        origin = getattr(present, "__file__", None) or repr(present)
+        advice = "run pytest with `-p amplifier.compat.pytest`"
         if "PYTEST_VERSION" not in os.environ:
-            way = "start the program with `python -m amplifier.compat PROGRAM`"
-        message = f"{ALIAS!r} is already imported from {where}, so it cannot be replaced in this process; {way}"
-        raise ModuleConflictError(message, module_id=ALIAS)
+            advice = "start the program with `python -m amplifier.compat PROGRAM`"
+        raise ModuleConflictError(
+            f"{ALIAS!r} is already imported from {origin}, so it cannot be replaced in this "
+            f"process; {advice}",
+            module_id=ALIAS,
+        )
 
 
 # ── child processes ──────────────────────────────────────────────────────────────────────────────
+# A child process finds the alias only through its inheritance: a directory in front of PYTHONPATH,
+# in which ``amplifier_core`` installs the alias. A process with its own PYTHONPATH, as test suites
+# start some, doesn't have it.
 
 
 def export_alias() -> None:
-    """Make the alias importable in processes that this one starts; repeating it does nothing."""
+    """Make the alias importable in processes that this one starts. A second call does nothing."""
     entries = _entries()
     if PLACE not in entries:
         os.environ[_PATH] = os.pathsep.join([PLACE, *entries])
@@ -217,7 +222,7 @@ def _entries() -> list[str]:
 
 
 class _OnDemand:
-    """A first finder as well, which installs the alias as soon as ``amplifier_core`` is imported."""
+    """A finder that installs the alias as soon as ``amplifier_core`` is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -232,23 +237,24 @@ _on_demand: Final = _OnDemand()
 
 
 def prepare_import(package: str) -> None:
-    """Have the alias installed as soon as a third-party module, or what it imports, imports ``amplifier_core``, at once or later.
+    """Let the alias be installed by the first import of ``amplifier_core``, now or later.
 
     Args:
-        package: What a loader is about to import for the first time.
+        package: The package that a loader is about to import for the first time.
     """
     if _on_demand not in sys.meta_path and not is_built_in(package):
         sys.meta_path.insert(0, _on_demand)
 
 
 def adapt(module: LoadedModule) -> LoadedModule:
-    """What native loaders call for a module that does not declare its backends.
+    """Adapt a module that doesn't declare its backends, for native loaders.
 
     Returns:
-        The module as it is to be used; see `_adapting.adapted`.
+        The module to use. See `_adapting.adapted`.
 
     Raises:
-        ModuleConflictError: It was written for the published kernel, which this process has imported.
+        ModuleConflictError: It was written for the published kernel, which this process has
+            imported.
     """
     present = sys.modules.get(ALIAS)
     if present is None:
@@ -257,7 +263,7 @@ def adapt(module: LoadedModule) -> LoadedModule:
         if is_published(str(getattr(module.mount, "__module__", ""))):
             _refuse_published_package()
         return module
-    # Called at every load, and the import system is slow even for what is imported already.
+    # This runs at every load, and the import system is slow even for an imported module.
     adapting = sys.modules.get(_ADAPTING) or importlib.import_module(_ADAPTING)
     adapted: LoadedModule = adapting.adapted(module)
     return adapted

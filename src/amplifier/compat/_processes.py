@@ -1,11 +1,4 @@
-"""Processes that a published tool starts and leaves behind when its call is cancelled.
-
-The published kernel never cancels a tool, so published tools end their commands on their own timeout only. From the first call of
-such a tool until the alias is uninstalled, ``subprocess.Popen`` records the processes that are started in the context of a call, by
-asyncio, directly or in a worker thread. A cancelled call ends those that are still alive, with their process groups and descendants,
-before its cancellation goes on; a call that returns leaves them alone, because the tool may intend that. Processes that have left
-both their group and their parents (daemons) are not reached, and neither are those started without ``subprocess``.
-"""
+"""End the processes that a published tool leaves behind when its call is cancelled."""
 
 from __future__ import annotations
 
@@ -42,37 +35,50 @@ logger = logging.getLogger("amplifier_core.tools")
 
 GRACE: Final = 0.3
 """Seconds between SIGTERM and SIGKILL."""
-_KILLING: Final = 2.0
-"""Seconds to wait for a process that was sent SIGKILL."""
-_REAPING: Final = 2.0
-"""Seconds for an event loop to notice that a process of its own has ended."""
-_TURNS: Final = 5
-"""Iterations of the event loop that it then takes to close the pipes."""
+_KILL_TIMEOUT: Final = 2.0
+"""Seconds to wait for a process after SIGKILL."""
+_REAP_TIMEOUT: Final = 2.0
+"""Seconds for an event loop to notice the end of its process."""
+_ITERATIONS_TO_CLOSE: Final = 5
+"""Iterations of the event loop in which it then closes the pipes."""
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
-_LOOK: Final = 0.01
-_MOST_SHOWN: Final = 120
+_POLL_INTERVAL: Final = 0.01
+_MAX_COMMAND_CHARS: Final = 120
 
 _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", default=None)
 
 
-def guard_tools(tools: Any) -> None:
-    """End the processes of third-party tools with their calls; ours do so themselves. Without process groups nothing is done."""
+# The published kernel never cancels a tool, so published tools end their commands only on their own
+# timeout. From the first call of such a tool until the alias is uninstalled, ``subprocess.Popen``
+# records the processes that are started in the context of a call, by asyncio, directly or in a
+# worker thread. A cancelled call ends the ones that are alive, with their process groups and
+# descendants, before its cancellation propagates. A call that returns leaves them alone, because
+# the tool may intend that. Processes that have left both their group and their parents (daemons)
+# aren't reached, and neither are those started without ``subprocess``.
+
+
+def guard_tools(tools: object) -> None:
+    """End the processes of third-party tools with their calls. Ours do so themselves.
+
+    Nothing is done on a system without process groups.
+    """
     for name, tool in tools.items() if isinstance(tools, Mapping) and hasattr(os, "killpg") else ():
         # A budget wraps tools.
         if not is_built_in(type(getattr(tool, "__wrapped__", tool)).__module__):
-            put_around(tool, functools.partial(_guarded, name))
+            wrap_execute(tool, functools.partial(_guarded, name))
 
 
-def put_around(thing: Any, around: Callable[..., Awaitable[Any]]) -> None:
-    """Have every call of ``thing.execute`` go through ``around(call, *args, **kwargs)``; repeating it does nothing.
+def wrap_execute(module: object, around: Callable[..., Awaitable[object]]) -> None:
+    """Let every call of ``module.execute`` go through ``around(call, *args, **kwargs)``.
 
-    Only an async method that the object's class defines is wrapped: what a test has put there stays as it is. The wrapper
-    is a method as well, so that a copy of the object calls itself and not the original.
+    A second call does nothing. Only an async method that the object's class defines is wrapped, so
+    the replacement by a test stays as it is. The wrapper is a method, too, so that a copy of the
+    object calls itself and not the original.
     """
-    method = getattr(thing, "execute", None)
+    method = getattr(module, "execute", None)
     if (
         not inspect.ismethod(method)
-        or method.__self__ is not thing
+        or method.__self__ is not module
         or not inspect.iscoroutinefunction(method.__func__)
     ):
         return
@@ -81,81 +87,89 @@ def put_around(thing: Any, around: Callable[..., Awaitable[Any]]) -> None:
         return
 
     @functools.wraps(function)
-    async def calling(self: Any, *args: Any, **kwargs: Any) -> Any:
+    async def calling(self: object, *args: object, **kwargs: object) -> object:
         return await around(functools.partial(function, self), *args, **kwargs)
 
-    calling.is_around = True  # type: ignore[attr-defined]  # read above, by the next call for this object
-    with contextlib.suppress(AttributeError, TypeError):  # not every object takes attributes
-        thing.execute = MethodType(calling, thing)  # type: ignore[attr-defined]  # mypy takes it for an object since the comparison
+    # The next call for this object reads it above.
+    calling.is_around = True  # type: ignore[attr-defined]
+    # Not every object takes attributes.
+    with contextlib.suppress(AttributeError, TypeError):
+        module.execute = MethodType(calling, module)  # type: ignore[attr-defined]
 
 
 async def _guarded(
-    tool: str, call: Callable[..., Awaitable[Any]], /, *args: Any, **kwargs: Any
-) -> Any:
-    noted = _Call(tool)
-    with _noting(noted):
+    tool: str, call: Callable[..., Awaitable[object]], /, *args: object, **kwargs: object
+) -> object:
+    record = _Call(tool)
+    with _recording(record):
         try:
             return await call(*args, **kwargs)
         except GeneratorExit:
-            noted.is_cancelled = True
-            noted.signal(_KILL)  # nothing can be awaited any more
+            record.is_cancelled = True
+            # Nothing can be awaited any more.
+            record.signal(_KILL)
             raise
         except BaseException as exc:
             if is_cancellation_type(exc):
-                noted.is_cancelled = True
-                await noted.end()
+                record.is_cancelled = True
+                await record.end()
             raise
         finally:
-            noted.is_over = True
+            record.is_over = True
 
 
-# ── what was started ─────────────────────────────────────────────────────────────────────────────
+# ── started processes ────────────────────────────────────────────────────────────────────────────
 
 
 class _Process:
-    """A process that a tool started, with what descends from it."""
+    """A process that a tool started, with its descendants."""
 
     __slots__ = ("_group", "_is_of_the_loop", "_known", "popen")
 
     def __init__(self, popen: subprocess.Popen[Any], *, is_of_the_loop: bool) -> None:
         self.popen = popen
         self._is_of_the_loop = is_of_the_loop
-        seen = look_at(popen.pid)
-        self._known: set[Process] = set() if seen is None else {seen}
+        process = look_at(popen.pid)
+        self._known: set[Process] = set() if process is None else {process}
         try:
             self._group = os.getpgid(popen.pid)
-        except OSError:  # it has ended already
+        # It has ended already.
+        except OSError:
             self._group = os.getpgrp()
 
     @property
     def is_alive(self) -> bool:
-        """Whether it, or what was seen to descend from it, still runs. Nothing is reaped here: the owner of the process waits for it."""
+        """True if it, or a descendant that was seen, still runs.
+
+        Nothing is reaped here, because the owner of the process waits for it.
+        """
         return any(map(is_running, self._known))
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal its group, unless that is our own, and whatever descends from it."""
-        self._known |= {seen for seen in descendants(self.popen.pid) if seen.is_alive}
+        """Signal its group, unless that is our own, and its descendants."""
+        self._known |= {process for process in descendants(self.popen.pid) if process.is_alive}
         if self._group != os.getpgrp():
             send_to_group(self._group, number)
-        for known in self._known:
-            send_signal(known, number)
+        for process in self._known:
+            send_signal(process, number)
 
     def is_reaped(self) -> bool:
-        """Whether its end was waited for: by the event loop for its own processes, by us for others."""
+        """Return whether it was reaped, by the event loop if that started it, otherwise by us."""
         return (self.popen.returncode if self._is_of_the_loop else self.popen.poll()) is not None
 
     def __str__(self) -> str:
         args = self.popen.args
-        words = " ".join(map(str, args)) if isinstance(args, list | tuple) else str(args)
-        return f"{self.popen.pid} ({redact_text(words)[:_MOST_SHOWN]})"
+        command = " ".join(map(str, args)) if isinstance(args, list | tuple) else str(args)
+        return f"{self.popen.pid} ({redact_text(command)[:_MAX_COMMAND_CHARS]})"
 
 
 class _Call:
     """One call of a tool and the processes that were started in it.
 
     Attributes:
-        is_over: It has returned; what it left running may go on.
-        is_cancelled: It was cancelled; what a worker thread of it was about to start ends at once.
+        is_over: True after its return. Processes that it left running may continue.
+        is_cancelled: True if it was cancelled. A process that one of its worker threads starts
+            later is ended at once.
     """
 
     __slots__ = ("_processes", "_tool", "is_cancelled", "is_over")
@@ -166,8 +180,8 @@ class _Call:
         self.is_over = False
         self.is_cancelled = False
 
-    def note(self, popen: subprocess.Popen[Any], starter: str) -> None:
-        """Record a process; the name of the Python module that started it shows whether it belongs to the event loop."""
+    def add(self, popen: subprocess.Popen[Any], starter: str) -> None:
+        """Record a process. It belongs to the event loop if the module ``starter`` does."""
         if self.is_over and not self.is_cancelled:
             return
         process = _Process(
@@ -176,72 +190,74 @@ class _Call:
         self._processes.append(process)
         if self.is_cancelled:
             logger.warning(
-                "tool %r was cancelled while it started process %s; it is ended",
+                "tool %r was cancelled while it started process %s, which is ended",
                 self._tool,
                 process,
             )
             process.signal(_KILL)
 
     def signal(self, number: signal.Signals) -> list[_Process]:
-        """Signal those that are alive; returns them."""
+        """Signal the processes that are alive, and return them."""
         alive = [process for process in self._processes if process.is_alive]
         for process in alive:
             process.signal(number)
         return alive
 
     async def end(self) -> None:
-        """End what is alive, and wait until it is gone; bounded, also while being cancelled."""
+        """End the processes that are alive, and wait for their end, within bounds and shielded."""
         left = self.signal(signal.SIGTERM)
         if not left:
             return
-        named = ", ".join(map(str, left))
+        names = ", ".join(map(str, left))
         logger.warning(
-            "tool %r was cancelled and left processes running: %s; they are ended",
+            "tool %r was cancelled and left processes running, which are ended: %s",
             self._tool,
-            named,
+            names,
         )
         with anyio.CancelScope(shield=True):
             await _until(lambda: not any(process.is_alive for process in left), GRACE)
-            for process in left:  # also those that have ended: others may be in their groups
+            # Also those that have ended, because others may be in their groups.
+            for process in left:
                 process.signal(_KILL)
-            await _until(lambda: not any(process.is_alive for process in left), _KILLING)
-            await _until(lambda: all(process.is_reaped() for process in left), _REAPING)
-            for _ in range(_TURNS):
+            await _until(lambda: not any(process.is_alive for process in left), _KILL_TIMEOUT)
+            await _until(lambda: all(process.is_reaped() for process in left), _REAP_TIMEOUT)
+            for _ in range(_ITERATIONS_TO_CLOSE):
                 await anyio.lowlevel.checkpoint()
-        stubborn = ", ".join(str(process) for process in left if process.is_alive)
-        if stubborn:
-            logger.error(
-                "tool %r: processes %s do not end although they were killed", self._tool, stubborn
-            )
+        alive = ", ".join(str(process) for process in left if process.is_alive)
+        if alive:
+            logger.error("tool %r: processes are still alive after SIGKILL: %s", self._tool, alive)
 
 
-async def _until(is_so: Callable[[], bool], seconds: float) -> None:
+async def _until(condition: Callable[[], bool], seconds: float) -> None:
     with anyio.move_on_after(seconds):
-        while not is_so():  # noqa: ASYNC110 — the system reports the end of direct children only
-            await anyio.sleep(_LOOK)
+        # The system reports the end of direct children only.
+        while not condition():  # noqa: ASYNC110
+            await anyio.sleep(_POLL_INTERVAL)
 
 
-# ── noting what is started ───────────────────────────────────────────────────────────────────────
+# ── recording ────────────────────────────────────────────────────────────────────────────────────
 
 _original: Final[Any] = subprocess.Popen.__init__
 
 
 @functools.wraps(_original)
-def _noted_start(self: subprocess.Popen[Any], *args: Any, **kwargs: Any) -> None:
+def _recorded_start(self: subprocess.Popen[Any], *args: object, **kwargs: object) -> None:
     _original(self, *args, **kwargs)
     call = _call.get()
     if call is not None:
         try:
-            call.note(self, str(sys._getframe(1).f_globals.get("__name__")))
-        except Exception:  # the process runs; a failure to record it must not fail the tool
+            call.add(self, str(sys._getframe(1).f_globals.get("__name__")))
+        # The process runs. A failure to record it must not fail the tool.
+        except Exception:
             logger.exception("a process of a tool could not be recorded")
 
 
 @contextmanager
-def _noting(call: _Call) -> Iterator[None]:
-    """Record what is started in this context, and in its worker threads even when the call is over."""
+def _recording(call: _Call) -> Iterator[None]:
+    """Record the processes of this context, and those of its worker threads also after the call."""
     if subprocess.Popen.__init__ is _original:
-        subprocess.Popen.__init__ = _noted_start  # type: ignore[method-assign]  # taken back by `stop_noting`
+        # `stop_recording` restores it.
+        subprocess.Popen.__init__ = _recorded_start  # type: ignore[method-assign]
     token = _call.set(call)
     try:
         yield
@@ -249,7 +265,7 @@ def _noting(call: _Call) -> Iterator[None]:
         _call.reset(token)
 
 
-def stop_noting() -> None:
-    """Restore ``Popen``; part of uninstalling the alias."""
-    if subprocess.Popen.__init__ is _noted_start:
+def stop_recording() -> None:
+    """Restore ``Popen``, when the alias is uninstalled."""
+    if subprocess.Popen.__init__ is _recorded_start:
         subprocess.Popen.__init__ = _original  # type: ignore[method-assign]

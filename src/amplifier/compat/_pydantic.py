@@ -1,7 +1,7 @@
-"""The published form of our models: what published modules use of pydantic, attached to our classes while compat is installed.
+"""The part of pydantic's API that published modules use, for our models while compat is installed.
 
-Without `attach` our classes have none of it. pydantic itself is not needed; where it is installed, third-party code that builds a model
-gets its error. Members that published modules test for by their absence (``to_dict``, ``text``, ``content_blocks``) must not appear here.
+pydantic itself isn't needed. If it is installed, third-party code that builds a model gets its
+error.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ __all__ = ["attach", "detach"]
 
 _ABSENT: Final = object()
 _ATOMS: Final = frozenset({str, int, bool, float, type(None)})
-_OURS: Final = "approval_gates"
-"""A field of `HookResult` that the published one does not have; shown only while it holds something."""
+_UNPUBLISHED_FIELD: Final = "approval_gates"
+"""A field that the published `HookResult` lacks. It is shown only if it isn't empty."""
+
+# Published modules test for some members by their absence, so ``to_dict``, ``text`` and
+# ``content_blocks`` must not appear here.
 
 
 # ── out ──────────────────────────────────────────────────────────────────────────────────────────
@@ -42,10 +45,12 @@ _OURS: Final = "approval_gates"
 def model_dump(
     self: Model, *, mode: str = "python", by_alias: bool = False, exclude_none: bool = False
 ) -> dict[str, Any]:
-    """The model as a dict: declared fields in order, None included, then unknown members; ``mode="json"`` for JSON values only.
+    """Return the model as a dict of its declared fields in order, then its unknown members.
+
+    ``mode="json"`` gives JSON values only.
 
     Raises:
-        ValueError: In JSON form, something in it is not JSON; or it contains itself.
+        ValueError: It contains itself, or it can't be written as JSON in that mode.
     """
     try:
         dumped = _dumped_model(self, by_alias, exclude_none)
@@ -58,15 +63,15 @@ def model_dump(
 def model_dump_json(
     self: Model, *, indent: int | None = None, by_alias: bool = False, exclude_none: bool = False
 ) -> str:
-    """The model as JSON text.
+    """Return the model as JSON text.
 
     Raises:
-        ValueError: Something in it is not JSON, or it contains itself.
+        ValueError: It contains itself, or it can't be written as JSON.
     """
     text = _json_text(model_dump(self, by_alias=by_alias, exclude_none=exclude_none))
-    return (
-        text if indent is None else json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
-    )
+    if indent is None:
+        return text
+    return json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
 
 
 def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, 
         is_schema = (
             by_alias and name == "json_schema" and isinstance(self, ResponseFormatJsonSchema)
         )
-        # Costs are text in both forms: loops put the dump into events.
+        # Costs are text in both modes, because loops put the dump into events.
         is_cost = name == "cost_usd" and isinstance(value, Decimal)
         shown = str(value) if is_cost else _dumped(value, by_alias, without_none or is_content)
         dumped["schema" if is_schema else name] = shown
@@ -86,7 +91,7 @@ def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, 
 
 
 def _dumped(value: Any, by_alias: bool, without_none: bool) -> Any:
-    """Containers are copied, models and dataclasses become dicts, and everything else is passed through."""
+    """Copy containers, turn models and dataclasses into dicts, and share all other values."""
     if type(value) in _ATOMS:
         return value
     if isinstance(value, Model):
@@ -107,7 +112,8 @@ def _dumped(value: Any, by_alias: bool, without_none: bool) -> Any:
 def _json_text(dumped: dict[str, Any]) -> str:
     try:
         return orjson.dumps(dumped, _json_leaf, orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z).decode()
-    except orjson.JSONEncodeError:  # also for an int over 64 bits, which json writes
+    # Raised also for an int over 64 bits, which json writes.
+    except orjson.JSONEncodeError:
         try:
             text = json.dumps(dumped, default=_json_leaf, ensure_ascii=False, separators=(",", ":"))
             text.encode()
@@ -116,7 +122,7 @@ def _json_text(dumped: dict[str, Any]) -> str:
         return text
 
 
-def _json_leaf(value: Any) -> Any:
+def _json_leaf(value: object) -> object:
     if isinstance(value, Decimal | PurePath):
         return str(value)
     if isinstance(value, bytes | bytearray):
@@ -130,7 +136,7 @@ def _pairs(self: Model) -> Iterator[tuple[str, Any]]:
     names = [field.name for field in declared_fields(type(self))]
     for name in names:
         value = getattr(self, name, _ABSENT)
-        if value is not _ABSENT and (value or name != _OURS):
+        if value is not _ABSENT and (value or name != _UNPUBLISHED_FIELD):
             yield name, value
     if isinstance(self, OpenModel):
         yield from ((name, value) for name, value in self.extra.items() if name not in names)
@@ -143,33 +149,34 @@ def _text(self: Model) -> str:
 
 @reprlib.recursive_repr()
 def _repr(self: Model) -> str:
-    return (
-        f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in _pairs(self))})"
-    )
+    fields = ", ".join(f"{name}={value!r}" for name, value in _pairs(self))
+    return f"{type(self).__name__}({fields})"
 
 
 # ── in ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def model_validate(cls: type[Model], obj: Any) -> Model:
-    """A model from a mapping; an instance is given back as it is.
+def model_validate(cls: type[Model], obj: object) -> Model:
+    """Return a model from a mapping. An instance is returned unchanged.
 
     Raises:
-        ValueError: It does not fit; pydantic's ValidationError if pydantic is installed.
+        ValueError: The mapping doesn't fit. It is pydantic's ValidationError if that is installed.
     """
     if isinstance(obj, cls):
         return obj
     if not isinstance(obj, Mapping) or not all(isinstance(name, str) for name in obj):
-        problem = f"expected a dict with str keys or an instance of {cls.__name__}, got {type(obj).__name__}"
+        expected = f"expected a dict with str keys or an instance of {cls.__name__}"
+        problem = f"{expected}, got {type(obj).__name__}"
         raise _validation_error(ModelError([("", problem)], subject=cls.__name__))
     return cls(**obj)
 
 
 def model_validate_json(cls: type[Model], json_data: str | bytes | bytearray) -> Model:
-    """A model from JSON text.
+    """Return a model from JSON text.
 
     Raises:
-        ValueError: It is not JSON or does not fit; pydantic's ValidationError if pydantic is installed.
+        ValueError: It isn't JSON or doesn't fit. It is pydantic's ValidationError if that is
+            installed.
     """
     try:
         data = json.loads(json_data)
@@ -183,35 +190,38 @@ def model_validate_json(cls: type[Model], json_data: str | bytes | bytearray) ->
 def model_copy(
     self: Model, *, update: Mapping[str, Any] | None = None, deep: bool = False
 ) -> Model:
-    """Another model with the same values, and some new ones that are not checked.
+    """Return another model with the same values, except for updates, which aren't checked.
 
     Args:
-        update: By name. Names that are not declared become unknown members where the model keeps those; others drop them.
-        deep: Copy the values too instead of sharing them.
+        update: New values by name. An undeclared name becomes an unknown member, or is dropped if
+            the model keeps none.
+        deep: Copy the values, too, instead of sharing them.
     """
     cls = type(self)
-    made = cls.__new__(cls)
+    result = cls.__new__(cls)
     for attribute in attrs.fields(cls):
         value = getattr(self, attribute.name, _ABSENT)
         if value is not _ABSENT:
-            object.__setattr__(made, attribute.name, copy.deepcopy(value) if deep else value)
-    if isinstance(made, OpenModel):
-        made.extra = dict(made.extra)
+            object.__setattr__(result, attribute.name, copy.deepcopy(value) if deep else value)
+    if isinstance(result, OpenModel):
+        result.extra = dict(result.extra)
     declared = {field.name for field in declared_fields(cls)}
     for name, value in (update or {}).items():
         if name in declared:
-            object.__setattr__(made, name, value)
-        elif isinstance(made, OpenModel):
-            made.extra[name] = value
-    return made
+            object.__setattr__(result, name, value)
+        elif isinstance(result, OpenModel):
+            result.extra[name] = value
+    return result
 
 
-# ── errors: pydantic's own cannot be inherited from, and our code catches `ModelError`, so the caller decides ──
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────
+# pydantic's error can't be inherited from, and our code catches `ModelError`. So the caller decides
+# about the class.
 
 _native_init: Final = Model.__init__
 
 
-def _init(self: Model, /, *positional: Any, **keywords: Any) -> None:
+def _init(self: Model, /, *positional: object, **keywords: object) -> None:
     try:
         _native_init(self, *positional, **keywords)
     except ModelError as error:
@@ -221,9 +231,9 @@ def _init(self: Model, /, *positional: Any, **keywords: Any) -> None:
 
 
 def _validation_error(error: ModelError) -> ValueError:
-    """Pydantic's form of one of our errors, or the error itself where pydantic is not installed."""
+    """Return pydantic's form of one of our errors, or the error itself without pydantic."""
     try:
-        from pydantic_core import PydanticCustomError, ValidationError  # noqa: PLC0415 — not a dependency of ours
+        from pydantic_core import PydanticCustomError, ValidationError  # noqa: PLC0415
     except ImportError:
         return error
     details: list[Any] = []
@@ -262,7 +272,7 @@ def _names_of(cls: type[Model]) -> frozenset[str]:
     return frozenset(attribute.name for attribute in attrs.fields(cls))
 
 
-def _set_any(self: OpenModel, name: str, value: Any) -> None:
+def _set_any(self: OpenModel, name: str, value: object) -> None:
     cls = type(self)
     if name in _names_of(cls) or name.startswith("_") or hasattr(cls, name):
         object.__setattr__(self, name, value)
@@ -277,23 +287,23 @@ def _delete_any(self: OpenModel, name: str) -> None:
         object.__delattr__(self, name)
 
 
-# ── subclasses of annotations and nothing else, as published providers write them ────────────────
+# ── subclasses with annotations only, as published providers write them ──────────────────────────
 
 _lock: Final = threading.RLock()
 
 
 def _notice_subclass(cls: type[Model], /) -> None:
-    """Have a bare subclass made into a model when it is first used.
+    """Let a bare subclass become a model at its first use.
 
-    Not when it is defined: a class with our decorator is defined first and decorated a moment later.
+    It can't at its definition, because a class with our decorator is decorated after that.
     """
     super(Model, cls).__init_subclass__()
     if _is_bare(cls):
-        cls._before_first_use = classmethod(_prepare)  # type: ignore[assignment]  # it takes the class, as declared
+        cls._before_first_use = classmethod(_prepare)  # type: ignore[assignment]
 
 
 def _is_bare(cls: type[Model]) -> bool:
-    """Whether neither attrs has made the class nor a constructor of its own knows its fields."""
+    """Return whether the class is neither made by attrs nor has a constructor."""
     return cls is not Model and "__attrs_attrs__" not in vars(cls) and "__init__" not in vars(cls)
 
 
@@ -310,13 +320,14 @@ def _prepare(cls: type[Model]) -> None:
         }
         has_own_repr = "__repr__" in vars(cls)
         model(slots=False)(cls)
+        # The inherited one is the published one.
         if not has_own_repr:
-            del cls.__repr__  # the inherited one is the published one
+            del cls.__repr__
         for function in (__getstate__, __setstate__):
             setattr(cls, function.__name__, function)
 
 
-def __getstate__(self: Any) -> dict[str, Any]:
+def __getstate__(self: Model) -> dict[str, Any]:
     slots = {
         field.name: getattr(self, field.name)
         for field in attrs.fields(type(self))
@@ -325,28 +336,28 @@ def __getstate__(self: Any) -> dict[str, Any]:
     return {**slots, **vars(self)}
 
 
-def __setstate__(self: Any, state: dict[str, Any]) -> None:
+def __setstate__(self: Model, state: dict[str, Any]) -> None:
     for name, value in state.items():
         object.__setattr__(self, name, value)
 
 
-# ── about ────────────────────────────────────────────────────────────────────────────────────────
+# ── descriptions ─────────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.frozen
 class _FieldView:
-    """One field as pydantic describes it, of which published code reads this much.
+    """The part of pydantic's description of a field that published code reads.
 
     Attributes:
         annotation: The resolved type.
-        default: The default; ``...`` for a required field.
+        default: The default value. ``...`` for a required field.
     """
 
     annotation: Any
     default: Any
 
     def is_required(self) -> bool:
-        """Whether there is no default."""
+        """Return whether there is no default."""
         return self.default is ...
 
 
@@ -357,7 +368,7 @@ class _ModelFields:
         fields = (
             field
             for field in declared_fields(owner)
-            if field.name != _OURS or not issubclass(owner, HookResult)
+            if field.name != _UNPUBLISHED_FIELD or not issubclass(owner, HookResult)
         )
         return {
             field.name: _FieldView(field.type, ... if is_required(field) else _default(field))
@@ -370,9 +381,9 @@ def _default(field: attrs.Attribute[Any]) -> Any:
     return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
 
 
-# ── putting it on our classes, and taking it off again with nothing left behind ──────────────────
+# ── attaching to our classes ─────────────────────────────────────────────────────────────────────
 
-_FACE: Final[dict[type, dict[str, Any]]] = {
+_MEMBERS: Final[dict[type, dict[str, object]]] = {
     Model: {
         "model_dump": model_dump,
         "model_dump_json": model_dump_json,
@@ -380,7 +391,8 @@ _FACE: Final[dict[type, dict[str, Any]]] = {
         "model_validate": classmethod(model_validate),
         "model_validate_json": classmethod(model_validate_json),
         "model_fields": _ModelFields(),
-        "_reports_misspellings": False,  # the published models do not
+        # The published models don't.
+        "_reports_misspellings": False,
         "__init__": _init,
         "__init_subclass__": classmethod(_notice_subclass),
         "__str__": _text,
@@ -389,32 +401,33 @@ _FACE: Final[dict[type, dict[str, Any]]] = {
     OpenModel: {"__getattr__": _get_unknown, "__setattr__": _set_any, "__delattr__": _delete_any},
 }
 
-_before: Final[list[tuple[type, str, Any]]] = []
+_replaced: Final[list[tuple[type, str, object]]] = []
 
 
 def attach() -> None:
     """Give our models the published form."""
-    for cls, members in _FACE.items():
+    for cls, members in _MEMBERS.items():
         for name, member in members.items():
             _replace(cls, name, member)
-    for cls in _below(Model):  # attrs has given each a repr of its own
+    # Attrs has written a repr for each of them.
+    for cls in _subclasses(Model):
         if "__attrs_attrs__" in vars(cls) and "__repr__" in vars(cls):
             _replace(cls, "__repr__", _repr)
 
 
-def _replace(cls: type, name: str, member: Any) -> None:
-    _before.append((cls, name, vars(cls).get(name, _ABSENT)))
+def _replace(cls: type, name: str, member: object) -> None:
+    _replaced.append((cls, name, vars(cls).get(name, _ABSENT)))
     setattr(cls, name, member)
 
 
-def _below(cls: type[Model]) -> list[type[Model]]:
-    return [below for child in cls.__subclasses__() for below in (child, *_below(child))]
+def _subclasses(cls: type[Model]) -> list[type[Model]]:
+    return [below for child in cls.__subclasses__() for below in (child, *_subclasses(child))]
 
 
 def detach() -> None:
-    """Take the published form away."""
-    while _before:
-        cls, name, member = _before.pop()
+    """Remove the published form without a trace."""
+    while _replaced:
+        cls, name, member = _replaced.pop()
         if member is _ABSENT:
             delattr(cls, name)
         else:

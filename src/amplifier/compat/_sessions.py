@@ -1,13 +1,4 @@
-"""The published session, coordinator and hook registry: façades over the native ones, whose behaviour they have.
-
-- The session has the published errors.
-- What the coordinator does not name, free attributes included, is the native coordinator's. Its constructor's arguments are consumed in
-  ``__new__``, because published subclasses override that and define any ``__init__`` they like.
-- Handlers of the registry get JSON payloads, and a modification comes back as ``continue``. The published kernel writes every payload as JSON
-  and reads it back, so handlers never get an object of the emitter: a `Usage` arrives as its text, a tuple as a list, keys in alphabetical
-  order. Published loops and loggers rely on that. Registration, order, deadlines, merging and the containment of failing handlers are
-  the native registry's.
-"""
+"""The published session, coordinator and hook registry, as façades over the native ones."""
 
 from __future__ import annotations
 
@@ -18,6 +9,7 @@ import json
 import logging
 import re
 import weakref
+from collections.abc import Awaitable, Callable
 from inspect import isawaitable
 from types import TracebackType
 from typing import Any, ClassVar, Final, NoReturn, Self
@@ -43,22 +35,25 @@ logger = logging.getLogger("amplifier_core.session")
 _CORRELATED: Final = frozenset(
     {"llm:request", "llm:response", "provider:error", "provider:retry", "provider:throttle"}
 )
-_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 _LONE_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _OWN = frozenset({"_hooks", "_native"})
 """Attributes of the coordinator's façade itself."""
 
 
-def of_native(name: str, doc: str) -> Any:
-    """An attribute that is the native object's; on the class, so that mocks made after it have it."""
+def of_native(name: str, doc: str) -> property:
+    """Return a property that reads an attribute of the native object.
+
+    It is on the class, so that mocks of the class have it.
+    """
     return property(lambda self: getattr(self._native, name), doc=doc)
 
 
-def method_of_native(kind: type, name: str, doc: str) -> Any:
-    """A method that is the native object's, with the signature that it has in that class."""
+def method_of_native(kind: type, name: str, doc: str) -> Callable[..., Any]:
+    """Return a method that calls the one of the native object, with its signature in ``kind``."""
 
     @functools.wraps(getattr(kind, name))
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: object, **kwargs: object) -> object:
         return getattr(self._native, name)(*args, **kwargs)
 
     method.__doc__ = doc
@@ -66,6 +61,10 @@ def method_of_native(kind: type, name: str, doc: str) -> Any:
 
 
 # ── the hook registry ─────────────────────────────────────────────────────────────────────────────
+# The published kernel writes every payload as JSON and reads it back, so handlers never receive an
+# object of the emitter. A `Usage` arrives as its text, a tuple as a list, keys in alphabetical
+# order. Published loops and loggers rely on that. A modification comes back as ``continue``.
+# Registration, order, deadlines, merging and the containment of failing handlers are native.
 
 
 class HookRegistry:
@@ -85,48 +84,65 @@ class HookRegistry:
 
     @classmethod
     def over(cls, native: Any) -> HookRegistry:
-        """The published form of a native registry, or of a module's view of one."""
-        made = cls.__new__(cls)
-        made._native = native
-        return made
+        """Return the published form of a native registry, or of a module's view of one."""
+        registry = cls.__new__(cls)
+        registry._native = native
+        return registry
 
     def __repr__(self) -> str:
         return repr(self._native)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_native":  # an instance that is being copied
+        # An instance that is being copied has no attributes yet.
+        if name == "_native":
             raise AttributeError(name)
         return getattr(self._native, name)
 
     def register(
-        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
-    ) -> Any:
-        """Add a handler; returns a function that removes it. The options are those of `amplifier.HookRegistry.register`."""
-        return self._native.register(event, _receiving(handler), priority, name, **options)
+        self,
+        event: str,
+        handler: object,
+        priority: int = 0,
+        name: str | None = None,
+        **options: object,
+    ) -> Callable[[], None]:
+        """Add a handler and return a function that removes it.
+
+        The options are those of `amplifier.HookRegistry.register`.
+        """
+        unregister: Callable[[], None] = self._native.register(
+            event, _receiving(handler), priority, name, **options
+        )
+        return unregister
 
     def on(
-        self, event: str, handler: Any, priority: int = 0, name: str | None = None, **options: Any
-    ) -> Any:
-        """Add a handler; the same as `register`."""
+        self,
+        event: str,
+        handler: object,
+        priority: int = 0,
+        name: str | None = None,
+        **options: object,
+    ) -> Callable[[], None]:
+        """Add a handler, like `register`."""
         return self.register(event, handler, priority, name, **options)
 
-    unregister: Any = method_of_native(
+    unregister = method_of_native(
         KernelHookRegistry, "unregister", "Remove the newest handler of that name."
     )
-    list_handlers: Any = method_of_native(
-        KernelHookRegistry, "list_handlers", "The names of handlers by event."
+    list_handlers = method_of_native(
+        KernelHookRegistry, "list_handlers", "Return the names of handlers by event."
     )
-    set_default_fields: Any = method_of_native(
+    set_default_fields = method_of_native(
         KernelHookRegistry,
         "set_default_fields",
-        "Replace the fields that every payload starts with.",
+        "Replace the fields with which every payload starts.",
     )
 
-    async def emit(self, event: str, data: Any) -> HookResult:
+    async def emit(self, event: str, data: object) -> HookResult:
         """Call every handler of ``event`` and merge their results.
 
         Raises:
-            RuntimeError: The payload cannot be written as JSON.
+            RuntimeError: The payload can't be written as JSON.
             TypeError: A key of the payload is neither text nor a scalar.
             ValueError: The payload contains itself.
         """
@@ -135,13 +151,24 @@ class HookRegistry:
             payload = _with_request_id(event, payload)
         return published_result(await self._native.emit(event, payload))
 
-    async def emit_and_collect(self, event: str, data: Any, timeout: float = 1.0) -> Any:
-        """Call the handlers of ``event`` and return the data of their results; those that fail or are late are left out."""
-        return await self._native.emit_and_collect(event, json_payload(data), timeout)
+    async def emit_and_collect(
+        self, event: str, data: object, timeout: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """Call the handlers of ``event`` and return the data of their results.
+
+        Handlers that fail or are late are left out.
+        """
+        results: list[dict[str, Any]] = await self._native.emit_and_collect(
+            event, json_payload(data), timeout
+        )
+        return results
 
 
 def published_result(result: HookResult) -> HookResult:
-    """A merged result as published code expects it: a modification is a ``continue`` with the new payload."""
+    """Return a merged result in the published form.
+
+    A modification is a ``continue`` with the new payload.
+    """
     if result.action != "modify":
         return result
     published = copy.copy(result)
@@ -149,25 +176,27 @@ def published_result(result: HookResult) -> HookResult:
     return published
 
 
-def _receiving(handler: Any) -> Any:
-    """A handler whose payloads are JSON, whoever emits them; what is not callable is the registry's to refuse."""
+def _receiving(handler: object) -> object:
+    """Wrap a handler so that its payloads are JSON, whatever emits them."""
+    # The registry refuses it.
     if not callable(handler):
         return handler
 
     @functools.wraps(handler, updated=())
-    def receive(event: str, data: dict[str, Any]) -> Any:
+    def receive(event: str, data: object) -> object:
         return handler(event, json_payload(data))
 
     return receive
 
 
 def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """Stamp the events of one call of a language model with one id; the mirror records the current call."""
+    """Return a payload with the id that all events of one model call have."""
+    # The mirror records the current call.
     correlation = importlib.import_module("amplifier_core.correlation")
     field = correlation.REQUEST_ID_FIELD
-    given = payload.get(field)
+    present = payload.get(field)
     request_id = correlation.resolve_request_id(
-        event, given if isinstance(given, str) and given else None
+        event, present if isinstance(present, str) and present else None
     )
     return payload if request_id is None else {**payload, field: request_id}
 
@@ -175,13 +204,13 @@ def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
 # ── payloads ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def json_payload(data: Any) -> dict[str, Any]:
-    """A copy of a payload made of JSON values only; empty for what is no object.
+def json_payload(data: object) -> dict[str, Any]:
+    """Return a copy of a payload made of JSON values only. It is empty if the payload is no object.
 
     Raises:
         TypeError: A key is neither text nor a scalar.
         ValueError: The payload contains itself.
-        RuntimeError: It holds what JSON cannot represent: NaN, an infinity, a lone surrogate.
+        RuntimeError: It holds NaN, an infinity or a lone surrogate, for which JSON has no form.
     """
     dump = None if isinstance(data, dict) else getattr(data, "model_dump", None)
     text = json.dumps(data if dump is None else dump(), default=str)
@@ -199,21 +228,24 @@ def _sorted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(sorted(pairs))
 
 
-def _check_text(value: Any) -> None:
-    if type(value) is str and not value.isascii() and (found := _LONE_SURROGATE.search(value)):
-        raise RuntimeError(f"Invalid JSON: lone surrogate {found[0]!r} in a text of the payload")
+def _check_text(value: object) -> None:
+    if type(value) is str and not value.isascii() and (match := _LONE_SURROGATE.search(value)):
+        raise RuntimeError(f"Invalid JSON: lone surrogate {match[0]!r} in a text of the payload")
 
 
 def _integer(digits: str) -> int | float:
     value = int(digits)
-    return value if _SMALLEST <= value <= _LARGEST else float(value)
+    return value if _MIN_INTEGER <= value <= _MAX_INTEGER else float(value)
 
 
-def _refuse(constant: str) -> Any:
+def _refuse(constant: str) -> NoReturn:
     raise RuntimeError(f"Invalid JSON: {constant} cannot be part of an event's payload")
 
 
 # ── the coordinator ───────────────────────────────────────────────────────────────────────────────
+# Members that the façade doesn't define, free attributes included, are the native coordinator's.
+# ``__new__`` consumes the arguments of the constructor, because published subclasses override it
+# and define any ``__init__`` they like.
 
 
 class ModuleCoordinator:
@@ -223,11 +255,15 @@ class ModuleCoordinator:
     _hooks: HookRegistry
 
     def __new__(
-        cls, session: Any = None, approval_system: Any = None, display_system: Any = None, **_: Any
+        cls,
+        session: Any = None,
+        approval_system: Any = None,
+        display_system: Any = None,
+        **_: object,
     ) -> Self:
-        """Build the whole object; a subclass hands its arguments on to here.
+        """Build the whole object. A subclass passes its arguments on.
 
-        No session of ours stands behind it, so payloads have the ids that their emitters write, as published.
+        It has no session of ours, so payloads keep the ids that their emitters write, as published.
         """
         native: Any = KernelCoordinator(session, approval_system, display_system)
         native.hooks._identity.clear()
@@ -237,29 +273,30 @@ class ModuleCoordinator:
 
     @classmethod
     def over(cls, native: Any) -> Self:
-        """The published form of a native coordinator."""
+        """Return the published form of a native coordinator."""
         self = object.__new__(cls)
         self._native = native
         self._hooks = HookRegistry.over(native.hooks)
         return self
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: ``__new__`` builds the object."""
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        """Do nothing, because ``__new__`` builds the object."""
 
     def __repr__(self) -> str:
         return repr(self._native)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # an instance that is being copied
+        # An instance that is being copied has no attributes yet.
+        if name in _OWN:
             raise AttributeError(name)
         return getattr(self._native, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _OWN:
             object.__setattr__(self, name, value)
             return
         if name == "loader" and value is not None and not isinstance(value, NativeLoader):
-            value = _ProgramsLoader(value)
+            value = _ForeignLoader(value)
         setattr(self._native, name, value)
         # A suite may replace a method, and read it afterwards.
         if callable(getattr(type(self), name, None)):
@@ -269,27 +306,27 @@ class ModuleCoordinator:
         delattr(self._native, name)
         vars(self).pop(name, None)
 
-    # ── what a module may read ──
+    # ── attributes for modules ──
 
-    session_id: Any = of_native("session_id", "The session's id.")
-    parent_id: Any = of_native("parent_id", "The parent session's id, in a child.")
-    config: Any = of_native("config", "The mount plan, the same object that was given.")
-    cancellation: Any = of_native("cancellation", "The session's cancellation token.")
-    mount_points: Any = of_native("mount_points", "What is mounted where, live.")
-    channels: Any = of_native("channels", "Contributors by channel.")
-    approval_system: Any = of_native("approval_system", "Answers approval requests of hooks.")
-    display_system: Any = of_native("display_system", "Shows messages of hooks.")
-    session_state: Any = of_native("session_state", "A dict for modules to share values.")
-    injection_budget_per_turn: Any = of_native(
+    session_id = of_native("session_id", "The session's id.")
+    parent_id = of_native("parent_id", "The parent session's id, in a child.")
+    config = of_native("config", "The mount plan, the same object as the session's.")
+    cancellation = of_native("cancellation", "The session's cancellation token.")
+    mount_points = of_native("mount_points", "The mounted modules by mount point, live.")
+    channels = of_native("channels", "Contributors by channel.")
+    approval_system = of_native("approval_system", "Decides approval requests of hooks.")
+    display_system = of_native("display_system", "Shows messages of hooks.")
+    session_state = of_native("session_state", "A dict for modules to share values.")
+    injection_budget_per_turn = of_native(
         "injection_budget_per_turn", "Tokens per turn before a warning, or None."
     )
-    injection_size_limit: Any = of_native(
-        "injection_size_limit", "Characters one injection may have, or None."
+    injection_size_limit = of_native(
+        "injection_size_limit", "Maximum characters of one injection, or None."
     )
 
     @property
     def session(self) -> Any:
-        """The session; None for a coordinator of its own."""
+        """The session. None for a coordinator without one."""
         published = getattr(self._native, "published_session", None)
         session = None if published is None else published()
         if session is None:
@@ -300,82 +337,88 @@ class ModuleCoordinator:
 
     @property
     def loader(self) -> Any:
-        """What finds the modules of the session."""
+        """The module loader of the session."""
         loader = self._native.loader
-        return loader.loader if isinstance(loader, _ProgramsLoader) else loader
+        return loader.loader if isinstance(loader, _ForeignLoader) else loader
 
     @property
     def hooks(self) -> HookRegistry:
         """The hook registry."""
         return self._hooks
 
-    to_dict: Any = method_of_native(KernelCoordinator, "to_dict", "What is mounted, by name.")
+    to_dict = method_of_native(KernelCoordinator, "to_dict", "Return the mounted modules by name.")
 
     # ── mounting and registering ──
 
-    def mount(self, mount_point: str, module: Any, name: str | None = None) -> Any:
-        """Put a module at a mount point. It is there when the call returns; awaiting the result is optional."""
+    def mount(self, mount_point: str, module: object, name: str | None = None) -> Awaitable[None]:
+        """Mount a module at once. Awaiting the result is optional."""
         adapt_mounted(name if mount_point == "session" else mount_point, module, name)
-        return self._native.mount(mount_point, module, name)
+        mounted: Awaitable[None] = self._native.mount(mount_point, module, name)
+        return mounted
 
-    unmount: Any = method_of_native(
-        KernelCoordinator, "unmount", "Take something away; awaiting the result is optional."
+    unmount = method_of_native(
+        KernelCoordinator, "unmount", "Unmount a module at once. Awaiting the result is optional."
     )
 
     def get(self, mount_point: str, name: str | None = None) -> Any:
-        """The module at a single mount point, the dict or one module of a named one; None if there is none."""
+        """Return the module at a mount point, or None if there is none.
+
+        At a mount point with named modules, return the dict, or one of them.
+        """
         return self._hooks if mount_point == "hooks" else self._native.get(mount_point, name)
 
-    register_capability: Any = method_of_native(
-        KernelCoordinator, "register_capability", "Offer a value to whoever asks for ``name``."
+    register_capability = method_of_native(
+        KernelCoordinator, "register_capability", "Offer a value under ``name``."
     )
-    get_capability: Any = method_of_native(
-        KernelCoordinator, "get_capability", "The value registered under ``name``, or None."
+    get_capability = method_of_native(
+        KernelCoordinator, "get_capability", "Return the value registered under ``name``, or None."
     )
-    register_contributor: Any = method_of_native(
-        KernelCoordinator, "register_contributor", "Have ``callback()`` called on each collection."
+    register_contributor = method_of_native(
+        KernelCoordinator, "register_contributor", "Call ``callback()`` on each collection."
     )
 
-    async def collect_contributions(self, channel: str) -> Any:
-        """What the contributors of ``channel`` return, in order, without None."""
-        return await self._native.collect_contributions(channel)
+    async def collect_contributions(self, channel: str) -> list[Any]:
+        """Return the results of the contributors of ``channel``, in order, without None."""
+        contributions: list[Any] = await self._native.collect_contributions(channel)
+        return contributions
 
-    def register_cleanup(self, cleanup_fn: Any) -> None:
-        """Have ``cleanup_fn()`` called when the session closes; what is not callable is ignored."""
+    def register_cleanup(self, cleanup_fn: object) -> None:
+        """Call ``cleanup_fn()`` when the session closes, if it is callable."""
         if callable(cleanup_fn):
             self._native.register_cleanup(cleanup_fn)
 
     async def cleanup(self) -> None:
-        """Run all registered cleanups, the last one first; each runs once."""
+        """Run all registered cleanups once, the last one first."""
         await self._native.cleanup()
 
     # ── turns ──
 
     async def process_hook_result(
-        self, result: Any, event: str, hook_name: str = "unknown"
+        self, result: HookResult, event: str, hook_name: str = "unknown"
     ) -> HookResult:
         """Carry out the result of hooks: approvals, injections, messages.
 
         Raises:
-            ValueError: An injection is longer than ``session.injection_size_limit``; nothing was stored.
+            ValueError: An injection is longer than ``session.injection_size_limit``. Nothing was
+                stored.
         """
         processed = await self._native.process_hook_result(result, event, hook_name)
         if result.action == "ask_user" and processed.action in ("continue", "deny"):
-            # The published kernel's answer to a question carries no payload.
+            # In the published kernel the result of a question has no payload.
             return HookResult(action=processed.action, reason=processed.reason)
         return processed if result.action == "modify" else published_result(processed)
 
-    reset_turn: Any = method_of_native(
+    reset_turn = method_of_native(
         KernelCoordinator, "reset_turn", "Start counting injections of a new turn."
     )
 
     async def request_cancel(self, immediate: bool = False) -> None:
-        """Request that the running turn stops."""
+        """Ask the running turn to stop."""
         self._native.request_cancel(immediate)
 
 
-class _ProgramsLoader:
-    """A loader of a program's own: the mount functions that it gives get the published coordinator."""
+class _ForeignLoader:
+    """A program's loader. Its mount functions get the published coordinator."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -383,14 +426,16 @@ class _ProgramsLoader:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.loader, name)
 
-    async def load(self, module_id: str, config: Any = None, source_hint: Any = None) -> Any:
+    async def load(
+        self, module_id: str, config: object = None, source_hint: object = None
+    ) -> LoadedModule | Callable[[object], object]:
         """Load a module."""
         mount = self.loader.load(module_id, config, source_hint=source_hint)
         if isawaitable(mount):
             mount = await mount
-        return (
-            mount if isinstance(mount, LoadedModule) else lambda view: mount(published_view(view))
-        )
+        if isinstance(mount, LoadedModule):
+            return mount
+        return lambda view: mount(published_view(view))
 
 
 # ── the session ───────────────────────────────────────────────────────────────────────────────────
@@ -400,11 +445,11 @@ class AmplifierSession:
     """One agent, as ``amplifier_core.AmplifierSession``.
 
     Args:
-        config: The mount plan; kept as it is, later changes are seen by `initialize`.
-        loader: Ignored, as published; set ``coordinator.loader`` instead.
-        session_id: Generated if absent.
-        parent_id: The session this one was forked from.
-        approval_system: Answers approval requests of hooks.
+        config: The mount plan. It isn't copied, so `initialize` sees later changes.
+        loader: Ignored, as published. Set ``coordinator.loader`` instead.
+        session_id: The id. Generated if absent.
+        parent_id: The id of the session from which this one was forked.
+        approval_system: Decides approval requests of hooks.
         display_system: Shows messages of hooks.
         is_resumed: Announce ``session:resume`` instead of ``session:start``.
 
@@ -426,7 +471,7 @@ class AmplifierSession:
         _check_plan(config)
         if loader is not None:
             logger.warning(
-                "loader parameter passed to AmplifierSession but is not used; set session.coordinator.loader"
+                "AmplifierSession ignores its parameter loader; set session.coordinator.loader"
             )
         self._native = KernelSession(
             config, None, session_id, parent_id, approval_system, display_system, bool(is_resumed)
@@ -438,15 +483,14 @@ class AmplifierSession:
         native.mount_points["hooks"] = self._coordinator.hooks
 
     def __repr__(self) -> str:
-        return f"<amplifier_core.AmplifierSession {self.session_id!r}{' open' if self.initialized else ''}>"
+        state = " open" if self.initialized else ""
+        return f"<amplifier_core.AmplifierSession {self.session_id!r}{state}>"
 
-    session_id: Any = of_native("session_id", "The session's id.")
-    parent_id: Any = of_native("parent_id", "The parent session's id, in a child.")
-    config: Any = of_native("config", "The mount plan, the same object that was given.")
-    is_resumed: Any = of_native(
-        "is_resumed", "Whether the first turn announces ``session:resume``."
-    )
-    initialized: Any = of_native("initialized", "Whether the session is open.")
+    session_id = of_native("session_id", "The session's id.")
+    parent_id = of_native("parent_id", "The parent session's id, in a child.")
+    config = of_native("config", "The mount plan, the same object that was passed in.")
+    is_resumed = of_native("is_resumed", "True if the first turn announces ``session:resume``.")
+    initialized = of_native("initialized", "True while the session is open.")
 
     @property
     def coordinator(self) -> ModuleCoordinator:
@@ -454,21 +498,23 @@ class AmplifierSession:
         return self._coordinator
 
     async def initialize(self) -> None:
-        """Load and mount the plan's modules; does nothing when that has happened.
+        """Load and mount the plan's modules. A second call does nothing.
 
         Raises:
-            RuntimeError: Something fatal went wrong; see the cause. What was mounted is cleaned up.
+            RuntimeError: It failed, see the cause. The mounted modules were cleaned up.
         """
         try:
             await self._native.initialize()
-        except Exception as exc:  # noqa: BLE001 — everything that goes wrong is one error there
+        # The published session raises the same error for every failure.
+        except Exception as exc:  # noqa: BLE001
             _raise_published("Session initialization failed", exc)
 
     async def execute(self, prompt: str) -> str:
         """Run one turn.
 
         Raises:
-            RuntimeError: The session is not open, or the turn failed; the cause is the orchestrator's own exception.
+            RuntimeError: The session isn't open, or the turn failed. The cause is the exception of
+                the orchestrator.
             SessionBusyError: Another turn is running.
         """
         if not self.initialized:
@@ -483,14 +529,16 @@ class AmplifierSession:
             return await self._native.execute(prompt)
         except (ExecutionCancelled, ExecutionDenied) as exc:
             answer = native.published_answer
-            # The loop has answered the request, or the denial.
+            # The loop has returned a text in spite of the request or the denial.
             if isinstance(answer, str):
                 return answer
-            # A published loop answers a stop this way, so that its program stores the conversation.
+            # A published loop returns this when it is stopped, and its program stores the
+            # conversation.
             if isinstance(exc, ExecutionCancelled) and native.cancellation.is_immediate:
                 return ""
             _raise_published("Execution failed", exc)
-        except Exception as exc:  # noqa: BLE001 — everything that goes wrong is one error there
+        # The published session raises the same error for every failure.
+        except Exception as exc:  # noqa: BLE001
             _raise_published("Execution failed", exc)
 
     async def cleanup(self) -> None:
@@ -505,7 +553,8 @@ class AmplifierSession:
         if not self.initialized:
             try:
                 await self._native.__aenter__()
-            except Exception as exc:  # noqa: BLE001 — everything that goes wrong is one error there
+            # The published session raises the same error for every failure.
+            except Exception as exc:  # noqa: BLE001
                 _raise_published("Session initialization failed", exc)
             self._is_in_block = True
         return self
@@ -523,8 +572,8 @@ class AmplifierSession:
         return await self._native.__aexit__(exc_type, exc, traceback)
 
 
-def _check_plan(config: Any) -> None:
-    """Refuse, in the published words, what is no plan at all; the native session checks the rest."""
+def _check_plan(config: object) -> None:
+    """Raise the published errors for a wrong plan. The native session checks the rest."""
     if not isinstance(config, dict):
         raise TypeError(f"config must be a dict, got {config!r}")
     if not config:
@@ -537,10 +586,13 @@ def _check_plan(config: Any) -> None:
             raise ValueError(f"Configuration must specify session.{name}")
 
 
-def _raise_published(what: str, exc: Exception) -> NoReturn:
-    """Raise the error that published callers expect, with the original as its cause; an exit leaves as it is."""
+def _raise_published(problem: str, exc: Exception) -> NoReturn:
+    """Raise the error that published callers expect, with the original as its cause.
+
+    An exit propagates unchanged.
+    """
     if isinstance(exc, SessionBusyError | SessionStateError):
         raise exc
     if isinstance(exc, ContainedError) and isinstance(exc.__cause__, SystemExit):
         raise exc.__cause__
-    raise RuntimeError(f"{what}: {type(exc).__name__}: {exc}") from exc
+    raise RuntimeError(f"{problem}: {type(exc).__name__}: {exc}") from exc

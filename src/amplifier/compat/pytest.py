@@ -1,9 +1,4 @@
-"""``pytest -p amplifier.compat.pytest``: a published module's own suite runs on this kernel.
-
-Importing this file changes nothing; pytest calls it when it registers it, which is before it loads the plugins of
-installed distributions. The plugin of an installed wheel of the published kernel is therefore not loaded: the one of the
-mirror is registered first, under the name of its entry point.
-"""
+"""``pytest -p amplifier.compat.pytest`` runs a published module's suite on this kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +16,9 @@ _ENTRY_POINT = "amplifier_module"
 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Install the alias and the published fixtures; pytest calls this hook as soon as it registers a plugin."""
+    """Install the alias and the published fixtures."""
+    # Pytest calls this before it loads the plugins of installed distributions. The mirror's plugin
+    # takes the name of the published one, so that an installed wheel isn't loaded.
     install()
     export_alias()
     if not pluginmanager.has_plugin(_ENTRY_POINT):
@@ -29,5 +26,5 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 def pytest_unconfigure() -> None:
-    """Restore the environment; the alias stays, because pytest still uses what it has imported."""
+    """Restore the environment. The alias stays, because pytest still uses its modules."""
     withdraw_alias()

@@ -1,4 +1,4 @@
-"""The conformance kit: checks modules against the clauses of the contracts; strategies and pytest suites for authors."""
+"""The conformance kit: checks of modules against the contracts, for authors and their suites."""
 
 from amplifier.conformance.engine.controller import check_module
 from amplifier.conformance.report import ClauseOutcome, Finding, Report

@@ -1,8 +1,9 @@
-"""Hypothesis strategies for every model, for the tests of this project and of module authors.
+"""Hypothesis strategies for every model, for the tests of module authors.
 
-`instances` draws of any model; a keyword fixes a field, by a strategy or by a value: ``instances(Message, role="user")``. Whatever they draw is
-valid, and ``from_json(to_json(x)) == x`` holds for it; unknown members, unknown block types and integers beyond 64 bits
-are among it. Needs the ``testing`` extra.
+`instances` draws any model. A keyword fixes a field, by a strategy or by a value, as in
+``instances(Message, role="user")``. Every instance is valid, and ``from_json(to_json(x)) == x``
+holds for it. Some have unknown members, unknown block types or integers beyond 64 bits. Needs the
+extra ``testing``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _floats() -> SearchStrategy[float]:
 
 @functools.cache
 def json_values() -> SearchStrategy[Any]:
-    """Any JSON value."""
+    """Draw any JSON value."""
     return st.recursive(
         _leaves(),
         lambda inner: (
@@ -72,7 +73,7 @@ def json_values() -> SearchStrategy[Any]:
 
 
 def json_objects() -> SearchStrategy[dict[str, Any]]:
-    """JSON objects."""
+    """Draw JSON objects."""
     return st.dictionaries(st.text(max_size=8), json_values(), max_size=2)
 
 
@@ -80,22 +81,23 @@ def json_objects() -> SearchStrategy[dict[str, Any]]:
 
 
 def instances(cls: type[_ModelT], **fields: Any) -> SearchStrategy[_ModelT]:
-    """Instances of any model class, ours or derived from ours.
+    """Draw instances of any model class, ours or derived from ours.
 
     Args:
         cls: The class.
-        fields: Strategies or values for some of its fields; ``extra`` fixes the unknown members.
+        fields: Strategies or values for some of its fields. ``extra`` fixes the unknown members.
     """
-    key: Any = cls  # a class of unhashable instances is itself hashable, which type checkers doubt
+    # Type checkers doubt that a class of unhashable instances is itself hashable.
+    key: Any = cls
     always, sometimes, unknown = _parts(key)
-    given = {
+    fixed = {
         name: value if isinstance(value, SearchStrategy) else st.just(value)
         for name, value in fields.items()
     }
-    unknown = given.pop("extra", unknown)
-    always = {name: strategy for name, strategy in always.items() if name not in given}
-    sometimes = {name: strategy for name, strategy in sometimes.items() if name not in given}
-    drawn = st.fixed_dictionaries({**always, **given}, optional=sometimes)
+    unknown = fixed.pop("extra", unknown)
+    always = {name: strategy for name, strategy in always.items() if name not in fixed}
+    sometimes = {name: strategy for name, strategy in sometimes.items() if name not in fixed}
+    drawn = st.fixed_dictionaries({**always, **fixed}, optional=sometimes)
     return st.builds(_with_unknown, st.just(cls), drawn, unknown)
 
 
@@ -104,15 +106,15 @@ _Parts = dict[str, SearchStrategy[Any]]
 
 @functools.cache
 def _parts(cls: type[Model]) -> tuple[_Parts, _Parts, SearchStrategy[dict[str, Any]]]:
-    """Strategies for the required fields, for those with a default, and for the unknown members."""
+    """Return strategies for the required fields, the optional ones, and the unknown members."""
     hints, special = typing.get_type_hints(cls), _SPECIAL_FIELDS.get(cls, {})
     always: _Parts = {}
     sometimes: _Parts = {}
     for attribute in attrs.fields(cls):
         if attribute.init and attribute.name != "extra":
-            ruled = special.get(attribute.name)
+            rule = special.get(attribute.name)
             part = always if attribute.default is attrs.NOTHING else sometimes
-            part[attribute.name] = ruled() if ruled else _for_hint(hints[attribute.name])
+            part[attribute.name] = rule() if rule else _for_hint(hints[attribute.name])
     if not issubclass(cls, OpenModel):
         return always, sometimes, st.just({})
     names = st.text(max_size=8).filter(lambda name: name not in always and name not in sometimes)
@@ -120,15 +122,15 @@ def _parts(cls: type[Model]) -> tuple[_Parts, _Parts, SearchStrategy[dict[str, A
 
 
 def _with_unknown(cls: type[_ModelT], fields: dict[str, Any], unknown: dict[str, Any]) -> _ModelT:
-    made = cls(**fields)
-    if isinstance(made, OpenModel):
-        made.extra.update(unknown)
-    return made
+    instance = cls(**fields)
+    if isinstance(instance, OpenModel):
+        instance.extra.update(unknown)
+    return instance
 
 
 @functools.cache
 def _for_hint(hint: Any) -> SearchStrategy[Any]:
-    """A strategy for one type annotation."""
+    """Return a strategy for one type annotation."""
     if hint in _SCALARS:
         return _SCALARS[hint]()
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -151,7 +153,8 @@ def _moments() -> SearchStrategy[datetime]:
     offsets = st.integers(-14 * 60, 14 * 60).map(
         lambda minutes: timezone(timedelta(minutes=minutes))
     )
-    first, last = datetime(1900, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001  # Hypothesis wants naive bounds
+    # Hypothesis wants naive bounds.
+    first, last = datetime(1900, 1, 1), datetime(2200, 1, 1)  # noqa: DTZ001
     return st.datetimes(first, last, timezones=offsets)
 
 
@@ -172,7 +175,7 @@ _SCALARS: dict[Any, Callable[[], SearchStrategy[Any]]] = {
 
 
 def _tool_contents() -> SearchStrategy[Any]:
-    """What `ToolResult.content` allows: plain text, and images as strict base64."""
+    """Draw contents of a `ToolResult`: plain text, and images as strict base64."""
     texts = st.builds(TextBlock, text=st.text(max_size=20))
     data = st.binary(min_size=1, max_size=9).map(lambda raw: base64.b64encode(raw).decode("ascii"))
     media_types = st.sampled_from(["image/png", "image/jpeg", "image/svg+xml", "image/PNG"])
@@ -198,10 +201,10 @@ _SPECIAL_FIELDS: dict[type[Model], dict[str, Callable[[], SearchStrategy[Any]]]]
 
 
 def content_blocks() -> SearchStrategy[ContentBlockUnion]:
-    """Any block, of known and unknown types."""
+    """Draw blocks of known and unknown types."""
     return _for_hint(ContentBlockUnion)
 
 
 def response_formats() -> SearchStrategy[ResponseFormat]:
-    """Response formats of every kind."""
+    """Draw response formats of every kind."""
     return _for_hint(ResponseFormat)

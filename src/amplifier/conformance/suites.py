@@ -1,11 +1,11 @@
-"""A module's conformance as tests of its author's own suite: one test for each clause and backend.
+"""The conformance of a module as tests in its author's suite, one for each clause and backend.
 
     test_my_tool = conformance_tests("amplifier_module_tool_mine")
     test_my_server = mcp_conformance_tests("npx -y my-server")
     test_my_functions = python_conformance_tests("my_package:search", call_all=True)
 
-`amplifier.pytest_plugin`, which pytest loads by itself, makes tests of it. A path that is not absolute is looked for beside the file that names it, and then in the working
-directory. Nothing here imports pytest.
+`amplifier.pytest_plugin` turns them into tests. Pytest loads it without configuration. A relative
+path is looked up beside the file that names it, and then in the working directory.
 """
 
 from __future__ import annotations
@@ -42,18 +42,23 @@ def _as_tuple(names: Sequence[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
+# Nothing here imports pytest.
+
+
 @attrs.frozen(kw_only=True)
 class Suite:
-    """What is to be checked, and which failures are known.
+    """The tests of one module, and its known failures.
 
     Attributes:
-        module: A folder, a .py file, the id of an installed module, or the name of an importable package.
-        module_type: Its type, where neither the module nor its id names it.
-        config: What to mount it with; ``{directory}`` in a text is replaced by a directory of each session's own.
-        plan: What else the plan of its session holds.
+        module: A folder, a .py file, the id of an installed module, or the name of an importable
+            package.
+        module_type: Its type, if neither the module nor its id declares it.
+        config: The configuration to mount it with. ``{directory}`` in a text becomes the path of a
+            directory for each session.
+        plan: The other parts of its session's plan.
         xfail: Clauses that are known to be broken, with the reason.
-        backends: What to run it on.
-        thorough: Draw more cases and try every suspension point.
+        backends: The backends to run it on.
+        thorough: True to draw more cases and try every suspension point.
         seed: Equal seeds draw equal cases.
     """
 
@@ -67,18 +72,21 @@ class Suite:
     seed: int = 0
 
     def clauses(self) -> list[str]:
-        """The clauses that the module is bound by; known without running it.
+        """Return the clauses that bind the module, without running it.
 
         Raises:
-            AmplifierError: The module is not there, its type is not known, something that running it takes is missing, or ``xfail`` names what is no
-                clause of its type.
+            AmplifierError: The module, its type, or a package that running it needs is missing, or
+                ``xfail`` names something other than a clause of its type.
         """
         reject_unknown(self.backends)
         require_packages(self.backends)
-        found = find_target(self.module, self.module_type)
-        if found.module_type is None:
+        target = find_target(self.module, self.module_type)
+        if target.module_type is None:
             raise AmplifierError(f"the type of {self.module!r} is not known; set module_type")
-        clauses = [clause.id for clause in clauses_for(found.module_type)]  # type: ignore[arg-type]  # a known type
+        clauses = [
+            clause.id
+            for clause in clauses_for(target.module_type)  # type: ignore[arg-type]
+        ]
         if unknown := sorted(set(self.xfail) - set(clauses)):
             raise AmplifierError(
                 f"xfail names {', '.join(unknown)}, which are no clauses of this type of module"
@@ -86,7 +94,7 @@ class Suite:
         return clauses
 
     def run(self) -> Report:
-        """Examine the module; the same suite is examined once in a process."""
+        """Examine the module. An equal suite is examined once in a process."""
         options = attrs.asdict(self, filter=attrs.filters.exclude("xfail", "module"))
         key = json.dumps([self.module, options], sort_keys=True, default=str)
         if key not in _reports:
@@ -96,22 +104,24 @@ class Suite:
     def judge(
         self, clause: str, backend: str
     ) -> tuple[Literal["passed", "failed", "xfailed", "skipped"], str]:
-        """What becomes of the test of a clause on a backend, and why."""
+        """Return the result of the test of a clause on a backend, and the reason."""
         report = self.run()
         outcome = next(outcome for outcome in report.clauses if outcome.id == clause)
-        found = [
-            each for each in outcome.findings if each.backend is None or backend in each.backend
+        findings = [
+            finding
+            for finding in outcome.findings
+            if finding.backend is None or backend in finding.backend
         ]
-        text = "\n".join(line for cause in causes_of(found) for line in cause_lines(cause))
+        text = "\n".join(line for cause in causes_of(findings) for line in cause_lines(cause))
         reason = self.xfail.get(clause)
         if reason is not None and outcome.status == "kept":
             return (
                 "failed",
                 f"{clause} is kept, though xfail gives {reason!r}; take it out of xfail",
             )
-        if found and outcome.level == "recommended":
+        if findings and outcome.level == "recommended":
             reason = reason or "recommended, not required:"
-        if found:
+        if findings:
             return ("failed", text) if reason is None else ("xfailed", f"{reason}\n{text}")
         # A clause that is kept without a backend was read from the source.
         if backend in outcome.backends or (outcome.status == "kept" and not outcome.backends):
@@ -120,19 +130,18 @@ class Suite:
             "; ".join([*report.notes, *report.limitations])
             or "see the report of amplifier module validate"
         )
-        is_to_be_shown = (
+        must_be_examined = (
             outcome.level == "required"
             and backend in report.backends
             and outcome.status != "broken"
         )
-        takes_trio = clause == "A18" and report.backends == ["asyncio"]
+        is_for_trio = clause == "A18" and report.backends == ["asyncio"]
         verdict: Literal["failed", "skipped"] = (
-            "failed" if is_to_be_shown and not takes_trio else "skipped"
+            "failed" if must_be_examined and not is_for_trio else "skipped"
         )
         return verdict, f"{clause} was not examined on {backend}: {why}"
 
 
-_Judgement = tuple[Literal["passed", "failed", "xfailed", "skipped"], str]
 _PERMISSIONS = "permissions"
 
 
@@ -144,7 +153,7 @@ class ToolSuite:
         module: The command line, the URL, or ``package:object``.
         options: The options of the command, such as ``call_all=True`` and ``skip=["delete"]``.
         xfail: Clauses that are known to be broken, with the reason.
-        backends: Always asyncio alone, because nothing of it depends on this library.
+        backends: Always asyncio alone, since the tools don't depend on this library.
     """
 
     module: str
@@ -153,10 +162,10 @@ class ToolSuite:
     backends: tuple[str, ...] = attrs.field(default=("asyncio",), init=False)
 
     def clauses(self) -> list[str]:
-        """Return the clauses, and a test of whether it is decided for every tool if it may be called.
+        """Return the clauses, and ``permissions``: every tool is permitted or skipped.
 
         Raises:
-            AmplifierError: ``xfail`` names something else, or an option cannot be used.
+            AmplifierError: ``xfail`` names something else, or an option is invalid.
         """
         subject, _ = examination_of(self.module, **self.options)
         clauses = [clause.id for clause in clauses_of(subject.kind)]
@@ -165,15 +174,20 @@ class ToolSuite:
         return [*clauses, _PERMISSIONS]
 
     def run(self) -> Report:
-        """Examine the tools; the same suite is examined once in a process."""
+        """Examine the tools. An equal suite is examined once in a process."""
         key = json.dumps([self.module, self.options], sort_keys=True, default=str)
         if key not in _reports:
             subject, choice = examination_of(self.module, **self.options)
             _reports[key] = anyio.run(partial(check_tools, subject, choice))
         return _reports[key]
 
-    def judge(self, clause: str, backend: str) -> _Judgement:
-        """Return the result of the test of a clause, and why. A clause that was not examined is skipped."""
+    def judge(
+        self, clause: str, backend: str
+    ) -> tuple[Literal["passed", "failed", "xfailed", "skipped"], str]:
+        """Return the result of the test of a clause, and the reason.
+
+        A clause that wasn't examined is skipped.
+        """
         report = self.run()
         if clause == _PERMISSIONS:
             return (
@@ -204,7 +218,7 @@ _reports: dict[str, Report] = {}
 
 
 def conformance_tests(module: str | Path, **options: Any) -> Suite:
-    """The tests of a module in one line; the options are those of `Suite`."""
+    """Return the tests of a module. The options are those of `Suite`."""
     caller = sys._getframe(1).f_globals.get("__file__")
     return Suite(module=_resolve_path(module, caller), **options)
 
@@ -217,8 +231,9 @@ def mcp_conformance_tests(
     Args:
         server: The command line or the URL.
         xfail: Clauses that are known to be broken, with the reason.
-        options: ``call``, ``call_all``, ``skip``, ``env``, ``headers``, ``arguments``, ``max_calls``,
-            ``rate`` and ``call_seconds``. Nothing is called that they do not permit.
+        options: ``call``, ``call_all``, ``skip``, ``env``, ``headers``, ``arguments``,
+            ``max_calls``, ``rate`` and ``call_seconds``. Nothing is called without their
+            permission.
     """
     return ToolSuite(module=server, options=options, xfail=xfail or {})
 
@@ -226,18 +241,19 @@ def mcp_conformance_tests(
 def python_conformance_tests(
     target: str, *, xfail: dict[str, str] | None = None, **options: Any
 ) -> ToolSuite:
-    """Return the tests of Python functions or tools: ``package:object``. The options are those for a server.
+    """Return the tests of Python functions or tools.
 
     Args:
-        target: Where the object is, as ``package:object`` or ``file.py:object``.
+        target: The object, as ``package:object`` or ``file.py:object``.
         xfail: Clauses that are known to be broken, with the reason.
-        options: See `mcp_conformance_tests`. Functions are called only if ``call_all`` or ``call`` permits it.
+        options: See `mcp_conformance_tests`. Functions are called only if ``call_all`` or ``call``
+            permits it.
     """
     return ToolSuite(module=target, options={**options, "kind": "python"}, xfail=xfail or {})
 
 
 def _resolve_path(module: str | Path, file: str | None) -> str:
-    """A module, with a path that is not absolute taken from the folder of the file that names it, if it is there."""
+    """Return a module. A relative path is resolved beside the file that names it, if it exists."""
     path = Path(module).expanduser()
     if file is None or path.is_absolute() or not is_path(module):
         return str(module)

@@ -78,7 +78,7 @@ CLAUSES = numbered(
         "fail.",
     ),
     H5=clarified(
-        "A modify carries the whole new payload, as JSON.",
+        "A modify carries the whole new payload, with every key it was given, as JSON.",
         law="L7",
         hint="Return a copy of the whole payload with your changes as data, made of dicts, lists, "
         "strings, numbers, booleans and None.",
@@ -135,6 +135,13 @@ CLAUSES = numbered(
         law="L7",
         hint='Leave approval_default at "deny", and answer "deny" where your own wait for an '
         "approval ends without one.",
+    ),
+    H16=advised(
+        "A modify keeps the keys of objects and the lengths of lists at every depth: only leaves "
+        "change.",
+        law="L7",
+        hint="Replace what you want to hide or shorten by a text in its place, and copy every "
+        "other member, empty ones too.",
     ),
 )
 # fmt: on

@@ -200,5 +200,12 @@ CLAUSES = numbered(
         hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language '
         "as a setting, and name it; sort what comes out of a set.",
     ),
+    A26=clarified(
+        "A plain call meets no slip of the module's own code: no AttributeError, NameError or "
+        "TypeError that no handler expects by its name, whether it leaves the call or is caught.",
+        law="L4",
+        hint="Mend the line. Where such an error is possible, test the value first, or catch the "
+        "error by its name close to the line.",
+    ),
 )
 # fmt: on

@@ -107,8 +107,10 @@ CLAUSES = numbered(
         hint="Store the user's message once, before the first model call.",
     ),
     O10=clarified(
-        "The messages of every request come from get_messages_for_request.",
-        hint="Build every request from await context.get_messages_for_request(provider=provider).",
+        "The messages of every request come from get_messages_for_request, and its tools are those "
+        "of the session, with their schemas.",
+        hint="Build every request from await context.get_messages_for_request(provider=provider), "
+        "and a ToolSpec of each tool.",
     ),
     O11=clarified(
         "The assistant's message is stored before the results of its tool calls.",

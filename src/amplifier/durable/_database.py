@@ -1,4 +1,4 @@
-"""The database that turns are in: the tables of DBOS and one of ours, through one pool of connections."""
+"""The database of an engine: the tables of DBOS and one of ours, through one pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except ImportError as _error:
 T = TypeVar("T")
 
 APPLICATION = "amplifier"
-"""The name that DBOS knows the turns by."""
+"""The name under which DBOS files the turns."""
 
 _LIMITS = "54"
 """The class of Postgres' errors about values that are too large or too complex."""
@@ -48,11 +48,11 @@ _CONVERSATIONS = """
 
 
 class DatabaseDown(Exception):
-    """The database does not answer, so nothing is known about the work. Stays inside the package."""
+    """The database doesn't answer, so the fate of the work is unknown. Stays inside the package."""
 
 
 class JsonSerializer(Serializer):
-    """What DBOS stores, as JSON; encrypted if the application has a key."""
+    """Writes the values that DBOS stores as JSON, encrypted if the application has a key."""
 
     def __init__(self, key: str | bytes | None = None) -> None:
         """Read the key.
@@ -64,16 +64,16 @@ class JsonSerializer(Serializer):
             self._fernet = None if key is None else Fernet(key)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"encryption_key must be a key that cryptography.fernet.Fernet.generate_key() has made, got one of {len(key or '')} "
-                f"characters ({error})"
+                "encryption_key must be a key that cryptography.fernet.Fernet.generate_key() has "
+                f"made, got one of {len(key or '')} characters ({error})"
             ) from None
 
     def name(self) -> str:
-        """Return what DBOS notes beside each value, so that a reader with another serializer refuses it."""
+        """Return the name that DBOS notes beside a value. Other serializers refuse the value."""
         return "amplifier_json" if self._fernet is None else "amplifier_encrypted_json"
 
-    def serialize(self, data: Any) -> str:
-        """Write a value. What has no JSON form becomes text."""
+    def serialize(self, data: object) -> str:
+        """Write a value. Objects without a JSON form become text."""
         text = as_json(data)
         return text if self._fernet is None else self._fernet.encrypt(text.encode()).decode()
 
@@ -81,7 +81,7 @@ class JsonSerializer(Serializer):
         """Read a value.
 
         Raises:
-            DurableError: It was encrypted with another key, or not at all.
+            DurableError: It was encrypted with another key, or isn't encrypted.
         """
         if self._fernet is None:
             return orjson.loads(serialized_data)
@@ -89,21 +89,25 @@ class JsonSerializer(Serializer):
             return orjson.loads(self._fernet.decrypt(serialized_data.encode()))
         except InvalidToken:
             raise DurableError(
-                "what is stored was encrypted with another key, or not at all; open the engine with the key of the workers"
+                "a stored value was encrypted with another key, or not at all; open the engine "
+                "with the key of the workers"
             ) from None
 
 
 class Database:
-    """A database of DBOS. Called, it does work in a worker thread, and tries again while it is away.
+    """A database of DBOS.
 
-    Work must be safe to do twice: a connection lost during a commit leaves it unknown whether that has happened.
+    Called with a function, it runs it in a worker thread, and again while the database is away.
+    Such work must be safe to repeat, because a connection lost during a commit leaves it unknown
+    whether the commit happened.
 
     Attributes:
-        name: For messages, without credentials.
-        url: With credentials.
-        is_sqlite: It is a file, which has one worker process.
+        name: The URL for messages, without credentials.
+        url: The URL with credentials.
+        serializer: Writes and reads the stored values.
+        is_sqlite: True if it is a file, which has one worker process.
         engine: SQLAlchemy's pool of connections, which DBOS uses as well.
-        client: DBOS's client.
+        client: The client of DBOS.
     """
 
     def __init__(self, url: sa.URL, settings: Settings) -> None:
@@ -116,7 +120,7 @@ class Database:
         self._patience = settings.patience
         self._is_closed = False
         self._has_worker = False
-        # A limiter of its own, so that busy tools don't keep results from being stored.
+        # A separate limiter, so that busy tools don't keep results from being stored.
         self._threads = anyio.CapacityLimiter(16)
         self._file = Path(url.database or "").absolute() if self.is_sqlite else None
         if self._file is not None:
@@ -138,19 +142,19 @@ class Database:
 
     @property
     def file(self) -> Path:
-        """The file, of a database that has one."""
+        """The file of a SQLite database."""
         assert self._file is not None
         return self._file
 
     def open(self) -> None:
-        """Connect, and create what is missing.
+        """Connect, and create the tables that are missing.
 
         Raises:
-            EngineUnavailableError: The database cannot be reached, or isn't one.
+            EngineUnavailableError: It can't be reached, or isn't a database.
         """
         try:
             if self._file is not None:
-                # For its owner alone, before anything is in it.
+                # Created with its mode, so only its owner can ever read it.
                 os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.run(self._create)
         except (OSError, DatabaseDown) as error:
@@ -163,14 +167,12 @@ class Database:
             try:
                 DBOS.migrate(self.url)
                 break
-            except (
-                sa.exc.DBAPIError,
-                dbos_error.DBOSInitializationError,
-            ) as error:  # perhaps another process does so as well
+            # Another process may be creating the tables too.
+            except (sa.exc.DBAPIError, dbos_error.DBOSInitializationError) as error:
                 if attempt == 2:
                     raise EngineUnavailableError(
-                        f"DBOS cannot create its tables in {self.name} ({_reason(error)}); check that the user may do so, and that "
-                        "the tables are those of DBOS",
+                        f"DBOS cannot create its tables in {self.name} ({_reason(error)}); check "
+                        "that the user may do so, and that the tables are those of DBOS",
                         engine=self.name,
                     ) from error
         with self.engine.begin() as connection:
@@ -191,20 +193,20 @@ class Database:
             self.engine.dispose()
 
     def begin_use(self) -> None:
-        """Leave the connections to a worker, who closes them with `end_use` if the engine is closed before."""
+        """Leave the connections open for a worker, even if the engine is closed before it."""
         self._has_worker = True
 
     def end_use(self) -> None:
-        """Close the connections, if the engine was closed meanwhile."""
+        """Close the connections if the engine was closed in the meantime."""
         self._has_worker = False
         if self._is_closed:
             self.engine.dispose()
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Do some work.
+        """Run some work in a thread, and try again while the database is away.
 
         Raises:
-            EngineUnavailableError: The database did not answer for as long as patience lasts.
+            EngineUnavailableError: The database didn't answer in time.
             EngineClosedError: The engine was closed.
         """
         began = time.monotonic()
@@ -219,10 +221,10 @@ class Database:
             pause = min(pause * 2, 2.0)
 
     def insist(self, work: Callable[[], T]) -> T:
-        """Do some work in this thread, and try again while the database is away.
+        """Run some work in this thread, and try again while the database is away.
 
         Raises:
-            EngineUnavailableError: The database did not answer for as long as patience lasts.
+            EngineUnavailableError: The database didn't answer in time.
         """
         began = time.monotonic()
         pause = 0.05
@@ -236,12 +238,12 @@ class Database:
             pause = min(pause * 2, 2.0)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do some work in this thread, once.
+        """Run some work in this thread, once.
 
         Raises:
             DatabaseDown: There is no connection.
             EngineClosedError: The engine was closed.
-            DurableError: The database doesn't take a value, which is too large for example.
+            DurableError: The database refuses a value, for example because it is too large.
         """
         if self._is_closed:
             raise closed_error(self.name)
@@ -255,18 +257,19 @@ class Database:
                 raise self._unstorable(cause) from error
             raise DatabaseDown(str(cause or error).strip()) from error
         except sa.exc.DatabaseError as error:
-            # The others are errors of a statement, unless the server has ended the connection.
+            # Its subclasses are errors of a statement, unless the server ended the connection.
             if type(error) is not sa.exc.DatabaseError and not error.connection_invalidated:
                 raise
             raise DatabaseDown(str(error.orig).strip()) from error
 
     def _unstorable(self, error: object) -> DurableError:
         return DurableError(
-            f"the database {self.name} does not store a value: {str(error).strip()}; expected a smaller one"
+            f"the database {self.name} does not store a value: {str(error).strip()}; expected a "
+            "smaller one"
         )
 
     def unavailable(self, error: Exception) -> EngineUnavailableError:
-        """Return the error about a database that did not answer for as long as patience lasts."""
+        """Return the error about a database that didn't answer in time."""
         return EngineUnavailableError(
             f"the database {self.name} does not answer ({error}); what was stored before is kept: "
             "check that it runs and can be reached from here, then try again",
@@ -274,7 +277,7 @@ class Database:
         )
 
     def check_patience(self, error: DatabaseDown, since: float) -> None:
-        """Continue while the database has not been away for too long.
+        """Return while the database hasn't been away for too long.
 
         Raises:
             EngineUnavailableError: It has.
@@ -287,9 +290,9 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).strip()
 
 
-def _sqlite_preparation(seconds: float) -> Callable[[Any, Any], None]:
-    def prepare(connection: Any, record: Any) -> None:
-        # As DBOS prepares its own connections: a transaction takes the lock with its first write.
+def _sqlite_preparation(seconds: float) -> Callable[[Any, object], None]:
+    def prepare(connection: Any, _: object) -> None:
+        # DBOS prepares its own connections like this: the first write takes the lock.
         connection.isolation_level = "IMMEDIATE"
         connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -298,13 +301,13 @@ def _sqlite_preparation(seconds: float) -> Callable[[Any, Any], None]:
     return prepare
 
 
-def _postgres_preparation(seconds: float) -> Callable[[Any, Any], None]:
-    """Undo transactions of a process that was suspended in one: the others wait for its locks.
+def _postgres_preparation(seconds: float) -> Callable[[Any, object], None]:
+    """Undo transactions of a process that was suspended in one, since others wait for its locks.
 
-    The limit is less than a lease, or a worker that waits would be taken for dead.
+    The limit is less than a lease, or a worker that waits would count as dead.
     """
 
-    def prepare(connection: Any, record: Any) -> None:
+    def prepare(connection: Any, _: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET idle_in_transaction_session_timeout = '{round(seconds * 1000)}ms'")
         connection.commit()
@@ -316,7 +319,7 @@ def parsed_url(text: str) -> sa.URL:
     """Read the name of a database: a file, ``sqlite:///file`` or ``postgresql://…``.
 
     Raises:
-        ValueError: It names none.
+        ValueError: The text doesn't name a database.
     """
     if "://" not in text and text:
         return sa.URL.create("sqlite", database=text)
@@ -329,7 +332,8 @@ def parsed_url(text: str) -> sa.URL:
     if parsed.get_backend_name() in ("postgresql", "postgres") and parsed.database:
         return parsed.set(drivername="postgresql+psycopg")
     raise ValueError(
-        "an engine must be named by a file, sqlite:///path or postgresql://user:password@host/database, got a URL with driver "
+        "an engine must be named by a file, sqlite:///path or "
+        "postgresql://user:password@host/database, got a URL with driver "
         f"{parsed.drivername!r} and database {parsed.database!r}"
     )
 
@@ -339,8 +343,8 @@ async def opened_database(text: str, settings: Settings) -> AsyncIterator[Databa
     """Open a database until the block is left.
 
     Raises:
-        EngineUnavailableError: It cannot be reached.
-        ValueError: The text names no database.
+        EngineUnavailableError: It can't be reached.
+        ValueError: The text doesn't name a database.
     """
     logging.getLogger("dbos").setLevel(logging.ERROR)
     database = Database(parsed_url(text), settings)

@@ -1,4 +1,4 @@
-"""The interface of an engine: start a turn, watch it, answer its questions, stop it, get its result; and run workers."""
+"""The interface of an engine: start turns, watch them, and run workers."""
 
 from __future__ import annotations
 
@@ -46,36 +46,39 @@ __all__ = ["DurableEngine", "SessionFactory"]
 
 T = TypeVar("T")
 
-_MOST_SECONDS: Final = 100 * 365 * 86400.0
-_LONGEST_NAME: Final = 170
-"""Of a schedule; the ids of its turns are longer by the date."""
+_MAX_SECONDS: Final = 100 * 365 * 86400.0
+_MAX_NAME_LENGTH: Final = 170
+"""Characters of a schedule's name. The ids of its turns are longer by the date."""
 
 SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
-"""Makes the session of an id, not opened; called by workers for every attempt of a turn, on their event loop.
+"""Makes the session of an id, not opened. Workers call it for every attempt of a turn.
 
-It is a plain function and has to be quick. What it raises ends the turn.
+It is a plain function that runs on the event loop, so it has to be quick. An exception ends the
+turn.
 
-Its context has to begin empty, as context-simple does: the engine keeps the conversation and hands it over.
+The session's context has to begin empty, as context-simple does. The engine keeps the
+conversation and hands it over.
 """
 
 _REPORT_SECONDS = 10.0
 _ADDRESS = re.compile(r"https?://[!-~]{1,4000}")
 
-_Statuses: TypeAlias = list[TurnStatus]  # `DurableEngine.list` hides the name of the type
+# `DurableEngine.list` hides the name of the type.
+_Statuses: TypeAlias = list[TurnStatus]
 _Messages: TypeAlias = list[dict[str, Any]]
 _Schedules: TypeAlias = "list[Schedule]"
 
 
 @attrs.frozen(kw_only=True)
 class Duty:
-    """What a worker is to do: run turns until cancelled.
+    """The task of a worker: run turns until cancelled.
 
     Attributes:
         make_session: Makes the session of a turn.
-        concurrency: Turns that run at the same time.
-        limits: Of its calls.
+        concurrency: The number of turns that run at the same time.
+        limits: The limits of the worker's calls.
         leaving: Once it is set, begin nothing, and return when no running turn has a running call.
-        on_start: To be called when turns are accepted.
+        on_start: Called when turns are accepted.
     """
 
     make_session: SessionFactory
@@ -86,11 +89,14 @@ class Duty:
 
 
 class DurableEngine:
-    """Runs turns so that they survive the processes that run them; `open_engine` opens one.
+    """Runs turns so that they survive the processes that run them. `open_engine` opens one.
 
-    An application starts turns and looks after them; workers, in the same process or others, run them. A turn belongs to a
-    session; a session has one open turn at a time, and the engine keeps its conversation between turns. Every method raises
-    `EngineClosedError` when the engine has been closed, and `EngineUnavailableError` when it cannot be asked, or nothing was stored.
+    An application starts turns and looks after them. Workers, in the same process or others, run
+    them. A turn belongs to a session. A session has one open turn at a time, and the engine keeps
+    its conversation between turns.
+
+    Every method raises `EngineClosedError` when the engine has been closed, and
+    `EngineUnavailableError` when the database doesn't answer, or stored nothing.
     """
 
     def __init__(
@@ -115,30 +121,35 @@ class DurableEngine:
         result_type: Any = None,
         notify: str | None = None,
     ) -> str:
-        """Hand a turn over; on return it is stored, and a worker will run it.
+        """Hand a turn over. On return it is stored, and a worker will run it.
 
         Args:
             session_id: The session, new or not.
-            prompt: The text of the user, or a list of texts and blocks, as for `AmplifierSession.execute`.
-            turn_id: A name of the caller's for the turn, in the form of a session id. Starting it again with the same session and
-                prompt does nothing.
-            queue: If the session has an open turn, wait behind it and those that wait already, in the order of their starts.
-            priority: 1 is begun before 5, if both wait for a worker.
-            delay: Seconds before which it is not begun.
-            deadline: Seconds after which it fails, counted from now, whatever it does then; one that waits fails when its turn comes.
-            result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema is stored, and `TurnStatus.answer` is
-                JSON; give `result` the type as well.
-            notify: An address (http or https) that gets the `TurnStatus` as JSON in a POST when the turn has ended, at least once; again
-                later if it does not answer with a success.
+            prompt: The text of the user, or a list of texts and blocks, as for
+                `AmplifierSession.execute`.
+            turn_id: Your own name for the turn, in the form of a session id. Starting it again
+                with the same session and prompt does nothing.
+            queue: If the session has an open turn, wait behind it and all that wait already, in
+                the order of their starts.
+            priority: From 1 to 5. Of two turns that wait for a worker, the lower number begins
+                first.
+            delay: Seconds before which it isn't begun.
+            deadline: Seconds from now after which it fails, even while it runs. A turn that waits
+                fails when a worker takes it.
+            result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema
+                is stored, and `TurnStatus.answer` is JSON. Give `result` the type as well.
+            notify: An address (http or https) that gets the `TurnStatus` as JSON in a POST when
+                the turn has ended, at least once. The POST is repeated until it succeeds.
 
         Returns:
             The turn's id.
 
         Raises:
-            SessionBusyError: The session has an open turn, and this one was not to be queued.
+            SessionBusyError: The session has an open turn, and ``queue`` is False.
             TurnConflictError: The id belongs to another turn.
-            PlanError: The session id is wrong.
-            ValueError: The turn id or the address is wrong, the prompt has NUL or lone surrogates, or one of the numbers makes no sense.
+            PlanError: The session id is invalid.
+            ValueError: The turn id, the address or a number is invalid, or the prompt has NUL or
+                lone surrogates.
             TypeError: ``result_type`` has no JSON Schema.
         """
         validate_session_id(session_id)
@@ -149,8 +160,9 @@ class DurableEngine:
             or (deadline is not None and not (_is_seconds(deadline) and deadline > delay))
         ):
             raise ValueError(
-                "priority must be 1 to 5, delay a number of seconds, at most a hundred years, and deadline such a number above delay, or "
-                f"None; got priority={priority!r:.80}, delay={delay!r:.80}, deadline={deadline!r:.80}"
+                "priority must be 1 to 5, delay a number of seconds, at most a hundred years, and "
+                f"deadline such a number above delay, or None; got priority={priority!r:.80}, "
+                f"delay={delay!r:.80}, deadline={deadline!r:.80}"
             )
         now = time.time()
         policy = TurnPolicy(
@@ -161,7 +173,8 @@ class DurableEngine:
         )
         if notify is not None and not _ADDRESS.fullmatch(notify):
             raise ValueError(
-                f"notify must be an address that begins with http:// or https://, got {notify!r:.80}"
+                "notify must be an address that begins with http:// or https://, got "
+                f"{notify!r:.80}"
             )
         stored = stored_prompt(
             prompt, None if result_type in (None, str) else _format_of(result_type).schema
@@ -173,12 +186,12 @@ class DurableEngine:
         return name
 
     async def status(self, turn_id: str) -> TurnStatus:
-        """What a turn does now.
+        """Return the current state of a turn.
 
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        known = _found_form(turn_id)
+        known = _known_form(turn_id)
         return await self._do(lambda: self._turns.status(known))
 
     async def list(
@@ -189,13 +202,14 @@ class DurableEngine:
         since: datetime | float | None = None,
         limit: int = 100,
     ) -> _Statuses:
-        """Turns, the one that was started last first.
+        """Return turns, the latest one first.
 
         Args:
-            state: Only those in this state.
-            session: Only those of this session.
-            since: Only those that were started at this moment or later; a number is seconds since 1970.
-            limit: At most so many.
+            state: Only turns in this state.
+            session: Only turns of this session.
+            since: Only turns that were started at this moment or later. A number is seconds since
+                1970.
+            limit: The maximum number of turns.
 
         Raises:
             ValueError: There is no such state.
@@ -211,7 +225,10 @@ class DurableEngine:
         return await self._do(lambda: self._turns.find(state, session, since, limit))
 
     async def counts(self) -> TurnCounts:
-        """How many turns there are, by state, and how long the oldest open one has been open; reads all of them."""
+        """Count all turns by state, and return the age of the oldest open one.
+
+        It reads every turn.
+        """
         return await self._do(self._turns.counts)
 
     @overload
@@ -221,7 +238,7 @@ class DurableEngine:
     @overload
     async def result(self, turn_id: str, *, result_type: Any) -> Any: ...
     async def result(self, turn_id: str, *, result_type: Any = str) -> Any:
-        """Wait for a turn's answer, from any process; use a cancel scope to limit the wait.
+        """Wait for a turn's answer, from any process. Use a cancel scope to limit the wait.
 
         Args:
             turn_id: The turn.
@@ -231,11 +248,12 @@ class DurableEngine:
             ResultError: The answer has another type.
             TurnFailedError: It ended with an error.
             TurnStoppedError: It was stopped.
-            TurnHeldError: No worker could go on with it for the time of a lease, see `TurnStatus.error`.
+            TurnHeldError: No worker could continue it for the time of a lease. `TurnStatus.error`
+                has the reason.
             UnknownTurnError: There is no such turn.
         """
         held_since: float | None = None
-        known = _found_form(turn_id)
+        known = _known_form(turn_id)
         while True:
             status = await self._do(lambda: self._turns.status(known, questions=False))
             now = anyio.current_time()
@@ -250,11 +268,13 @@ class DurableEngine:
             await anyio.sleep(self._poll)
 
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
-        """The events of a turn, until it ends; any number of watchers, in any process, also afterwards.
+        """Iterate over the events of a turn until it ends.
+
+        Any number of watchers in any process can do so, also after the turn's end.
 
         Args:
             turn_id: The turn.
-            after: Only events behind this position, for a watcher that has lost its connection.
+            after: Only events after this position, for a watcher that has lost its connection.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -262,81 +282,86 @@ class DurableEngine:
         return _Watch(self._turns, self._poll, turn_id, after)
 
     async def approve(self, turn_id: str, question_id: str, option: str) -> None:
-        """Answer a question; on return the answer is stored, whether a worker is there or not.
+        """Answer a question. On return the answer is stored, even if no worker is running.
 
         Raises:
-            QuestionClosedError: It does not wait, or does not offer this option.
+            QuestionClosedError: It isn't open, or doesn't offer this option.
             UnknownTurnError: There is no such turn.
         """
-        shown = [
-            storable_text(text, allows_nul=False) for text in (question_id, option)
-        ]  # as status() has them
-        known = _found_form(turn_id)
+        # In the form in which status() shows them.
+        shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]
+        known = _known_form(turn_id)
         await self._do(lambda: self._turns.answer(known, *shown))
 
     async def stop(
         self, turn_id: str, *, graceful: bool = False, reason: str | None = None
     ) -> None:
-        """Ask for the end of a turn; returns at once, `result` waits. Nothing happens to a turn that has ended.
+        """Request the end of a turn. A turn that has ended is left alone.
+
+        It returns at once. Use `result` to wait.
 
         Args:
             turn_id: The turn.
-            graceful: Let running tools finish.
-            reason: For the events.
+            graceful: True to let running tools finish.
+            reason: The reason for the events.
 
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        known = _found_form(turn_id)
+        known = _known_form(turn_id)
         await self._do(lambda: self._turns.request_stop(known, graceful, reason))
 
     async def resume(self, turn_id: str) -> None:
-        """Let a turn that is held go on, with the plan that workers have now. Nothing happens to others.
+        """Continue a held turn with the plan that workers have now. Others are left alone.
 
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        known = _found_form(turn_id)
+        known = _known_form(turn_id)
         await self._do(lambda: self._turns.resume(known))
 
     async def release(self, turn_id: str) -> None:
-        """Take a running turn away from its worker, whatever that does, and let another one go on. Nothing happens to others.
+        """Take a running turn away from its worker, so that another one continues it.
 
-        For a worker that beats and gets nowhere. It cannot record anything about the turn any more.
+        Use it for a worker that shows life and makes no progress. It can't record anything about
+        the turn any more. A turn that isn't running is left alone.
 
         Raises:
             UnknownTurnError: There is no such turn.
         """
-        known = _found_form(turn_id)
+        known = _known_form(turn_id)
         await self._do(lambda: self._turns.release(known))
 
     async def messages(self, session_id: str) -> _Messages:
-        """The conversation of a session after its latest ended turn; empty if there is none."""
+        """Return the conversation of a session after its latest ended turn, or an empty list."""
         is_possible = session_id == storable_text(session_id, allows_nul=False)
         stored = await self._do(lambda: self._turns.messages(session_id)) if is_possible else []
         return without_compactions(stored)[0]
 
     async def forget(self, *, older_than: float) -> int:
-        """Forget turns that ended so many seconds ago or earlier, with their events; their conversations stay.
+        """Delete turns that ended this many seconds ago or earlier, with their events.
+
+        Their conversations stay.
 
         Returns:
-            How many.
+            The number of turns.
 
         Raises:
-            ValueError: The number makes no sense.
+            ValueError: The number is invalid.
         """
         if not _is_seconds(abs(older_than)):
             raise ValueError(
-                f"older_than must be a number of seconds, at most a hundred years; got {older_than!r:.80}"
+                "older_than must be a number of seconds, at most a hundred years; got "
+                f"{older_than!r:.80}"
             )
         before = time.time() - older_than
         return await self._do(lambda: self._turns.forget(before))
 
     async def forget_session(self, session_id: str) -> bool:
-        """Delete all there is of a session: its conversation, its turns with their steps and events, and its schedules.
+        """Delete a session: its conversation, its schedules, its turns, their steps and events.
 
         Returns:
-            Whether there was anything.
+            True if there was anything to delete.
 
         Raises:
             SessionBusyError: It has an open turn.
@@ -354,34 +379,36 @@ class DurableEngine:
         every: int,
         first: datetime | float | None = None,
     ) -> None:
-        """Start a turn again and again; one that is due waits behind those of its session. Replaces a schedule of this name.
+        """Start a turn at regular intervals. This replaces a schedule of the same name.
 
-        Turns that were due while there was no worker, or no engine, are made up for by one. The id of a turn is the name with the date.
+        A turn that is due waits behind those of its session. One turn makes up for all that were
+        due while there was no worker or no engine. The id of a turn is the name with the date.
 
         Args:
-            name: In the form of a session id, at most 170 characters.
+            name: The name, in the form of a session id, at most 170 characters.
             session_id: The session.
-            prompt: As for `start`.
+            prompt: The prompt, as for `start`.
             every: Whole seconds from one turn to the next.
-            first: When the first one is due; a number is seconds since 1970. After ``every`` seconds by default. In the past it gives
-                the rhythm.
+            first: The time of the first turn. A number is seconds since 1970. The default is
+                ``every`` seconds from now. A time in the past sets the rhythm.
 
         Raises:
-            PlanError: The session id is wrong.
-            ValueError: The name is wrong, the prompt cannot be stored, or one of the numbers makes no sense.
+            PlanError: The session id is invalid.
+            ValueError: The name or a number is invalid, or the prompt can't be stored.
         """
         validate_session_id(session_id)
         _check_turn_id(name)
         first = first.timestamp() if isinstance(first, datetime) else first
         if (
             type(every) is not int
-            or not 1 <= every <= _MOST_SECONDS
+            or not 1 <= every <= _MAX_SECONDS
             or not _is_seconds(first or 0)
-            or len(name) > _LONGEST_NAME
+            or len(name) > _MAX_NAME_LENGTH
         ):
             raise ValueError(
-                "every must be a whole number of seconds from 1 to a hundred years, first a moment or None, and the name of a schedule at "
-                f"most {_LONGEST_NAME} characters; got every={every!r:.80}, first={first!r:.80}, name={name!r:.80}"
+                "every must be a whole number of seconds from 1 to a hundred years, first a moment "
+                f"or None, and the name of a schedule at most {_MAX_NAME_LENGTH} characters; got "
+                f"every={every!r:.80}, first={first!r:.80}, name={name!r:.80}"
             )
         now = time.time()
         due = (
@@ -399,14 +426,14 @@ class DurableEngine:
         await self._do(lambda: self._turns.schedule(wanted))
 
     async def schedules(self) -> _Schedules:
-        """All schedules."""
-        return sorted(await self._do(self._turns.schedules), key=lambda each: each.name)
+        """Return all schedules, by name."""
+        return sorted(await self._do(self._turns.schedules), key=lambda schedule: schedule.name)
 
     async def unschedule(self, name: str) -> bool:
-        """Remove a schedule; turns that it has started go on.
+        """Remove a schedule. Turns that it has started continue.
 
         Returns:
-            Whether there was one.
+            True if there was one.
         """
         if name != storable_text(name, allows_nul=False):
             return False
@@ -421,33 +448,36 @@ class DurableEngine:
         drain: float = 0.0,
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
-        """Run turns until cancelled; those that are running then are handed over to other workers.
+        """Run turns until cancelled. The running ones are then handed over to other workers.
 
         Args:
             make_session: Makes the session of a turn.
-            concurrency: Turns that run at the same time.
-            limits: Of the calls of all its turns, by the name of a tool, or ``model``.
-            drain: Seconds for which model calls and tool calls may go on after a cancellation, so that none is interrupted; no new
-                ones begin, and each turn is handed over when it has no running call.
-            task_status: Is notified when turns are accepted.
+            concurrency: The number of turns that run at the same time.
+            limits: Limits for the calls of all its turns, by the name of a tool, or ``model``.
+            drain: Seconds for which running model calls and tool calls may continue after a
+                cancellation. No new ones begin, and each turn is handed over once none of its
+                calls is running.
+            task_status: Notified when turns are accepted.
 
         Raises:
-            EngineUnavailableError: The engine cannot be reached any more; its turns go on with other workers, or with this one
-                when it is started again.
+            EngineUnavailableError: The database can't be reached any more. The turns continue with
+                other workers, or with this one when it is started again.
             EngineClosedError: The engine's block was left.
-            TypeError: The first is a plan or a session, which would belong to one process, and no function that makes one.
+            TypeError: ``make_session`` isn't a function. A plan or a session would belong to one
+                process.
             ValueError: The concurrency is less than 1.
         """
-        factory: object = make_session  # of any kind
+        factory: object = make_session
         if not callable(factory):
             example = "lambda session_id: AmplifierSession(plan, session_id=session_id)"
             raise TypeError(
-                "expected a function that makes the session of a turn, because every worker process makes its own, got "
-                f"{type(factory).__name__}; write {example}"
+                "expected a function that makes the session of a turn, because every worker "
+                f"process makes its own, got {type(factory).__name__}; write {example}"
             )
         if concurrency < 1:
             raise ValueError(
-                f"concurrency must be at least 1, got {concurrency}: it is the number of turns run at a time"
+                f"concurrency must be at least 1, got {concurrency}: it is the number of turns run "
+                "at a time"
             )
         leaving, ended = anyio.Event(), anyio.Event()
         duty = Duty(
@@ -480,7 +510,10 @@ class DurableEngine:
             group.cancel_scope.cancel()
 
     async def _report(self) -> None:
-        """Pass figures about all turns to OpenTelemetry, for ever; every worker has the same ones."""
+        """Pass figures about all turns to OpenTelemetry until cancelled.
+
+        Every worker reports the same ones.
+        """
         while True:
             counts = await self._do(lambda: self._turns.counts(only_open=True))
             note_counts(counts.states, counts.oldest)
@@ -493,7 +526,7 @@ class InterruptedWorker(Exception):
 
 @asynccontextmanager
 async def raises_one_error() -> AsyncIterator[None]:
-    """Let the one error that ends a worker leave as itself, and not as a group of the tasks that met it."""
+    """Raise the one error that ended a worker, instead of the group of its tasks."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -509,36 +542,38 @@ async def raises_one_error() -> AsyncIterator[None]:
 
 
 def _format_of(result_type: Any) -> Any:
-    from amplifier.models.answers import answer_format  # noqa: PLC0415 — takes the packages of an extra
+    from amplifier.models.answers import answer_format  # noqa: PLC0415 — belongs to an extra
 
     return answer_format(result_type)
 
 
-def stored_prompt(given: Prompt, schema: dict[str, Any] | None = None) -> str:
-    """A prompt as the text that engines store; one in blocks, or with the schema of a typed answer, is JSON behind a mark.
+def stored_prompt(prompt: Prompt, schema: dict[str, Any] | None = None) -> str:
+    """Return a prompt as the text that engines store.
+
+    A prompt in blocks, or with the schema of a typed answer, is JSON after a mark.
 
     Raises:
-        TypeError: It is no prompt.
-        ValueError: A database cannot store it.
+        TypeError: It isn't a prompt.
+        ValueError: A database can't store it.
     """
-    prompt = read_prompt(given)
+    parsed = read_prompt(prompt)
     if schema is not None:
-        return BLOCKS + to_json({"prompt": prompt, "schema": schema})
-    if isinstance(prompt, list) or prompt.startswith(BLOCKS):
-        return BLOCKS + to_json(prompt)
-    if prompt != storable_text(prompt, allows_nul=False):
+        return BLOCKS + to_json({"prompt": parsed, "schema": schema})
+    if isinstance(parsed, list) or parsed.startswith(BLOCKS):
+        return BLOCKS + to_json(parsed)
+    if parsed != storable_text(parsed, allows_nul=False):
         raise ValueError(
-            f"a prompt must be text without NUL and lone surrogates, which databases do not store, got {prompt!r:.80}; remove them "
-            "from the text, or decode it with errors='replace'"
+            "a prompt must be text without NUL and lone surrogates, which databases do not store, "
+            f"got {parsed!r:.80}; remove them from the text, or decode it with errors='replace'"
         )
-    return prompt
+    return parsed
 
 
 def _is_seconds(value: object) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and 0 <= value <= _MOST_SECONDS
+        and 0 <= value <= _MAX_SECONDS
     )
 
 
@@ -549,16 +584,16 @@ def _check_turn_id(turn_id: object) -> None:
         validate_session_id(turn_id)
     except PlanError:
         raise ValueError(
-            "a turn_id must have the form of a session id, 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with "
-            f"'.'; got {turn_id!a:.80}"
+            "a turn_id must have the form of a session id, 1 to 200 of: letters, digits, '.', '_', "
+            f"':', '-', not beginning with '.'; got {turn_id!a:.80}"
         ) from None
 
 
-def _found_form(turn_id: Any) -> str:
-    """The id, if a turn can have it.
+def _known_form(turn_id: Any) -> str:
+    """Return the id of a turn in the form in which it is stored.
 
     Raises:
-        UnknownTurnError: It cannot be stored, so it cannot be asked for.
+        UnknownTurnError: It can't be stored, so no turn has it.
     """
     if isinstance(turn_id, str) and turn_id == storable_text(turn_id, allows_nul=False):
         return turn_id
@@ -566,7 +601,7 @@ def _found_form(turn_id: Any) -> str:
 
 
 class _Watch:
-    """The events of one turn; no async generator, which someone would have to close."""
+    """Iterator over the events of one turn. An async generator would have to be closed."""
 
     def __init__(self, turns: Turns, poll: float, turn_id: str, after: int) -> None:
         self._turns = turns
@@ -581,7 +616,7 @@ class _Watch:
         return self
 
     async def __anext__(self) -> WatchedEvent:
-        turn_id = _found_form(self._turn_id)
+        turn_id = _known_form(self._turn_id)
         while not self._read:
             events, self._offset, is_over = await self._turns.database(
                 lambda: self._turns.events_after(turn_id, self._offset, self._position)
@@ -597,10 +632,12 @@ class _Watch:
 
 
 def answer_of(status: TurnStatus) -> str:
-    """The answer of a turn that does not go on.
+    """Return the answer of a turn that doesn't continue.
 
     Raises:
-        TurnFailedError: It has none, because it failed; or was stopped, or is held.
+        TurnFailedError: It failed.
+        TurnStoppedError: It was stopped.
+        TurnHeldError: It is held.
     """
     turn_id = status.turn_id
     if status.state == "completed":

@@ -1,14 +1,14 @@
-"""What can go wrong with a turn on an engine.
+"""Errors about turns on an engine.
 
 DurableError
-├── EngineUnavailableError (ConnectionError)   the engine cannot be reached, or not any more
+├── EngineUnavailableError (ConnectionError)   the engine can't be reached, or not any more
 ├── EngineClosedError                          the engine was used after its `async with` block
 ├── UnknownTurnError (LookupError)             there is no turn with this id
 ├── TurnConflictError (ValueError)             the id belongs to another turn
-├── QuestionClosedError                        the question is not waiting for this answer
+├── QuestionClosedError                        the question isn't waiting for this answer
 ├── TurnFailedError                            the turn ended with an error
 ├── TurnStoppedError                           the turn was stopped
-└── TurnHeldError                              the turn waits for a decision, for example because the plan has changed
+└── TurnHeldError                              the turn waits for a decision
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class DurableError(AmplifierError):
-    """Something about a turn on an engine; see the subclasses."""
+    """Base class of the errors about turns on an engine."""
 
 
 class EngineUnavailableError(DurableError, ConnectionError):
-    """The engine cannot be reached; what was stored before is kept.
+    """The engine can't be reached. Everything stored before is kept.
 
     Attributes:
-        engine: Which one, without credentials.
+        engine: The URL of its database, without credentials.
     """
 
     def __init__(self, message: str, *, engine: str = "") -> None:
@@ -38,14 +38,14 @@ class EngineUnavailableError(DurableError, ConnectionError):
 
 
 class EngineClosedError(DurableError):
-    """The engine was used after its ``async with`` block was left; a worker that is still running then ends with this."""
+    """The engine was used after its ``async with`` block. It also ends a worker that still runs."""
 
 
 def closed_error(name: str) -> EngineClosedError:
-    """The error about an engine that is used after its block."""
+    """Return the error about an engine that is used after its block."""
     return EngineClosedError(
-        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the block, and let the block end after the "
-        "task group that runs its workers"
+        f"the engine on {name} was closed: its `async with` block has ended. Use it inside the "
+        "block, and let the block end after the task group that runs its workers"
     )
 
 
@@ -53,7 +53,7 @@ class _TurnError(DurableError):
     """An error about one turn.
 
     Attributes:
-        turn_id: The turn.
+        turn_id: The id of the turn.
     """
 
     def __init__(self, message: str, *, turn_id: str = "") -> None:
@@ -66,9 +66,10 @@ class UnknownTurnError(_TurnError, LookupError):
 
 
 def unknown_turn_error(turn_id: str) -> UnknownTurnError:
-    """The error about an id that no turn has."""
+    """Return the error about an id that no turn has."""
     return UnknownTurnError(
-        f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it was started on",
+        f"there is no turn {turn_id!r}; expected an id that start() returned, and the engine it "
+        "was started on",
         turn_id=turn_id,
     )
 
@@ -77,35 +78,37 @@ class TurnConflictError(_TurnError, ValueError):
     """A turn with this id exists, for another session or prompt."""
 
 
-def check_same_turn(turn_id: str, wanted: tuple[str, str], found: tuple[str, str]) -> None:
-    """Refuse an id that another turn has; turns are given as session and prompt.
+def check_same_turn(turn_id: str, wanted: tuple[str, str], existing: tuple[str, str]) -> None:
+    """Refuse an id that belongs to another turn. A turn is its session and its prompt.
 
     Raises:
-        TurnConflictError: They are not equal.
+        TurnConflictError: The two turns differ.
     """
-    if found != wanted:
+    if existing != wanted:
         raise TurnConflictError(
-            f"turn {turn_id!r} exists already, for session {found[0]!r} and another prompt or session; choose another id",
+            f"turn {turn_id!r} exists already, for session {existing[0]!r} and another prompt or "
+            "session; choose another id",
             turn_id=turn_id,
         )
 
 
 class QuestionClosedError(_TurnError):
-    """The question does not wait for this answer: it is unknown, was answered, or does not offer the option."""
+    """The question is unknown or answered already, or doesn't offer the option."""
 
 
 def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
-    """Refuse an answer that nothing waits for.
+    """Refuse an answer that the turn isn't waiting for.
 
     Raises:
-        QuestionClosedError: The turn does not ask this, or does not offer the option.
+        QuestionClosedError: The question isn't open, or doesn't offer the option.
     """
     turn_id = status.turn_id
     waiting = {question.question_id: question for question in status.questions}
     if question_id not in waiting:
         names = ", ".join(map(repr, waiting)) or "none"
         raise QuestionClosedError(
-            f"turn {turn_id!r} ({status.state}) does not wait for an answer to {question_id!r}; open questions: {names}",
+            f"turn {turn_id!r} ({status.state}) does not wait for an answer to {question_id!r}; "
+            f"open questions: {names}",
             turn_id=turn_id,
         )
     if option not in waiting[question_id].options:
@@ -120,7 +123,7 @@ class TurnFailedError(_TurnError):
     """The turn ended with an error, which another process raised.
 
     Attributes:
-        error_type: The class of that error.
+        error_type: The name of the error's class.
     """
 
     def __init__(self, message: str, *, turn_id: str = "", error_type: str = "") -> None:
@@ -133,16 +136,20 @@ class TurnStoppedError(_TurnError):
 
 
 class TurnHeldError(_TurnError):
-    """The turn does not go on by itself: someone has to resume or stop it."""
+    """The turn is held until someone resumes or stops it."""
 
 
 def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
-    """The error about a second open turn of a session."""
+    """Return the error about a second open turn of a session."""
     return SessionBusyError(
-        f"session {session_id!r} has an open turn, {turn_id!r} ({state}); wait for its result or stop it",
+        f"session {session_id!r} has an open turn, {turn_id!r} ({state}); wait for its result or "
+        "stop it",
         session_id=session_id,
     )
 
 
 class TurnLost(Exception):
-    """Another worker has taken the turn over; this one must not write any more. Stays inside the package."""
+    """Another worker has taken the turn over. Stays inside the package.
+
+    The worker that gets it must not write any more.
+    """

@@ -19,23 +19,25 @@ VARIABLE = "AMPLIFIER_TURNS"
 async def open_engine(
     url: str | Path | None = None, **options: Unpack[EngineOptions]
 ) -> AsyncIterator[DurableEngine]:
-    """Open an engine; needs the extra ``durable``.
+    """Open an engine. This needs the extra ``durable``.
 
     Args:
-        url: A file, as a path or ``sqlite:///path``, for one worker process on this machine; or
-            ``postgresql://user:password@host/database`` for any number. None for that of the variable ``AMPLIFIER_TURNS``.
+        url: A file, as a path or ``sqlite:///path``, for one worker process on this machine, or
+            ``postgresql://user:password@host/database`` for any number of them. None takes it
+            from the variable ``AMPLIFIER_TURNS``.
         options: See `EngineOptions`.
 
     Raises:
-        EngineUnavailableError: The database cannot be reached, or isn't one.
-        MissingExtraError: The extra is not installed.
-        ValueError: It names no database, or one of the options makes no sense.
+        EngineUnavailableError: The database can't be reached, or isn't one.
+        MissingExtraError: The extra isn't installed.
+        ValueError: The URL doesn't name a database, or an option has an invalid value.
     """
     settings = Settings(**options)
     name = str(os.environ.get(VARIABLE, "") if url is None else url)
     if not name:
         raise ValueError(
-            f"expected a file or the URL of a database, or one in the variable {VARIABLE}; got neither"
+            "expected a file or the URL of a database, or one in the variable "
+            f"{VARIABLE}; got neither"
         )
     from ._database import opened_database  # noqa: PLC0415 — an extra
     from ._turns import Turns  # noqa: PLC0415

@@ -1,9 +1,4 @@
-"""The step wrapper of a durable turn: results are recorded before the loop gets them, and come back when the turn is run again.
-
-A turn that was cut off is run again from its beginning. Every model call and tool call that has a recorded result gets that result
-and is not made; the first one without is where the turn really goes on. Results have keys (turn, iteration, call), not positions, so
-calls that run at the same time may finish in any order.
-"""
+"""Recorded steps: the results of model and tool calls, and their replay in later attempts."""
 
 from __future__ import annotations
 
@@ -31,11 +26,13 @@ if TYPE_CHECKING:
 
 
 class RunningCalls:
-    """The calls of a turn and of its children that run now, so that a worker that leaves need not cut one off.
+    """The running calls of a turn and of its children.
+
+    A worker that leaves waits for them, so that none is interrupted.
 
     Attributes:
-        keys: Of the calls' records, by session and step.
-        plan: Of a turn of which nothing is recorded; goes with the first record.
+        keys: Names of the calls' records, by session and step.
+        plan: The plan of a turn without any record. It is stored with the first one.
     """
 
     def __init__(self) -> None:
@@ -45,22 +42,28 @@ class RunningCalls:
         self._on_idle: Callable[[], None] | None = None
 
     async def begin(self, key: str) -> None:
-        """Note that a call begins; when the worker is leaving, it waits instead for the end of this attempt."""
+        """Note that a call begins. When the worker is leaving, wait for the attempt's end."""
         if self._on_idle is not None:
             await anyio.sleep_forever()
         self._running.add(key)
 
     def end(self, key: str) -> None:
-        """Note that a call has ended, and its result is recorded, or that it may be cut off."""
+        """Note that a call may be interrupted, usually because its result is recorded."""
         self._running.discard(key)
         if self._on_idle is not None and not self._running:
             self._on_idle()
 
     def leave(self, on_idle: Callable[[], None]) -> None:
-        """Let no more calls begin, and have ``on_idle()`` called when none runs."""
+        """Let no more calls begin, and call ``on_idle()`` once none is running."""
         self._on_idle = on_idle
         if not self._running:
             on_idle()
+
+
+# A turn that was interrupted runs again from its beginning. Each model call and tool call with a
+# recorded result gets that result and isn't made. The first one without a result is where the
+# turn really continues. Results have keys (turn, iteration, call), not positions, so calls that
+# run at the same time may finish in any order.
 
 
 @attrs.define(eq=False)
@@ -68,20 +71,21 @@ class RecordedSteps:
     """Records the steps of one attempt of a turn.
 
     Attributes:
-        store: Where.
+        store: Stores the records.
         turn: The attempt.
-        on_new_step: Awaited before every step that has no recorded result.
-        on_stop: Called with a stop that is found while a step is recorded, before the worker may have heard of it.
-        limits: Of the worker.
-        may_repeat: Whether a tool may be called again after a failure.
-        prefix: Of the keys, in a child session.
-        calls: Those that run, of the turn and its children.
+        on_new_step: Awaited before every step without a recorded result.
+        on_stop: Called with a stop that was found while recording a step, since the worker may
+            not have noticed it yet.
+        limits: The call limits of the worker.
+        may_repeat: Returns whether a tool may be called again after a failure.
+        prefix: The beginning of every key, empty except in a child session.
+        calls: The running calls of the turn and its children.
     """
 
     store: TurnRecord
     turn: ClaimedTurn
     on_new_step: Callable[[Step], Awaitable[None]]
-    on_stop: Callable[[StopRequest], None]
+    on_stop: Callable[[StopRequest], object]
     limits: CallLimits
     may_repeat: Callable[[str], bool]
     prefix: str = ""
@@ -98,7 +102,7 @@ class RecordedSteps:
             if step.kind == "model":
                 self._known_answers.add(step.call.iteration)
             return from_dict(kind, self.turn.results[name.record])
-        # Before anything is awaited, so in the order of the calls. A place that is not used stays empty.
+        # Drawn before the first await, so in the order of the calls. An unused one stays empty.
         begins = self.store.reserve() if step.kind == "tool" else None
         ends = self.store.reserve()
         await self.on_new_step(step)
@@ -116,23 +120,27 @@ class RecordedSteps:
         return result
 
     def _note_earlier_attempt(self, step: Step, name: StepName) -> None:
-        """Note on a call without a result whether an earlier attempt has begun it."""
+        """Mark a call without a result that an earlier attempt has begun, or may have."""
         if name.record in self.turn.started:
             step.is_resumed = step.was_started = True
         elif step.call.iteration in self._known_answers and (
             self.turn.has_new_plan or self.may_repeat(name.name)
         ):
-            # Its beginning was not recorded, or need not have been with the former plan.
+            # Its beginning wasn't recorded, or didn't have to be under the former plan.
             step.is_resumed, step.was_started = True, None
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a step; a repeatable tool that has begun and failed runs again, as often as its limit says. Every try passes the gates."""
+        """Run a step, and run a repeatable tool that fails again within its limit.
+
+        Every try passes the gates.
+        """
         pauses = self.limits.pauses(step.name) if step.kind == "tool" else []
         for pause in pauses if pauses and self.may_repeat(step.name) else ():
             result = await run()
             if not isinstance(result, ToolResult) or result.success or step.key not in self._leave:
                 return result
-            self._end(step)  # a worker that leaves need not wait for the next try
+            # Between two tries, a worker may leave.
+            self._end(step)
             await anyio.sleep(pause)
         return await run()
 
@@ -141,16 +149,17 @@ class RecordedSteps:
         self.calls.end(step.key)
 
     def of_child(self, name: str) -> RecordedSteps:
-        """The step wrapper of a child session that the current call runs: its calls are recorded as part of that call.
+        """Return the step wrapper of a child session, which records under the current call.
 
         Args:
-            name: The same in every attempt, for example made of the agent and its task.
+            name: A name that is the same in every attempt, such as the agent with its task.
         """
         call = current_call()
         key = self.prefix + (
             "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
         )
-        self.calls.end(key)  # what the child does is recorded, so this call may be cut off
+        # The child's own steps are recorded, so this call may be interrupted.
+        self.calls.end(key)
         prefix = f"{key}>{name}"
         self._children[prefix] += 1
         return attrs.evolve(self, prefix=f"{prefix}.{self._children[prefix]}>")
@@ -159,24 +168,26 @@ class RecordedSteps:
         self._leave[step.key] = await self.limits.enter(step.name or "model")
         await self.calls.begin(step.key)
         if slot is None or self.may_repeat(step.name):
-            # It can be made again, so its beginning need not be known.
+            # It can be made again, so its beginning needn't be known.
             return
         plan, self.calls.plan = self.calls.plan, None
         stop = await self.store.begin_step(step, slot, plan)
         if stop is not None:
             self.on_stop(stop)
             if not stop.graceful:
-                await anyio.sleep_forever()  # until the cancellation arrives
-        await (
-            checkpoint_if_cancelled()
-        )  # a stop may have come while the store, which cannot be cancelled, was slow
+                # The cancellation is on its way.
+                await anyio.sleep_forever()
+        # A stop may have come while the store, which can't be cancelled, was slow.
+        await checkpoint_if_cancelled()
 
 
-def _plain(step: Step, result: Any) -> Any:
-    """Return a result as plain data; a tool's result without JSON form as the text that the model gets.
+def _plain(step: Step, result: object) -> Any:
+    """Return a result as plain data.
+
+    A tool's result without a JSON form becomes the text that the model gets.
 
     Raises:
-        DurableError: The answer of a model has no JSON form; it would not be the same when the turn is run again.
+        DurableError: The answer of a model has no JSON form, so a replay would change it.
     """
     try:
         plain = to_dict(result)
@@ -185,7 +196,7 @@ def _plain(step: Step, result: Any) -> Any:
         if isinstance(result, ToolResult):
             return {"success": result.success, "output": result.get_serialized_output()}
         raise DurableError(
-            f"the answer of model call {step.call.iteration} (step {step.key!r}) cannot be stored: {error}; expected text that can be "
-            "encoded as UTF-8 and integers of at most 64 bits"
+            f"the answer of model call {step.call.iteration} (step {step.key!r}) cannot be stored: "
+            f"{error}; expected text that can be encoded as UTF-8 and integers of at most 64 bits"
         ) from error
     return plain

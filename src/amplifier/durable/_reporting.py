@@ -1,7 +1,4 @@
-"""What others hear of turns: figures for OpenTelemetry, and a call back when a turn has ended.
-
-The figures exist if the application has set up its metrics. The call back is a POST of the turn's status as JSON, at least once.
-"""
+"""Reports about turns: figures for OpenTelemetry, and a callback when a turn has ended."""
 
 from __future__ import annotations
 
@@ -35,6 +32,9 @@ _GAUGES = {
 _DELAY = "amplifier.turns.delay"
 
 
+# They exist only if the application has set up its metrics.
+
+
 @cache
 def _instruments() -> dict[str, Any]:
     try:
@@ -42,18 +42,20 @@ def _instruments() -> dict[str, Any]:
     except ImportError:
         return {}
     meter = metrics.get_meter("amplifier.durable")
-    made: dict[str, Any] = {
+    instruments: dict[str, Any] = {
         name: meter.create_counter(name, "{turn}", text) for name, text in _COUNTERS.items()
     }
-    made |= {name: meter.create_gauge(name, unit, text) for name, (unit, text) in _GAUGES.items()}
-    made[_DELAY] = meter.create_histogram(
+    instruments |= {
+        name: meter.create_gauge(name, unit, text) for name, (unit, text) in _GAUGES.items()
+    }
+    instruments[_DELAY] = meter.create_histogram(
         _DELAY, "s", "From the start of a turn until a worker begins it"
     )
-    return made
+    return instruments
 
 
 def is_measured() -> bool:
-    """Whether someone reads the figures; else they need not be asked for."""
+    """Return whether the application exports figures. If not, there is no need to count."""
     if not _instruments():
         return False
     from opentelemetry import metrics  # noqa: PLC0415 — belongs to an extra
@@ -62,67 +64,65 @@ def is_measured() -> bool:
 
 
 def count_attempt(*, is_takeover: bool, delay: float | None) -> None:
-    """A worker has begun an attempt; of the first one, how long the turn has waited."""
-    if made := _instruments():
-        made["amplifier.turns.attempts"].add(1)
+    """Count an attempt that a worker begins, and record how long a first one was delayed."""
+    if instruments := _instruments():
+        instruments["amplifier.turns.attempts"].add(1)
         if is_takeover:
-            made["amplifier.turns.takeovers"].add(1)
+            instruments["amplifier.turns.takeovers"].add(1)
         if delay is not None:
-            made[_DELAY].record(max(delay, 0.0))
+            instruments[_DELAY].record(max(delay, 0.0))
 
 
 def count_end(state: str) -> None:
-    """An attempt has ended its turn, or holds it."""
-    if made := _instruments():
-        made["amplifier.turns.ended"].add(1, {"state": state})
+    """Count an attempt that ended its turn, or holds it."""
+    if instruments := _instruments():
+        instruments["amplifier.turns.ended"].add(1, {"state": state})
 
 
 def note_counts(states: Mapping[Any, int], oldest: float) -> None:
-    """How many turns there are now."""
-    if made := _instruments():
+    """Set the gauges of open turns."""
+    if instruments := _instruments():
         for state in ("queued", "running", "held"):
-            made["amplifier.turns.open"].set(states.get(state, 0), {"state": state})
-        made["amplifier.turns.oldest"].set(oldest)
+            instruments["amplifier.turns.open"].set(states.get(state, 0), {"state": state})
+        instruments["amplifier.turns.oldest"].set(oldest)
 
 
-# ── the call back ─────────────────────────────────────────────────────────────────────────────────
+# ── the callback ──────────────────────────────────────────────────────────────────────────────────
 
 
-MOST_TRIES = 12
-"""Over about an hour and a half; then the notice is given up, with a warning."""
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 1200.0
-"""Seconds before the second try, and at most; each pause is twice as long as the one before."""
+MAX_TRIES = 12
+"""Tries before a notice is given up with a warning, after about an hour and a half."""
+FIRST_PAUSE, MAX_PAUSE = 2.0, 1200.0
+"""Seconds before the second try, and the limit. Each pause is twice as long as the one before."""
 POST_SECONDS = 10.0
 
 NOT_TAKEN = (OSError, HTTPException, ValueError)
-"""What `post` raises if the notice was not taken."""
+"""The errors of `post` for a notice that wasn't taken."""
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """An answer that names another address is none: urllib would ask there without the status."""
+    """Refuses redirects. With one, urllib would request the other address without the status."""
 
     def redirect_request(self, *_: object) -> None:
         return None
 
 
 def pause_after(tries: int) -> float:
-    """Seconds before the next try."""
-    return min(FIRST_PAUSE * 2.0**tries, LONGEST_PAUSE) + POST_SECONDS
+    """Return the seconds before the next try."""
+    return min(FIRST_PAUSE * 2.0**tries, MAX_PAUSE) + POST_SECONDS
 
 
 async def post(url: str, status: TurnStatus) -> None:
-    """Send the status of a turn.
+    """Send the status of a turn to its address.
 
     Raises:
-        OSError: It was not taken; or another of `NOT_TAKEN`.
+        OSError: It wasn't taken. The others of `NOT_TAKEN` mean the same.
     """
     body = orjson.dumps(attrs.asdict(status))
 
     def send() -> None:
-        if urlsplit(url).scheme not in (
-            "http",
-            "https",
-        ):  # `start` has checked it, others who write there have not
+        # `start` has checked the address, but other programs may write into the database.
+        if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("expected a URL of http or https")
         request = Request(url, body, {"Content-Type": "application/json"}, method="POST")
         try:
@@ -131,7 +131,6 @@ async def post(url: str, status: TurnStatus) -> None:
             error.close()
             raise OSError(f"it answered with {error.code}") from None
 
-    with anyio.fail_after(
-        POST_SECONDS
-    ):  # that of urllib is for each step, and an answer may come in many
+    # urllib's timeout is for each step, and an answer may come in many.
+    with anyio.fail_after(POST_SECONDS):
         await anyio.to_thread.run_sync(send, abandon_on_cancel=True)

@@ -1,4 +1,4 @@
-"""One attempt of a turn: its session, its questions, its events, and how it ends."""
+"""One attempt of a turn: its session, its questions, its events and its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._internal.json import redact_secrets, redact_text
+from amplifier._internal.json import JSON, redact_secrets, redact_text
 from amplifier.contracts import CHILD_STEPS, Step, current_call, tool_repeatable
 from amplifier.contracts.cancellation import text_of
 from amplifier.errors import ContractError, ExecutionCancelled, ExecutionTimeout
@@ -27,7 +27,7 @@ from ._engine import SessionFactory
 from ._errors import DurableError, EngineClosedError, EngineUnavailableError, TurnLost
 from ._recorded_steps import RecordedSteps
 from ._reporting import count_attempt, count_end
-from ._suspects import MOST_DEATHS, NO_LIMITS, CallLimits
+from ._suspects import MAX_DEATHS, NO_LIMITS, CallLimits
 from ._values import (
     PLAN_CHANGED,
     ClaimedTurn,
@@ -45,38 +45,42 @@ if TYPE_CHECKING:
     from ._turn_record import TurnRecord
 
 _LAST = 2**31
-_MOST_ITERATIONS = 1_000_000  # of a turn that is played back; its own loop had a limit
-_LARGEST_EVENT = 16_384
-_SHOWN_MESSAGES = 4
-_LONGEST_ERROR = 20_000
-_LONGEST_REASON = 1000
+_MAX_ITERATIONS = 1_000_000
+"""Limit for a turn that is played back. Its own loop had another."""
+_MAX_EVENT_SIZE = 16_384
+_MAX_SHOWN_MESSAGES = 4
+_MAX_ERROR_LENGTH = 20_000
+_MAX_REASON_LENGTH = 1000
 _ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
-"""About the engine or the worker, not about the turn, which goes on elsewhere."""
+"""Errors of the engine or the worker. The turn continues elsewhere."""
 _CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, RecursionError)
-"""About what is to be stored, unless they are `_ENGINE_ERRORS`. Others end the worker, and the turn goes on elsewhere."""
+"""Errors of values that are to be stored, unless they are `_ENGINE_ERRORS`.
+
+Others end the worker, and the turn continues elsewhere.
+"""
 
 logger = logging.getLogger("amplifier.durable")
 
 
 class RunningTurn:
-    """A turn while a worker runs it; also the approval system of its session.
+    """A turn while a worker runs it, and the approval system of its session.
 
     Args:
-        store: Where it is recorded.
+        store: Stores its records.
         turn: The attempt.
-        most_deaths: Workers that may die while they run it; then it fails.
-        limits: Of the worker.
+        max_deaths: The number of workers that may die while they run it before it fails.
+        limits: The call limits of the worker.
     """
 
     def __init__(
         self,
         store: TurnRecord,
         turn: ClaimedTurn,
-        most_deaths: int = MOST_DEATHS,
+        max_deaths: int = MAX_DEATHS,
         limits: CallLimits = NO_LIMITS,
     ) -> None:
         self.turn = turn
-        self._most_deaths = most_deaths
+        self._max_deaths = max_deaths
         self._store = store
         self._steps = RecordedSteps(
             store, turn, self._before_new_step, self.stop, limits, self._may_repeat
@@ -84,10 +88,10 @@ class RunningTurn:
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
-        self._is_behind = bool(
-            turn.results
-        )  # what earlier attempts have recorded is not in the conversation yet
-        self._is_played_back = False  # by a session that does only that
+        # The records of earlier attempts aren't in the conversation yet.
+        self._is_behind = bool(turn.results)
+        # True in a session that only replays records.
+        self._is_played_back = False
         self._scope = anyio.CancelScope()
         self._is_lost = False
         self._questions = Questions(closed=self._note_closed)
@@ -95,14 +99,13 @@ class RunningTurn:
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._storing = anyio.Lock()
-        self._threads = anyio.CapacityLimiter(
-            2
-        )  # own ones, so that busy tools do not keep events from being noted
+        # A separate limiter, so that busy tools don't delay the storing of events.
+        self._threads = anyio.CapacityLimiter(2)
         self._is_over = False
 
     @property
     def is_ending(self) -> bool:
-        """Whether its end is being recorded."""
+        """True once its end is being recorded."""
         return self._is_over
 
     @property
@@ -112,25 +115,26 @@ class RunningTurn:
 
     @property
     def is_asking(self) -> bool:
-        """Whether it waits for answers."""
+        """True while it waits for answers."""
         return bool(self._questions.waiting())
 
-    # ── what the worker hears from the store ──
+    # ── news from the store ──
 
     def lose(self) -> None:
-        """Another worker has it: end without a trace."""
+        """End without a trace, because another worker has the turn."""
         self._is_lost = True
         self._scope.cancel()
 
     def leave(self) -> None:
-        """Hand it over as soon as none of its calls runs; no new ones begin."""
+        """Hand the turn over as soon as none of its calls is running. No new ones begin."""
         self._steps.calls.leave(self.lose)
 
     def stop(self, wanted: StopRequest) -> None:
-        """End it as a client asks; nothing happens the second time, unless an immediate stop follows a graceful one.
+        """End the turn as a client requested.
 
-        While there is no session yet, the stop is kept and obeyed like one from before this attempt; a session that opens is not
-        opened any further.
+        A second request has no effect, unless an immediate stop follows a graceful one. While
+        there is no session yet, the stop is kept and obeyed like one from before this attempt. A
+        session that is opening isn't opened any further.
         """
         if self._session is None:
             if self._stop_wanted is None or not wanted.graceful:
@@ -149,7 +153,7 @@ class RunningTurn:
             token.request_immediate(reason=wanted.reason)
 
     def answer(self, question_id: str, option: str) -> None:
-        """Someone has answered; kept if the store has the question, but the task that asked has not run since."""
+        """Pass on an answer, or keep it if the task that asks hasn't run since it was stored."""
         if not self._questions.answer(question_id, option):
             self._early_answers[question_id] = option
 
@@ -158,12 +162,14 @@ class RunningTurn:
             self._given_up.add(question.question_id)
 
     async def flush(self) -> None:
-        """Store the events that are not stored yet, and withdraw questions that were not answered in time.
+        """Store new events, and withdraw questions that weren't answered in time.
 
-        Not when a question is given up: that happens as well when the worker leaves, and then the question can still be answered.
+        A question isn't withdrawn where it is given up. That happens as well when the worker
+        leaves, and then the question can still be answered.
         """
         async with self._storing:
-            if self._is_over or self._is_lost:  # the next worker asks the same questions
+            # After an attempt that was lost, the next worker asks the same questions.
+            if self._is_over or self._is_lost:
                 return
             events = await self._take_events()
             try:
@@ -175,7 +181,7 @@ class RunningTurn:
                 self.lose()
             except _ENGINE_ERRORS:
                 raise
-            except _CONTENT_ERRORS as exc:  # what a turn contains must not end the worker
+            except _CONTENT_ERRORS as exc:  # must not end the worker
                 problem = redact_text(text_of(exc))
                 logger.warning(
                     "events of turn %s cannot be stored, watchers miss them: %s",
@@ -186,13 +192,13 @@ class RunningTurn:
     # ── the attempt ──
 
     async def run(self, make_session: SessionFactory) -> bool:
-        """Run it and record how it ends.
+        """Run the turn and record its end.
 
         Returns:
-            Whether it has ended or is held; False if another worker has it.
+            True if it has ended or is held. False if another worker has it.
 
         Raises:
-            EngineUnavailableError: What happens cannot be recorded; nothing was, and the turn goes on elsewhere.
+            EngineUnavailableError: Nothing can be recorded, and the turn continues elsewhere.
         """
         delay = (
             time.time() - self.turn.since if self.turn.attempt == 1 and self.turn.since else None
@@ -201,7 +207,8 @@ class RunningTurn:
         with self._scope:
             try:
                 outcome = await self._attempt(make_session)
-                async with self._storing:  # events that are being stored by `flush` come first
+                # Waits for a `flush` that is storing events.
+                async with self._storing:
                     self._is_over = True
                     await self._finish(outcome)
                 count_end(outcome.state)
@@ -211,24 +218,30 @@ class RunningTurn:
         return False
 
     async def _finish(self, outcome: Outcome) -> None:
-        """Record how it ends; as failed if that cannot be stored, since every further attempt would end in the same way."""
+        """Record the end.
+
+        An end that can't be stored is recorded as a failure, since every further attempt would
+        end in the same way.
+        """
         try:
             await self._store.finish(self.turn, outcome, await self._take_events())
         except _ENGINE_ERRORS:
             raise
         except _CONTENT_ERRORS as exc:
             problem = (
-                f"the turn ended ({outcome.state}), and that cannot be stored: {redact_text(text_of(exc))[:_LONGEST_REASON]}; the "
-                "conversation is the one before the turn"
+                f"the turn ended ({outcome.state}), and that cannot be stored: "
+                f"{redact_text(text_of(exc))[:_MAX_REASON_LENGTH]}; the conversation is the one "
+                "before the turn"
             )
             logger.warning("turn %s fails: %s", self.turn.turn_id, problem)
             failed = Outcome(state="failed", error_type=type(exc).__name__, error=problem)
             await self._store.finish(self.turn, failed, [])
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
-        if self.turn.deaths > self._most_deaths:  # to play it back ends its workers as well
+        if self.turn.deaths > self._max_deaths:
+            # Replaying the turn kills its workers as well.
             return self._too_many_deaths()
-        if self.turn.deaths == self._most_deaths:
+        if self.turn.deaths == self._max_deaths:
             return await self._end_unopened(self._too_many_deaths())
         if self._seconds_left() == 0:
             late = Outcome(
@@ -238,7 +251,7 @@ class RunningTurn:
             )
             return await self._end_unopened(late)
         try:
-            session = self._session = made(make_session, self.turn.session_id)
+            session = self._session = call_factory(make_session, self.turn.session_id)
             problem = None if self.turn.plan is None else plan_problem(session, self.turn.plan)
             self._steps.calls.plan = (
                 module_hashes(session.config) if self.turn.plan is None else None
@@ -260,34 +273,37 @@ class RunningTurn:
         try:
             async with session:
                 outcome = await self._execute(session)
-        except Exception as exc:  # noqa: BLE001 — opening or closing failed; after an outcome that is logged by the session
+        except Exception as exc:  # noqa: BLE001 — opening or closing failed
+            # After an outcome, the session logs the failure.
             outcome = outcome or await self._end_unopened(_failed(exc, None))
         return await self._end_unopened(outcome) if self._stopped and self._is_behind else outcome
 
     def _too_many_deaths(self) -> Outcome:
         problem = (
-            f"{self.turn.deaths} workers died while they ran this turn, so it counts as the cause and is not tried again; check the "
-            "workers' logs, for example for a want of memory"
+            f"{self.turn.deaths} workers died while they ran this turn, so it counts as the cause "
+            "and is not tried again; check the workers' logs, for example for a want of memory"
         )
         state: TurnState = "failed" if self._stop_wanted is None else "stopped"
         return Outcome(state=state, error_type="TooManyDeaths", error=problem)
 
     async def _end_unopened(self, end: Outcome) -> Outcome:
-        """How it ends if its session is not, or cannot be, made or opened, or was stopped meanwhile; what was done before is kept."""
+        """Return the end of a turn without a usable session, with its recorded conversation.
+
+        The session was not made or opened, or was stopped in the meantime.
+        """
         played: Outcome | None = None
         try:
             if self.turn.results:
                 played = await self._play_back()
-        except Exception as error:  # noqa: BLE001 — records that cannot be read are no reason to try again for ever
+        except Exception as error:  # noqa: BLE001 — unreadable records would fail every attempt
             _raise_engine_error(error)
             problem = redact_text(text_of(error))
             logger.warning(
-                "what turn %s did is not in the conversation: %s", self.turn.turn_id, problem
+                "the steps of turn %s are not in the conversation: %s", self.turn.turn_id, problem
             )
         if self._stop_wanted is not None:
-            if (
-                played is not None and played.state == "completed"
-            ):  # it had done everything when it was stopped
+            if played is not None and played.state == "completed":
+                # It had done everything when it was stopped.
                 return played
             logger.info(
                 "turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error
@@ -296,7 +312,7 @@ class RunningTurn:
         return attrs.evolve(end, messages=None if played is None else played.messages)
 
     async def _play_back(self) -> Outcome:
-        """The turn as far as it has come: run in another session, and stopped where its records end."""
+        """Replay the recorded steps in another session, and stop where they end."""
         session = _playback_session(self.turn.session_id, self._session)
         session.coordinator.register_step_wrapper(self._steps)
         self._session, self._stopped, self._is_behind, self._is_played_back = (
@@ -313,8 +329,8 @@ class RunningTurn:
         context: Any = session.coordinator.get("context")
         if await context.get_messages():
             raise ContractError(
-                "the context of the session has messages before its turn begins; expected one that begins empty, such as "
-                "context-simple: the engine keeps the conversation"
+                "the context of the session has messages before its turn begins; expected one that "
+                "begins empty, such as context-simple: the engine keeps the conversation"
             )
         messages, compactions = without_compactions(self.turn.messages)
         await context.set_messages(messages)
@@ -330,7 +346,7 @@ class RunningTurn:
             if not self._stopped:
                 raise
             return Outcome(state="stopped", messages=await _conversation(context))
-        except Exception as exc:  # noqa: BLE001 — whatever the turn raises is how it ends
+        except Exception as exc:  # noqa: BLE001 — the turn's own failure
             return _failed(exc, await _conversation(context))
         text = answer if schema is None else as_json(answer)
         state: TurnState = "stopped" if self._stopped else "completed"
@@ -342,10 +358,11 @@ class RunningTurn:
         )
 
     async def _before_new_step(self, step: Step) -> None:
-        """Obey a stop before something new begins. A model call, beside which no tool runs, is cancelled.
+        """Obey a stop before something new begins. A model call is cancelled.
 
-        Where the records of a turn end that is only played back, the loop refuses tool calls as after a graceful stop; an immediate one
-        would cut off calls of the same answer that have recorded results.
+        No tool runs beside a model call. Where the records of a replayed turn end, the loop refuses
+        tool calls as after a graceful stop. An immediate one would interrupt calls of the same
+        answer that have recorded results.
         """
         self._is_behind = False
         if self._session is None or (self._stop_wanted is None and not self._is_played_back):
@@ -355,42 +372,42 @@ class RunningTurn:
         reason = None if self._stop_wanted is None else self._stop_wanted.reason
         if step.kind == "model":
             token.request_immediate(reason=reason)
-            await (
-                anyio.sleep_forever()
-            )  # until the cancellation arrives, which takes a turn of the event loop
+            # The cancellation needs another turn of the event loop to arrive.
+            await anyio.sleep_forever()
         elif self._is_played_back:
             token.request_graceful(reason=reason)
 
     def _may_repeat(self, tool: str) -> bool:
-        """Whether the tool of the session declares that a call can be made again."""
+        """Return whether the session's tool declares that a call can be repeated."""
         tools: dict[str, Any] = (
             {} if self._session is None else self._session.coordinator.get("tools") or {}
         )
         try:
             return tool_repeatable(tools.get(tool)) is True
-        except ContractError:  # the loop names the problem where it matters
+        except ContractError:  # reported by the loop
             return False
 
-    def _note_event(self, event: str, data: dict[str, Any]) -> None:
+    def _note_event(self, event: str, data: dict[str, JSON]) -> None:
         messages = data.get("messages")
         if (
             event == PROVIDER_REQUEST
             and isinstance(messages, list)
-            and len(messages) > _SHOWN_MESSAGES
+            and len(messages) > _MAX_SHOWN_MESSAGES
         ):
             # Every request repeats the whole conversation.
-            left_out = len(messages) - _SHOWN_MESSAGES
+            left_out = len(messages) - _MAX_SHOWN_MESSAGES
             data = {**data, "messages": messages[left_out:], "messages_left_out": left_out}
-        if _is_larger(data, _LARGEST_EVENT):
+        if _is_larger(data, _MAX_EVENT_SIZE):
             data = {**_plain(data), "truncated": True}
         self._events.append((event, data))
 
     async def _take_events(self) -> list[str]:
-        """Events that are not stored yet, as JSON; secrets are searched for in a thread."""
+        """Return the events that aren't stored yet as JSON. A thread searches them for secrets."""
         events, self._events = self._events, []
         texts: list[str] = []
         if events:
-            with anyio.CancelScope(shield=True):  # bounded by their size
+            # Bounded by the size of the events.
+            with anyio.CancelScope(shield=True):
                 texts = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
         return texts
 
@@ -399,18 +416,17 @@ class RunningTurn:
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: str
     ) -> str:
-        """Store the question and wait until a client answers it, in this process or in a later one."""
+        """Store the question and wait for an answer, in this process or a later one."""
         call = current_call()
-        offered = {
-            storable_text(option, allows_nul=False): option for option in options
-        }  # as clients see them
+        # The options as clients see them.
+        offered = {storable_text(option, allows_nul=False): option for option in options}
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
         recorded = (
             self._steps.calls.keys.get((call.session_id, key), key) if call is not None else key
         )
         begun = self.turn.started.get(recorded, 0) if is_tool else 0
-        # An answer permits one execution: a call that has begun since then and was cut off is a new question.
+        # An answer permits one execution. A call that was interrupted since then asks anew.
         parts = [recorded, prompt, options, begun] if begun else [recorded, prompt, options]
         name = hashlib.sha256(as_json(parts).encode()).hexdigest()[:16]
         question = Question(
@@ -431,17 +447,22 @@ class RunningTurn:
 
 
 def _playback_session(session_id: str, session: AmplifierSession | None) -> AmplifierSession:
-    """A session that can always be opened; its model is never asked, since the turn is stopped at its first call without a record.
+    """Return a session for replaying a turn. It can always be opened.
+
+    Its model is never called, since the turn is stopped at its first call without a record.
 
     Args:
-        session_id: Of the turn.
-        session: The turn's own, if it could be made; its loop may begin conversations with a system prompt.
+        session_id: The session of the turn.
+        session: The turn's own session, if it could be made. Its loop may begin conversations with
+            a system prompt.
     """
     own: Any = {} if session is None else session.config["session"]["orchestrator"]
-    found = (own.get("config") or {}).get("system_prompt") if isinstance(own, dict) else None
+    system_prompt = (
+        (own.get("config") or {}).get("system_prompt") if isinstance(own, dict) else None
+    )
     loop = {
-        "max_iterations": _MOST_ITERATIONS,
-        "system_prompt": found if isinstance(found, str) else None,
+        "max_iterations": _MAX_ITERATIONS,
+        "system_prompt": system_prompt if isinstance(system_prompt, str) else None,
     }
     parts = {
         "orchestrator": {"module": "loop-basic", "config": loop},
@@ -452,51 +473,58 @@ def _playback_session(session_id: str, session: AmplifierSession | None) -> Ampl
     )
 
 
-async def _conversation(context: Any) -> list[dict[str, Any]]:
-    """The conversation of a context with the journal of its compactions, so that the next turn decides none of them anew."""
+async def _conversation(context: Any) -> list[dict[str, JSON]]:
+    """Return the conversation of a context with the journal of its compactions.
+
+    With the journal, the next turn repeats none of these decisions.
+    """
     records = context.compaction_records() if hasattr(context, "compaction_records") else []
     return with_compactions(await context.get_messages(), records)
 
 
 def plan_problem(session: AmplifierSession, plan: Mapping[str, str]) -> str | None:
-    """Why a worker that makes this session cannot go on with a turn that began with this plan; None if it can."""
+    """Return why this session can't continue a turn that began with this plan. None if it can."""
     changes = plan_changes(dict(plan), session.config)
     if not changes:
         return None
     return (
-        f"the plan is not the one that the turn began with: {'; '.join(changes)}. Nothing was run: start a worker with the former plan, "
-        "call resume() to go on with the new one, or stop the turn"
+        f"the plan is not the one that the turn began with: {'; '.join(changes)}. Nothing was run: "
+        "start a worker with the former plan, call resume() to go on with the new one, or stop the "
+        "turn"
     )
 
 
-def made(make_session: SessionFactory, session_id: str) -> AmplifierSession:
-    """The session that the application makes.
+def call_factory(make_session: SessionFactory, session_id: str) -> AmplifierSession:
+    """Return the session that the application makes.
 
     Raises:
-        TypeError: It makes something else.
-        RuntimeError: It wants to end the process.
+        TypeError: The function returned something else.
+        RuntimeError: The function tried to end the process.
     """
     try:
-        made: Any = make_session(session_id)
-    except SystemExit as error:  # would end this worker, and every other one that takes the turn
+        session: Any = make_session(session_id)
+    # It would end this worker, and every other one that takes the turn.
+    except SystemExit as error:
         raise RuntimeError(
             f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession"
         ) from error
-    if isinstance(made, AmplifierSession):
-        return made
-    if inspect.iscoroutine(made):
-        made.close()  # else Python would warn that no one awaited it
+    if isinstance(session, AmplifierSession):
+        return session
+    if inspect.iscoroutine(session):
+        # Python would warn about a coroutine that was never awaited.
+        session.close()
         raise TypeError(
-            "make_session must be a plain function that returns an AmplifierSession, got an async one; do what has to be awaited in "
-            "mount() of a module"
+            "make_session must be a plain function that returns an AmplifierSession, got an async "
+            "one; do async work in mount() of a module"
         )
     raise TypeError(
-        f"make_session must return an AmplifierSession, got {type(made).__name__}: {made!r:.80}"
+        "make_session must return an AmplifierSession, got "
+        f"{type(session).__name__}: {session!r:.80}"
     )
 
 
 def _raise_engine_error(exc: Exception) -> None:
-    """Raise an error about the engine, also out of a group of failed calls: it is no end of a turn."""
+    """Raise an error of the engine, even from a group of failed calls. It doesn't end a turn."""
     leaves: list[BaseException] = [exc]
     while leaves:
         leaf = leaves.pop()
@@ -506,29 +534,29 @@ def _raise_engine_error(exc: Exception) -> None:
             leaves.extend(leaf.exceptions)
 
 
-def _failed(exc: Exception, messages: list[dict[str, Any]] | None) -> Outcome:
-    """How a turn ends that raised."""
+def _failed(exc: Exception, messages: list[dict[str, JSON]] | None) -> Outcome:
+    """Return the end of a turn that raised."""
     _raise_engine_error(exc)
-    error = redact_text(text_of(exc)[:_LONGEST_ERROR])
+    error = redact_text(text_of(exc)[:_MAX_ERROR_LENGTH])
     return Outcome(state="failed", error_type=type(exc).__name__, error=error, messages=messages)
 
 
 def _slim(events: list[tuple[str, Any]]) -> list[str]:
-    """Names and payloads as JSON without secrets; of a very large one, the whole conversation for example, only the plain values."""
+    """Return names and payloads as JSON without secrets. A very large one has only plain values."""
     slim: list[str] = []
     for name, data in events:
         try:
             safe = redact_secrets(data)
             text = as_json(safe)
-            if len(text) > _LARGEST_EVENT:
+            if len(text) > _MAX_EVENT_SIZE:
                 text = as_json({**_plain(safe), "truncated": True})
-        except Exception as error:  # noqa: BLE001 — objects of modules write themselves
+        except Exception as error:  # noqa: BLE001 — conversions of third-party objects
             text = as_json({"problem": f"the payload cannot be shown: {type(error).__name__}"})
         slim.append(f"[{as_json(name)},{text}]")
     return slim
 
 
-def _plain(data: dict[str, Any]) -> dict[str, Any]:
+def _plain(data: dict[str, JSON]) -> dict[str, JSON]:
     plain = {
         key: value
         for key, value in data.items()
@@ -541,19 +569,19 @@ def _plain(data: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_larger(value: Any, most: int) -> bool:
-    """Whether a value has more than so many characters and parts; looks at no more than that."""
-    waiting = [value]
-    while waiting and most >= 0:
-        each = waiting.pop()
-        if isinstance(each, str | bytes | bytearray):
-            most -= len(each)
-        elif isinstance(each, Mapping):
-            waiting += islice(each.keys(), most + 1)
-            waiting += islice(each.values(), most + 1)
-        elif isinstance(each, list | tuple | set | frozenset):
-            waiting += islice(each, most + 1)
-        elif attrs.has(type(each)):
-            waiting += [getattr(each, field.name, None) for field in attrs.fields(type(each))]
-        most -= 1
-    return most < 0
+def _is_larger(value: object, size: int) -> bool:
+    """Return whether a value has more characters and parts than ``size``, reading no more."""
+    waiting: list[Any] = [value]
+    while waiting and size >= 0:
+        part = waiting.pop()
+        if isinstance(part, str | bytes | bytearray):
+            size -= len(part)
+        elif isinstance(part, Mapping):
+            waiting += islice(part.keys(), size + 1)
+            waiting += islice(part.values(), size + 1)
+        elif isinstance(part, list | tuple | set | frozenset):
+            waiting += islice(part, size + 1)
+        elif attrs.has(type(part)):
+            waiting += [getattr(part, field.name, None) for field in attrs.fields(type(part))]
+        size -= 1
+    return size < 0

@@ -1,4 +1,4 @@
-"""When turns and calls may begin. Turns that workers have died with: each waits a while before the next attempt and runs alone, so that it takes no other one along."""
+"""Admission of turns and calls, and the options of an engine."""
 
 from __future__ import annotations
 
@@ -9,28 +9,35 @@ from typing import TypedDict
 import anyio
 import attrs
 
-MOST_DEATHS = 3
-"""Workers that may die while they run a turn, for want of memory for example, unless an engine is opened with another number."""
+MAX_DEATHS = 3
+"""Default number of workers that may die while they run a turn, for example out of memory."""
 
-LONGEST_PAUSE = 60.0
-"""Seconds before a turn that workers have died with is tried again."""
+MAX_PAUSE = 60.0
+"""Maximum number of seconds before a turn that workers have died with is tried again."""
 
 
 class EngineOptions(TypedDict, total=False):
     """Options of `open_engine`.
 
     Attributes:
-        poll: Seconds between two looks at the turns that run: how long a stop, an answer or an event may take to arrive; 0.2.
-        pickup: Seconds between two looks at the queue: how long a turn may wait for a worker that is free; 1. Each look costs
-            a worker without work about 5 ms of processor time.
-        lease: Seconds without a sign of life after which a worker counts as dead; 10. A file has one worker, and needs none.
-        patience: Seconds for which a database that went away is tried again before a worker gives up; 30.
-        attempts: Workers that may die while they run a turn; then the turn fails. 3 by default.
-        stuck: Seconds for which a worker keeps its turns while code of theirs blocks its event loop; 300.
-        version: Of the code of the workers. A turn that has begun runs on workers of its version only, and a new one on those
-            of the latest. None leaves the decision to the plan alone.
-        encryption_key: A key of ``cryptography.fernet.Fernet``. Prompts, results, events and conversations are encrypted with
-            it, and every process needs it. None stores them as they are.
+        poll: Seconds between two looks at the running turns. A stop, an answer or an event may
+            take that long to arrive. 0.2 by default.
+        pickup: Seconds between two looks at the queue. A turn may wait that long for a free
+            worker. 1 by default. Each look costs a worker without work about 5 ms of processor
+            time.
+        lease: Seconds without a sign of life after which a worker counts as dead. 10 by default.
+            A file has one worker, so it doesn't need a lease.
+        patience: Seconds for which a worker retries a database that went away before it gives up.
+            30 by default.
+        attempts: The number of workers that may die while they run a turn before the turn fails.
+            3 by default.
+        stuck: Seconds for which a worker keeps its turns while their code blocks its event loop.
+            300 by default.
+        version: The version of the workers' code. A turn that has begun runs only on workers of
+            its version, and a new one on the latest. None leaves the decision to the plan alone.
+        encryption_key: A key of ``cryptography.fernet.Fernet``. Prompts, results, events and
+            conversations are encrypted with it, and every process needs it. None stores them
+            unencrypted.
     """
 
     poll: float
@@ -48,14 +55,14 @@ class Settings:
     """`EngineOptions` with their values.
 
     Raises:
-        ValueError: One of them makes no sense.
+        ValueError: One of them is invalid.
     """
 
     poll: float = 0.2
     pickup: float = 1.0
     lease: float = 10.0
     patience: float = 30.0
-    attempts: int = MOST_DEATHS
+    attempts: int = MAX_DEATHS
     stuck: float = 300.0
     version: str | None = None
     encryption_key: str | bytes | None = attrs.field(default=None, repr=False)
@@ -78,26 +85,27 @@ class Settings:
 
     @property
     def suspect(self) -> range:
-        """With how many dead workers a turn may be the cause, and is tried again."""
+        """Numbers of dead workers at which a turn may be the cause, and is tried again alone."""
         return range((self.attempts + 1) // 2, self.attempts)
 
     def pause_after(self, deaths: int) -> float:
-        """Seconds before such a turn is tried again."""
+        """Return the seconds before such a turn is tried again."""
         if deaths not in self.suspect:
             return 0.0
-        return min(self.lease * 2.0 ** min(deaths - self.suspect.start, 10), LONGEST_PAUSE)
+        return min(self.lease * 2.0 ** min(deaths - self.suspect.start, 10), MAX_PAUSE)
 
 
 @attrs.frozen(kw_only=True)
 class CallLimit:
-    """How many calls of a tool, or of models, are made by each worker.
+    """Limits for the calls that each worker makes to one tool, or to models.
 
     Attributes:
-        at_once: At the same time; None for no limit.
-        per_second: In a second, evenly spread; None for no limit.
-        retries: How often a call that failed is made again before the model sees the error; only of a tool that declares
-            ``repeatable = True``.
-        backoff: Seconds before the first of them; each further pause is twice as long, up to a minute.
+        at_once: The number of calls at the same time. None for no limit.
+        per_second: The number of calls in a second, evenly spread. None for no limit.
+        retries: The number of times a failed call is repeated before the model sees the error.
+            Only a tool that declares ``repeatable = True`` is repeated.
+        backoff: Seconds before the first repetition. Each further pause is twice as long, up to a
+            minute.
     """
 
     at_once: int | None = attrs.field(
@@ -111,31 +119,31 @@ class CallLimit:
 
 
 class CallLimits:
-    """Lets calls of all turns of a worker pass as its limits allow.
+    """Admits the calls of a worker's turns within its limits.
 
     Args:
-        limits: By the name of a tool, or ``model``.
+        limits: The limits by the name of a tool, or ``model``.
     """
 
     def __init__(self, limits: Mapping[str, CallLimit]) -> None:
         self._limits = limits
         self._slots = {
-            name: anyio.Semaphore(each.at_once)
-            for name, each in limits.items()
-            if each.at_once is not None
+            name: anyio.Semaphore(limit.at_once)
+            for name, limit in limits.items()
+            if limit.at_once is not None
         }
         self._next: dict[str, float] = {}
 
     def pauses(self, name: str) -> list[float]:
-        """Seconds before each further try of a tool."""
+        """Return the seconds before each further try of a tool."""
         limit = self._limits.get(name, CallLimit())
         return [
-            min(limit.backoff * 2.0 ** min(number, 30), LONGEST_PAUSE)
+            min(limit.backoff * 2.0 ** min(number, 30), MAX_PAUSE)
             for number in range(limit.retries)
         ]
 
     async def enter(self, name: str) -> Callable[[], object]:
-        """Wait until a call may begin; returns what has to be called at its end."""
+        """Wait until a call may begin. Return the function to call at its end."""
         limit, slots = self._limits.get(name), self._slots.get(name)
         if slots is not None:
             await slots.acquire()
@@ -154,19 +162,24 @@ class CallLimits:
 NO_LIMITS = CallLimits({})
 
 
+# A turn that workers have died with is a suspect. It pauses before its next attempt, and then runs
+# alone, so that it can't take other turns down with it.
+
+
 class Admission:
     """Decides when a worker begins a turn that it was given.
 
     Args:
-        settings: Of the engine.
-        is_asking: Whether a turn that was let in waits for an answer, and does nothing else.
+        settings: The settings of the engine.
+        is_asking: Returns whether an admitted turn only waits for an answer.
     """
 
     def __init__(self, settings: Settings, is_asking: Callable[[str], bool]) -> None:
         self._settings = settings
         self._is_asking = is_asking
         self._admitted: dict[object, str] = {}
-        self._suspects: list[object] = []  # waiting, then running
+        # Waiting ones first, then those that run.
+        self._suspects: list[object] = []
 
     @asynccontextmanager
     async def admit(
@@ -176,13 +189,13 @@ class Admission:
         pause: float,
         still_waits: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[None]:
-        """Wait until a turn may begin; it counts as running until the block is left.
+        """Wait until a turn may begin. It counts as running until the block is left.
 
         Args:
             turn_id: The turn.
-            deaths: Workers that have died while they ran it.
+            deaths: The number of workers that have died while they ran it.
             pause: Seconds that a suspect waits in any case.
-            still_waits: Asked while a suspect waits for others; if not, there is nothing to wait for.
+            still_waits: Called while a suspect waits for others. False ends the wait.
         """
         ticket = object()
         is_suspect = deaths in self._settings.suspect
@@ -202,7 +215,10 @@ class Admission:
                 self._suspects.remove(ticket)
 
     def _must_wait(self, ticket: object, is_suspect: bool) -> bool:
-        """Whether a turn has to wait for a suspect, or as a suspect for the others; not for those that wait for an answer."""
+        """Return whether a turn has to wait for a suspect, or as a suspect for the others.
+
+        Turns that wait for an answer hold up neither.
+        """
         busy = [other for other, turn_id in self._admitted.items() if not self._is_asking(turn_id)]
         waiting = [other for other in self._suspects if other not in self._admitted]
         if is_suspect:

@@ -1,9 +1,4 @@
-"""One attempt of a turn, recorded as steps of its workflow: results, beginnings, events and how it ends.
-
-A step has a number, which DBOS gives in the order of the calls, and a name, which is the same in every attempt. Results are found by
-name, so neither tools that run at the same time nor a plan that has changed can give a result to another call. DBOS refuses every step of
-a worker that does not own the workflow any more. Where it finds a step of the new owner in its place, this module does.
-"""
+"""The records of one attempt of a turn, as steps of its workflow."""
 
 from __future__ import annotations
 
@@ -23,6 +18,7 @@ from anyio.from_thread import BlockingPortal
 from dbos import DBOS, SQLAlchemyDatasource, StepReservation
 from dbos import error as dbos_error
 
+from amplifier._internal.json import JSON
 from amplifier.shared_sessions import Question
 
 from ._database import Database, DatabaseDown
@@ -48,7 +44,7 @@ LOST = (
     dbos_error.DBOSUnexpectedStepError,
     dbos_error.DBOSStepNondeterminismError,
 )
-"""What DBOS raises for a worker that does not own the workflow any more."""
+"""DBOS's errors for a worker that doesn't own the workflow any more."""
 
 _STORE_CONVERSATION = """
     INSERT INTO amplifier_conversations (session_id, turns, turn_id, outcome, messages)
@@ -59,16 +55,19 @@ _STORE_CONVERSATION = """
 
 
 class HandedOver(BaseException):
-    """Leaves the workflow of a turn that goes on elsewhere. Not an Exception, which DBOS would record as its end."""
+    """Leaves the workflow of a turn that continues elsewhere.
+
+    DBOS would record an Exception as the workflow's end.
+    """
 
 
 class _EventsOver(BaseException):
-    """Leaves the step in which events are written, of which DBOS is to record nothing."""
+    """Leaves the step in which events are written, so that DBOS doesn't record it."""
 
 
 @attrs.define(eq=False)
 class EventWriter:
-    """Writes events to the stream of a turn, in the thread that DBOS runs the turn's workflow in."""
+    """Writes events to the stream of a turn, in the thread in which DBOS runs its workflow."""
 
     _database: Database
     _portal: BlockingPortal
@@ -76,7 +75,7 @@ class EventWriter:
     _batches: queue.SimpleQueue[Any] = attrs.field(init=False, factory=queue.SimpleQueue)
 
     def serve(self) -> None:
-        """Write what comes, until `finish`; in a step that is never recorded."""
+        """Write batches until `finish`, in a step that is never recorded."""
         with suppress(_EventsOver):
             self._slot.run({"name": "events"}, self._write_all)
 
@@ -119,19 +118,28 @@ class EventWriter:
             raise problems[0]
 
 
+# A step has a number, which DBOS assigns in the order of the calls, and a name, which is the same
+# in every attempt. Results are found by name. So neither tools that run at the same time nor a plan
+# that has changed can give a result to another call.
+#
+# DBOS refuses every step of a worker that doesn't own the workflow any more. Where DBOS finds a
+# step of the new owner in its place, `_record` refuses it.
+
+
 @attrs.define(eq=False)
 class TurnRecord:
-    """Records one attempt of a turn. Every method raises `TurnLost` when another worker has the turn.
+    """Records one attempt of a turn. Every method raises `TurnLost` once another worker has it.
 
     Attributes:
-        turns: Where.
-        turn_id: The turn.
-        worker: Who runs it.
-        context: Of the workflow, for DBOS.
-        datasource: Of DBOS, for the conversation.
-        writer: Of events.
-        recording: What is being recorded now; cancelled when the database is given up.
-        outcome: How the turn ended, for its workflow; None before.
+        turns: The turns of the database.
+        turn_id: The id of the turn.
+        worker: The name of the worker that runs it.
+        context: The context of the workflow, for DBOS.
+        datasource: DBOS's access to the conversation.
+        writer: Writes the events.
+        recording: Scopes of everything that is being recorded. They are cancelled when the
+            database is given up.
+        outcome: The end of the turn, for its workflow. None before.
     """
 
     turns: Turns
@@ -141,7 +149,7 @@ class TurnRecord:
     datasource: SQLAlchemyDatasource
     writer: EventWriter
     recording: set[anyio.CancelScope]
-    outcome: dict[str, Any] | None = None
+    outcome: dict[str, JSON] | None = None
     _attempt: int = 0
     _threads: anyio.CapacityLimiter = attrs.field(
         init=False, factory=lambda: anyio.CapacityLimiter(64)
@@ -150,10 +158,10 @@ class TurnRecord:
     # ── beginning ──
 
     async def claim(self) -> ClaimedTurn | None:
-        """Take the turn, with what is recorded of it; None if it has ended.
+        """Take the turn with its records. Return None if it has ended.
 
         Raises:
-            TurnLost: It does not belong to this worker.
+            TurnLost: It doesn't belong to this worker.
         """
         return await self.turns.database(self._claim)
 
@@ -171,7 +179,7 @@ class TurnRecord:
             self.outcome = outcome
             return None
         elif marks.worker is not None and marks.base is not None and stored_by == self.turn_id:
-            # Someone has rewound it, after its end.
+            # Someone has rewound it after its end.
             messages = messages[: marks.base]
         self._attempt = marks.attempt + 1
         base = marks.base if marks.base is not None else len(messages)
@@ -199,8 +207,8 @@ class TurnRecord:
             deadline_at=details.deadline_at,
         )
 
-    def _forked(self, row: Any, base: int | None) -> tuple[str, list[dict[str, Any]]]:
-        """Return the session of a fork, which is its own, and the conversation that the original began with."""
+    def _forked(self, row: Any, base: int | None) -> tuple[str, list[dict[str, JSON]]]:
+        """Return a fork's own session, and the conversation before the original turn."""
         original = self.turns.find_row(row.forked_from, load_output=False)
         known = marks_of(original).base if original is not None else None
         length = known if known is not None else base
@@ -209,8 +217,8 @@ class TurnRecord:
             messages = self.turns.conversation(row.authenticated_user)[0][:length]
         return self.turn_id, messages
 
-    def _read_steps(self) -> tuple[dict[str, Any], Mapping[str, int], int]:
-        results: dict[str, Any] = {}
+    def _read_steps(self) -> tuple[dict[str, JSON], Mapping[str, int], int]:
+        results: dict[str, JSON] = {}
         started: dict[str, int] = {}
         last = 0
         for step in self.turns.client.list_workflow_steps(self.turn_id):
@@ -225,13 +233,17 @@ class TurnRecord:
     # ── steps ──
 
     def reserve(self) -> StepReservation:
-        """Return the next place in the order of steps."""
+        """Reserve the next place in the order of steps."""
         return self.context.run(DBOS.reserve_step)
 
     async def begin_step(
         self, step: StepName, slot: StepReservation, plan: Plan | None
     ) -> StopRequest | None:
-        """Record that a call begins now, with the plan of a new turn. Return a stop that was acknowledged before."""
+        """Record that a call begins now, with the plan of a new turn.
+
+        Returns:
+            A stop that was requested before, or None.
+        """
 
         def begin() -> StopRequest | None:
             self._note_plan(plan)
@@ -241,7 +253,7 @@ class TurnRecord:
         return await self._in_workflow(begin)
 
     async def finish_step(
-        self, step: StepName, slot: StepReservation, result: Any, plan: Plan | None
+        self, step: StepName, slot: StepReservation, result: object, plan: Plan | None
     ) -> None:
         """Record the result of a step, with the plan of a new turn."""
 
@@ -256,11 +268,11 @@ class TurnRecord:
             self.turns.database.insist(lambda: self.turns.mark(self.turn_id, plan=dict(plan)))
 
     @staticmethod
-    def _record(slot: StepReservation, name: str, value: Any) -> None:
+    def _record(slot: StepReservation, name: str, value: object) -> None:
         """Record a step.
 
         Raises:
-            TurnLost: There is one in its place: another worker has recorded it.
+            TurnLost: Another worker has recorded one in its place.
         """
         if slot.run({"name": name}, lambda: value) is not value:
             raise TurnLost
@@ -279,12 +291,13 @@ class TurnRecord:
         return self.turns.stop_of(marks)
 
     async def _in_workflow(self, work: Callable[[], T]) -> T:
-        """Do something in the context of the workflow. Once begun it is finished, unless the database is given up.
+        """Run some work in the context of the workflow.
 
-        DBOS itself waits for a database that is away, without a limit; work insists on what it does beside DBOS.
+        Once begun it is finished, unless the database is given up. DBOS waits without a limit for
+        a database that is away. The work insists on its own statements beside DBOS.
 
         Raises:
-            EngineUnavailableError: It was given up.
+            EngineUnavailableError: The database was given up.
             TurnLost: Another worker has the turn.
         """
 
@@ -312,7 +325,7 @@ class TurnRecord:
     # ── questions and events ──
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
-        """Store a question, if it is not there. Return the answer, if that is."""
+        """Store a question unless it is stored already. Return its answer, or None."""
 
         def ask() -> str | None:
             options: dict[str, Any] = {
@@ -334,7 +347,7 @@ class TurnRecord:
         return {ids[row.workflow_id]: row.input["args"][0] for row in rows}
 
     async def withdraw(self, turn: ClaimedTurn, name: str) -> None:
-        """Remove a question that no one waits for any more, unless it was answered."""
+        """Remove a question that isn't waited for any more, unless it was answered."""
 
         def withdraw() -> None:
             self._read_stop()
@@ -350,7 +363,7 @@ class TurnRecord:
     # ── the end ──
 
     async def finish(self, turn: ClaimedTurn, outcome: Outcome, events: list[str]) -> None:
-        """End the turn, or hold it: the last events, then its outcome with the conversation."""
+        """End the turn, or hold it. The last events are stored before its outcome."""
         if events:
             await self.writer.write(turn.attempt, events)
         if outcome.state == "held":
@@ -361,7 +374,7 @@ class TurnRecord:
     def _hold(self, outcome: Outcome) -> None:
         turns = self.turns
         if self._read_stop() is not None:
-            # It came after the worker looked, and the next one obeys it.
+            # It came after the worker last looked. The next worker obeys it.
             turns.mark(self.turn_id, worker=None)
             turns.client.resume_workflows([self.turn_id], queue_name=TURNS)
             return
@@ -369,7 +382,7 @@ class TurnRecord:
         turns.mark(self.turn_id, worker=None, held=turns.seal(reason))
         turns.client.resume_workflows([self.turn_id], queue_name=WAITING)
 
-    def _store(self, turn: ClaimedTurn, outcome: Outcome) -> dict[str, Any]:
+    def _store(self, turn: ClaimedTurn, outcome: Outcome) -> dict[str, JSON]:
         turns = self.turns
         stop, state = self._read_stop(), outcome.state
         if state == "completed" and stop is not None and not stop.graceful:
@@ -389,11 +402,11 @@ class TurnRecord:
             "messages": messages,
         }
 
-        def store() -> dict[str, Any]:
+        def store() -> dict[str, JSON]:
             self.datasource.sql_session().execute(sa.text(_STORE_CONVERSATION), values)
             return end
 
         while self.datasource.run_tx_step({"name": "conversation"}, store) is not end:
-            # There is an end in this place: of a worker that has the turn now, or of one from which it was rewound.
+            # Its place is taken by another worker's end, or by one from before it was rewound.
             self._read_stop()
         return end

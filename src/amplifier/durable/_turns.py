@@ -1,12 +1,4 @@
-"""Turns as workflows of DBOS, as clients see them: started, read, answered, stopped.
-
-A turn is a workflow on a queue. What DBOS has no column for is in its attributes (`Marks`). A turn that waits behind another one of its
-session is on a second queue, which no one works on, and so is a held one; whoever ends a turn moves the next one of its session. The
-partitions of DBOS would do that as well, but they are worked on in any order, without regard to priorities.
-
-A question is a row of a queue that no one works on, and its answer is another one, whose id is made of the question's: of two answers
-the database takes the first. A schedule is a row that waits for its time; when it runs, it starts its turn and leaves the next row.
-"""
+"""Turns as workflows of DBOS, as clients see them: started, read, answered, stopped."""
 
 from __future__ import annotations
 
@@ -22,6 +14,7 @@ import orjson
 import sqlalchemy as sa
 from dbos import error as dbos_error
 
+from amplifier._internal.json import JSON
 from amplifier.shared_sessions import Question
 
 from ._database import Database
@@ -43,24 +36,24 @@ from ._values import (
 )
 
 TURNS: Final = "amplifier-turns"
-"""The queue that workers work on."""
+"""The queue of the workers."""
 WAITING: Final = "amplifier-waiting"
 QUESTIONS: Final = "amplifier-questions"
 WORKERS: Final = "amplifier-workers"
-"""Queues that no one works on: rows that wait."""
+"""Queues without workers. Their rows wait."""
 
 TURN, SCHEDULE, NOTICE = "amplifier-turn", "amplifier-schedule", "amplifier-notice"
-"""Workflows."""
+"""Names of the workflows."""
 
 EVENTS: Final = "events"
-"""The stream of a turn."""
+"""The name of a turn's stream."""
 
 QUEUED: Final = ["ENQUEUED", "DELAYED"]
 OPEN: Final = [*QUEUED, "PENDING"]
 ENDED: Final = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 _PAGE: Final = 500
-_LOST_RACES: Final = 20
+_MAX_LOST_RACES: Final = 20
 
 _NEXT_TURN = """
     INSERT INTO amplifier_conversations (session_id, turns) VALUES (:session, 1)
@@ -75,14 +68,14 @@ _FORGET = "DELETE FROM amplifier_conversations WHERE session_id = :session"
 
 @attrs.frozen(kw_only=True)
 class Details:
-    """The third input of a turn's workflow, beside its session and its prompt.
+    """The third input of a turn's workflow, after its session and its prompt.
 
     Attributes:
-        number: Of the turn in its session, counted from 1.
-        since: When it was started, in seconds since 1970.
-        due_at: When it may begin, in the same way; None for at once.
-        deadline_at: When it fails; None for never.
-        notify: The address that is called when it has ended.
+        number: The number of the turn in its session, counted from 1.
+        since: The time at which it was started, in seconds since 1970.
+        due_at: The time at which it may begin, in seconds since 1970. None for at once.
+        deadline_at: The time at which it fails, in seconds since 1970. None for never.
+        notify: The address that is called when it has ended, or None.
     """
 
     number: int
@@ -97,14 +90,14 @@ class Marks:
     """The attributes of a turn's workflow.
 
     Attributes:
-        attempt: How often a worker has begun it or gone on with it.
-        deaths: How many of them died meanwhile.
-        worker: Who runs it; None when it was handed over.
-        last: Who ran it last.
-        plan: Hashes of the plan that it began with; None while nothing is recorded.
-        stop: How it is to be stopped, as the serializer writes it.
-        held: Why it is held, in the same way.
-        base: How many messages the conversation had before it; None before the first attempt.
+        attempt: The number of times a worker has begun or continued it.
+        deaths: The number of these workers that died meanwhile.
+        worker: The worker that runs it. None when it was handed over.
+        last: The worker that ran it last.
+        plan: Hashes of the plan that it began with. None while nothing is recorded.
+        stop: The requested stop, as the serializer writes it.
+        held: The reason why it is held, as the serializer writes it.
+        base: The number of messages in the conversation before it. None before the first attempt.
     """
 
     attempt: int = 0
@@ -122,8 +115,8 @@ _MARKS: Final = [field.name for field in attrs.fields(Marks)]
 
 def marks_of(row: Any) -> Marks:
     """Return the marks of a turn."""
-    given = row.attributes or {}
-    return Marks(**{name: given[name] for name in _MARKS if given.get(name) is not None})
+    attributes = row.attributes or {}
+    return Marks(**{name: attributes[name] for name in _MARKS if attributes.get(name) is not None})
 
 
 def session_of(row: Any) -> str:
@@ -146,10 +139,20 @@ def answer_id(turn_id: str, name: str) -> str:
     return f"{turn_id}?{name}!"
 
 
+# A turn is a workflow on a queue. Its attributes (`Marks`) hold everything for which DBOS has no
+# column. A turn that waits behind another one of its session is on a second queue without workers,
+# and so is a held one. Whoever ends a turn moves the next one of its session. The partitions of
+# DBOS would do that as well, but DBOS works on them in any order, without regard to priorities.
+#
+# A question is a row of a queue without workers, and so is its answer. The answer's id is derived
+# from the question's, so of two answers the database takes the first. A schedule is a row that
+# waits for its time. When it runs, it starts its turn and leaves the next row.
+
+
 class Turns:
     """The turns of one database.
 
-    Every method blocks, and is to be called through `Database`.
+    Every method blocks, so it has to be called through `Database`.
     """
 
     def __init__(self, database: Database, version: str | None = None) -> None:
@@ -164,7 +167,7 @@ class Turns:
     # ── rows ──
 
     def find_row(self, turn_id: str, **options: Any) -> Any:
-        """Return the row of a turn; None if there is none."""
+        """Return the row of a turn, or None."""
         rows = self.client.list_workflows(workflow_ids=[turn_id], **options)
         return rows[0] if rows and rows[0].name == TURN else None
 
@@ -179,27 +182,27 @@ class Turns:
             raise unknown_turn_error(turn_id)
         return row
 
-    def mark(self, turn_id: str, **marks: Any) -> None:
+    def mark(self, turn_id: str, **marks: object) -> None:
         """Change some of the marks of a turn."""
         self.client.update_workflow_attributes(turn_id, marks, merge=True)
 
-    def seal(self, value: Any) -> str:
-        """Write a mark that is a secret as the other data is stored."""
+    def seal(self, value: object) -> str:
+        """Write a secret mark as the other data is stored."""
         return self.database.serializer.serialize(value)
 
     def unseal(self, text: str | None) -> Any:
-        """Read what `seal` wrote; None for None."""
+        """Read the text of `seal`. None stays None."""
         return None if text is None else self.database.serializer.deserialize(text)
 
     def stop_of(self, marks: Marks) -> StopRequest | None:
-        """Return how a turn is to be stopped; None if it is not."""
-        found = self.unseal(marks.stop)
-        return None if found is None else StopRequest(**found)
+        """Return the stop that was requested for a turn, or None."""
+        request = self.unseal(marks.stop)
+        return None if request is None else StopRequest(**request)
 
     def conversation(
         self, session_id: str
-    ) -> tuple[list[dict[str, Any]], str | None, dict[str, Any] | None]:
-        """Return the messages of a session, the turn that stored them, and how that ended."""
+    ) -> tuple[list[dict[str, JSON]], str | None, dict[str, JSON] | None]:
+        """Return the messages of a session, the turn that stored them, and its end."""
         with self.database.engine.connect() as connection:
             row = connection.execute(sa.text(_CONVERSATION), {"session": session_id}).first()
         if row is None or row.messages is None:
@@ -212,12 +215,12 @@ class Turns:
         self, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy
     ) -> None:
         """Store a turn. With ``queue``, let it wait behind the open ones of its session."""
-        for _ in range(_LOST_RACES):
+        for _ in range(_MAX_LOST_RACES):
             with (
                 suppress(dbos_error.DBOSWorkflowIDInUseError),
                 self.database.engine.begin() as connection,
             ):
-                # Locks the session until the end of the transaction, so no other turn of it is started meanwhile.
+                # Locks the session until the transaction ends, so no other turn of it can start.
                 number = connection.execute(
                     sa.text(_NEXT_TURN), {"session": session_id}
                 ).scalar_one()
@@ -237,18 +240,23 @@ class Turns:
 
     def open_turns(self, session_id: str) -> list[Any]:
         """Return the rows of a session's open turns, in their order."""
-        found = self.client.list_workflows(
+        rows = self.client.list_workflows(
             name=TURN, user=session_id, status=OPEN, load_output=False
         )
         return sorted(
-            (row for row in found if row.forked_from is None),
+            (row for row in rows if row.forked_from is None),
             key=lambda row: details_of(row).number,
         )
 
     def begin_next(self, session_id: str, ended: str | None = None) -> None:
-        """Make the first turn that waits in a session ready for workers, unless there is one before it that has not ended."""
-        found = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
-        first = found[0] if found else None
+        """Make the first turn of a session ready for workers if it waits.
+
+        Args:
+            session_id: The session.
+            ended: A turn that has ended, although DBOS may not have noted that yet.
+        """
+        rows = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
+        first = rows[0] if rows else None
         if (
             first is not None
             and first.queue_name == WAITING
@@ -259,7 +267,7 @@ class Turns:
 
     def _enqueue(
         self,
-        connection: Any,
+        connection: sa.Connection,
         session_id: str,
         prompt: str,
         turn_id: str,
@@ -292,7 +300,7 @@ class Turns:
         )
 
     def state_of(self, row: Any) -> TurnState:
-        """Return what a turn does."""
+        """Return the state of a turn."""
         if row.status == "PENDING":
             return "running" if marks_of(row).worker is not None else "queued"
         if row.status in QUEUED:
@@ -303,16 +311,16 @@ class Turns:
         return "stopped" if row.status == "CANCELLED" else "failed"
 
     def status(self, turn_id: str, *, questions: bool = True) -> TurnStatus:
-        """Return what a turn does now."""
+        """Return the current state of a turn with its open questions."""
         status = self.status_of(self.row(turn_id))
         if not questions or status.is_final:
             return status
         return attrs.evolve(status, questions=tuple(self.open_questions(turn_id)))
 
     def status_of(self, row: Any) -> TurnStatus:
-        """Return what a turn does, without its questions."""
+        """Return the state of a turn, without its questions."""
         marks, state = marks_of(row), self.state_of(row)
-        outcome: dict[str, Any] = (
+        outcome: dict[str, JSON] = (
             row.output if isinstance(row.output, dict) and row.status == "SUCCESS" else {}
         )
         since = details_of(row).since
@@ -336,8 +344,8 @@ class Turns:
         )
 
     def open_questions(self, turn_id: str) -> list[Question]:
-        """Return the questions of a turn that no one has answered."""
-        found = {
+        """Return the questions of a turn that haven't been answered."""
+        rows = {
             row.workflow_id: row
             for row in self.client.list_workflows(
                 queue_name=QUESTIONS, workflow_id_prefix=question_id(turn_id, ""), load_output=False
@@ -345,17 +353,17 @@ class Turns:
         }
         open_ones = [
             row
-            for name, row in sorted(found.items())
-            if not name.endswith("!") and f"{name}!" not in found
+            for name, row in sorted(rows.items())
+            if not name.endswith("!") and f"{name}!" not in rows
         ]
         return [read_question(row) for row in open_ones]
 
-    def _pages(self, **which: Any) -> Iterator[Any]:
-        """Yield all turns of a kind, the one that was started last first."""
+    def _pages(self, **filters: Any) -> Iterator[Any]:
+        """Yield all turns of a kind, the latest one first."""
         offset = 0
         while True:
             rows = self.client.list_workflows(
-                name=TURN, sort_desc=True, limit=_PAGE, offset=offset, **which
+                name=TURN, sort_desc=True, limit=_PAGE, offset=offset, **filters
             )
             yield from rows
             if len(rows) < _PAGE:
@@ -365,13 +373,13 @@ class Turns:
     def find(
         self, state: TurnState | None, session: str | None, since: float | None, limit: int
     ) -> list[TurnStatus]:
-        """Return turns, the one that was started last first."""
-        which: dict[str, Any] = {}
+        """Return turns, the latest one first."""
+        filters: dict[str, Any] = {}
         if session is not None:
-            which["user"] = session
+            filters["user"] = session
         if since is not None:
             # The clock of the database may count whole seconds.
-            which["start_time"] = _iso(since - 1)
+            filters["start_time"] = _iso(since - 1)
         if state is not None:
             statuses = {
                 "queued": OPEN,
@@ -379,31 +387,31 @@ class Turns:
                 "held": QUEUED,
                 "stopped": ["SUCCESS", "CANCELLED"],
             }
-            which["status"] = statuses.get(
+            filters["status"] = statuses.get(
                 state, ["SUCCESS", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
             )
-        found: list[TurnStatus] = []
-        for row in self._pages(**which):
+        matches: list[TurnStatus] = []
+        for row in self._pages(**filters):
             status = self.status_of(row)
             if (state is None or status.state == state) and (
                 since is None or status.started >= since
             ):
-                found.append(status)
-            if len(found) >= max(limit, 1) + _PAGE:
+                matches.append(status)
+            if len(matches) >= max(limit, 1) + _PAGE:
                 break
-        found.sort(key=lambda status: status.started, reverse=True)
-        return found[:limit]
+        matches.sort(key=lambda status: status.started, reverse=True)
+        return matches[:limit]
 
     def counts(self, *, only_open: bool = False) -> TurnCounts:
-        """Return how many turns there are."""
-        found: list[tuple[TurnState, Any]] = [
+        """Count the turns by state."""
+        turns: list[tuple[TurnState, Any]] = [
             (self.state_of(row), row)
             for row in self._pages(**({"status": OPEN} if only_open else {}))
         ]
-        open_ones = [row for state, row in found if row.status in OPEN]
+        open_ones = [row for _, row in turns if row.status in OPEN]
         now = time.time()
         return TurnCounts(
-            states=dict(Counter(state for state, _ in found)),
+            states=dict(Counter(state for state, _ in turns)),
             oldest=max((now - details_of(row).since for row in open_ones), default=0.0),
             attempts=sum(marks_of(row).attempt for row in open_ones),
             takeovers=sum(marks_of(row).deaths for row in open_ones),
@@ -412,16 +420,18 @@ class Turns:
     def events_after(
         self, turn_id: str, offset: int, position: int
     ) -> tuple[list[WatchedEvent], int, bool]:
-        """Return the events of the batches from an offset on, the next offset, and whether there will be no more.
+        """Return the events of the batches from an offset on, the next offset, and a flag.
+
+        The flag is True if there will be no more events.
 
         Args:
             turn_id: The turn.
-            offset: Of the first batch.
-            position: Of the last event before it.
+            offset: The offset of the first batch.
+            position: The position of the last event before it.
         """
-        # Before the events: those that are stored before the end of the turn are read after it.
+        # Read before the events, so that those stored before the end of the turn aren't missed.
         is_over = self.row(turn_id, load_input=False, load_output=False).status in ENDED
-        found: list[WatchedEvent] = []
+        events: list[WatchedEvent] = []
         batches = self.client.read_stream(turn_id, EVENTS, offset=offset, timeout_seconds=0.0)
         try:
             for batch in batches:
@@ -429,7 +439,7 @@ class Turns:
                 for text in batch["events"]:
                     position += 1
                     name, data = orjson.loads(text)
-                    found.append(
+                    events.append(
                         WatchedEvent(
                             position=position, attempt=batch["attempt"], name=name, data=data
                         )
@@ -440,7 +450,7 @@ class Turns:
             raise unknown_turn_error(turn_id) from None
         finally:
             batches.close()
-        return found, offset, is_over
+        return events, offset, is_over
 
     def answer(self, turn_id: str, name: str, option: str) -> None:
         """Store the answer to a question."""
@@ -450,7 +460,7 @@ class Turns:
         ):
             known = self.client.list_workflows(workflow_ids=[answer_id(turn_id, name)])
             if known and known[0].input["args"] == [option]:
-                # The same answer again, for example because the connection was lost meanwhile.
+                # The same answer again, for example after a lost connection.
                 return
         check_answer(status, name, option)
         row = {
@@ -465,20 +475,20 @@ class Turns:
             [first] = self.client.list_workflows(workflow_ids=[answer_id(turn_id, name)])
             if first.input["args"] != [option]:
                 raise QuestionClosedError(
-                    f"turn {turn_id!r} ({status.state}) does not wait for an answer to {name!r}: it was answered with "
-                    f"{first.input['args'][0]!r} a moment ago",
+                    f"turn {turn_id!r} ({status.state}) does not wait for an answer to {name!r}: "
+                    f"it was answered with {first.input['args'][0]!r} a moment ago",
                     turn_id=turn_id,
                 ) from None
 
     def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
-        """Note that a turn is to end. One that no worker has begun ends now."""
+        """Record that a turn is to end. One that hasn't begun ends now."""
         row = self.row(turn_id, load_output=False)
         if row.status in ENDED:
             return
         marks = marks_of(row)
         known = self.stop_of(marks)
         if graceful and known is not None and not known.graceful:
-            # An immediate stop that was acknowledged stays one.
+            # An immediate stop that was acknowledged can't become a graceful one.
             return
         self.mark(turn_id, stop=self.seal({"graceful": graceful, "reason": reason}))
         if row.status in QUEUED and marks.attempt == 0:
@@ -490,7 +500,7 @@ class Turns:
             self.requeue(row)
 
     def resume(self, turn_id: str) -> None:
-        """Let a held turn go on with any plan, and one that waits for workers of another version with those of this one."""
+        """Continue a held turn with any plan, or a turn of another version with this one."""
         row = self.row(turn_id, load_output=False)
         if row.status not in QUEUED:
             return
@@ -520,12 +530,12 @@ class Turns:
             self.mark(turn_id, worker=None)
             self.client.resume_workflows([turn_id], queue_name=TURNS)
 
-    def messages(self, session_id: str) -> list[dict[str, Any]]:
+    def messages(self, session_id: str) -> list[dict[str, JSON]]:
         """Return the conversation of a session."""
         return self.conversation(session_id)[0]
 
     def forget(self, before: float) -> int:
-        """Forget turns that ended before a moment, with what else there is of them."""
+        """Delete turns that ended before a moment, with everything that belongs to them."""
         names = [
             row.workflow_id
             for row in self._pages(
@@ -545,7 +555,7 @@ class Turns:
         self.client.delete_workflows([*turn_ids, *(row.workflow_id for row in questions)])
 
     def forget_session(self, session_id: str) -> bool:
-        """Delete all there is of a session."""
+        """Delete everything about a session."""
         with self.database.engine.begin() as connection:
             was_there = connection.execute(sa.text(_FORGET), {"session": session_id}).rowcount
             if ahead := self.open_turns(session_id):
@@ -558,12 +568,12 @@ class Turns:
     # ── schedules ──
 
     def schedule(self, wanted: Schedule) -> None:
-        """Store a schedule in place of one of this name."""
+        """Store a schedule, replacing one of the same name."""
         self.unschedule(wanted.name)
         self.enqueue_schedule(wanted)
 
     def enqueue_schedule(self, wanted: Schedule) -> None:
-        """Let a schedule wait for its time."""
+        """Let a schedule wait for its next time."""
         options: dict[str, Any] = {
             "queue_name": TURNS,
             "workflow_name": SCHEDULE,
@@ -576,23 +586,23 @@ class Turns:
         self.client.enqueue(options, attrs.asdict(wanted))
 
     def schedules(self, name: str | None = None) -> list[Schedule]:
-        """Return all schedules, or that of a name."""
-        found: dict[str, Schedule] = {}
+        """Return all schedules, or the one with a name."""
+        latest: dict[str, Schedule] = {}
         for row in self._schedule_rows(name):
             schedule = Schedule(**row.input["args"][0])
-            if schedule.name not in found or found[schedule.name].next_at < schedule.next_at:
-                found[schedule.name] = schedule
-        return list(found.values())
+            if schedule.name not in latest or latest[schedule.name].next_at < schedule.next_at:
+                latest[schedule.name] = schedule
+        return list(latest.values())
 
     def _schedule_rows(self, name: str | None) -> list[Any]:
         prefix = "schedule?" if name is None else f"schedule?{name}?"
-        found = self.client.list_workflows(
+        rows = self.client.list_workflows(
             name=SCHEDULE, status=OPEN, workflow_id_prefix=prefix, load_output=False
         )
-        return [row for row in found if row.workflow_id.startswith(prefix)]
+        return [row for row in rows if row.workflow_id.startswith(prefix)]
 
     def unschedule(self, name: str) -> bool:
-        """Remove a schedule."""
+        """Remove a schedule. Return whether there was one."""
         rows = self._schedule_rows(name)
         if rows:
             self.client.delete_workflows([row.workflow_id for row in rows])
@@ -603,14 +613,14 @@ class Turns:
     def enqueue_notice(
         self, turn_id: str, url: str, tries: int = 0, waits: int = 0, seconds: float = 0.0
     ) -> None:
-        """Let a worker call back the one who started a turn.
+        """Let a worker report the end of a turn to the address it was started with.
 
         Args:
             turn_id: The turn.
-            url: Whom.
-            tries: How often that was tried.
-            waits: How often the turn had not ended yet.
-            seconds: For which to wait.
+            url: The address.
+            tries: The number of failed tries so far.
+            waits: The number of times the turn hadn't ended yet.
+            seconds: Seconds to wait before the next try.
         """
         options: dict[str, Any] = {
             "queue_name": TURNS,

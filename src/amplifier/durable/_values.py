@@ -1,8 +1,4 @@
-"""What is known of turns and schedules: the values that engines return, store and give to workers, and the text and JSON that they can store.
-
-What an engine cannot hold is replaced, everything else stays as it is: what a model, a tool or an exception contains must not keep a turn
-from being recorded, nor end the worker that records it.
-"""
+"""The values that engines return, store and give to workers, and their stored form."""
 
 from __future__ import annotations
 
@@ -20,10 +16,17 @@ from amplifier.contracts import CallKind
 from amplifier.shared_sessions import Question
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
-"""What a turn does: the first three are open, the others final. A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`."""
+"""The state of a turn: the first three are open, the others final.
+
+A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`.
+"""
 
 BLOCKS = "\x1eblocks:"
-"""Begins a stored prompt that is JSON: a list of blocks, a text that begins like this, or an object with the prompt and the schema of its answer."""
+"""Begins a stored prompt that is JSON.
+
+The JSON is a list of blocks, a text that begins like this, or an object with the prompt and the
+schema of its answer.
+"""
 
 PLAN_CHANGED = "PlanChanged"
 """The error type of a turn that is held because workers have another plan."""
@@ -32,11 +35,11 @@ Plan: TypeAlias = Mapping[str, str]
 """Hashes of the modules of a plan."""
 
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
-_DEEPEST = 200
-_LONGEST_KEY = 500
+_MAX_DEPTH = 200
+_MAX_KEY_LENGTH = 500
 _REPLACEMENT = "\ufffd"
 
-# ── what engines return ───────────────────────────────────────────────────────────────────────────
+# ── for applications ──────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.frozen(kw_only=True)
@@ -44,18 +47,19 @@ class TurnStatus:
     """A turn at one moment.
 
     Attributes:
-        turn_id: The turn.
-        session_id: Its session.
-        state: What it does.
-        attempt: How often a worker has begun it or gone on with it.
-        takeovers: How many workers have died while they ran it, so that another one took it over.
-        started: When it was handed over with `DurableEngine.start`, in seconds since 1970.
-        ended: When it ended; None while it is open.
-        worker: Who runs it, or ran it last.
-        answer: The text of a completed turn; of one that was stopped gracefully, the text so far.
+        turn_id: The id of the turn.
+        session_id: The id of its session.
+        state: Its state.
+        attempt: The number of times a worker has begun or continued it.
+        takeovers: The number of workers that died while they ran it, so that another took over.
+        started: The time at which it was handed over with `DurableEngine.start`, in seconds since
+            1970.
+        ended: The time at which it ended. None while it is open.
+        worker: The worker that runs it, or ran it last.
+        answer: The text of a completed turn. For one that was stopped gracefully, the text so far.
         error_type: The class of the error that it failed with or is held for.
-        error: Its message.
-        questions: What waits for an answer; empty in `DurableEngine.list`.
+        error: The message of that error.
+        questions: The questions that wait for an answer. Empty in `DurableEngine.list`.
     """
 
     turn_id: str
@@ -73,7 +77,7 @@ class TurnStatus:
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended."""
+        """True if it has ended."""
         return self.state in ("completed", "failed", "stopped")
 
 
@@ -82,10 +86,10 @@ class TurnCounts:
     """The turns of an engine at one moment.
 
     Attributes:
-        states: How many there are in each state.
-        oldest: Seconds for which the oldest open turn has been open; 0 if there is none.
-        attempts: Of the open turns together.
-        takeovers: Of the open turns together.
+        states: The number of turns in each state.
+        oldest: Seconds since the oldest open turn was started. 0 if none is open.
+        attempts: The sum of the attempts of all open turns.
+        takeovers: The sum of the takeovers of all open turns.
     """
 
     states: Mapping[TurnState, int]
@@ -99,10 +103,12 @@ class WatchedEvent:
     """An event of a turn as a watcher sees it.
 
     Attributes:
-        position: Counted from 1 over all attempts; `DurableEngine.watch` goes on after one.
-        attempt: The attempt that emitted it. Events of an attempt that was killed may be missing, and come again in the next.
-        name: The event.
-        data: Its payload as JSON, without secrets; of a very large one only the plain values.
+        position: Its number, counted from 1 over all attempts. `DurableEngine.watch` can continue
+            after it.
+        attempt: The attempt that emitted it. Events of an attempt that was killed may be missing,
+            and come again in the next.
+        name: The name of the event.
+        data: Its payload as JSON, without secrets. A very large one has only the plain values.
     """
 
     position: int
@@ -113,7 +119,7 @@ class WatchedEvent:
 
 @attrs.frozen(kw_only=True)
 class TurnPolicy:
-    """How a turn is to be run; moments are in seconds since 1970."""
+    """Options of a turn. Times are in seconds since 1970."""
 
     priority: int = 3
     due_at: float | None = None
@@ -123,14 +129,14 @@ class TurnPolicy:
 
 @attrs.frozen(kw_only=True)
 class Schedule:
-    """Starts turns of a session again and again, see `DurableEngine.schedule`.
+    """Starts turns of a session at regular intervals. See `DurableEngine.schedule`.
 
     Attributes:
-        name: Its own.
-        session_id: The session.
-        prompt: Of each turn, as the engine stores it: one in blocks is JSON.
+        name: The name of the schedule.
+        session_id: The id of the session.
+        prompt: The prompt of each turn as the engine stores it. One in blocks is JSON.
         every: Seconds from one turn to the next.
-        next_at: When the next one is due, in seconds since 1970.
+        next_at: The time at which the next one is due, in seconds since 1970.
     """
 
     name: str
@@ -141,11 +147,11 @@ class Schedule:
 
     @property
     def turn_id(self) -> str:
-        """Of the next turn: the name and the date."""
+        """The id of the next turn: the name and the date."""
         return f"{self.name}-{datetime.fromtimestamp(self.next_at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-# ── what workers are given and record ─────────────────────────────────────────────────────────────
+# ── for workers ───────────────────────────────────────────────────────────────────────────────────
 
 
 @attrs.frozen(kw_only=True)
@@ -153,9 +159,10 @@ class StepName:
     """A model call or a tool call as it is recorded.
 
     Attributes:
-        key: The same in every attempt; that of a call in a child session begins with the call that runs the child.
-        kind: What is called.
-        name: The tool; empty for a model call.
+        key: The key of the call, the same in every attempt. In a child session it begins with the
+            key of the call that runs the child.
+        kind: The kind of the call.
+        name: The name of the tool. Empty for a model call.
     """
 
     key: str
@@ -165,17 +172,17 @@ class StepName:
     @property
     def record(self) -> str:
         """The name of the step that DBOS records, the same in every attempt."""
-        words = (
+        parts = (
             self.kind,
             storable_text(self.name, allows_nul=False)[:100],
             storable_key(self.key),
         )
-        return " ".join(word for word in words if word)
+        return " ".join(part for part in parts if part)
 
 
 @attrs.frozen(kw_only=True)
 class StopRequest:
-    """How a turn is to be stopped."""
+    """A request to stop a turn, gracefully or at once."""
 
     graceful: bool
     reason: str | None
@@ -186,16 +193,19 @@ class ClaimedTurn:
     """A turn that a worker runs.
 
     Attributes:
-        number: Of the turn in its session, counted from 1.
+        turn_id: The id of the turn.
+        session_id: The id of its session.
+        number: The number of the turn in its session, counted from 1.
+        prompt: Its prompt, as engines store it.
         attempt: The fencing number of this worker.
-        plan: Of the worker that recorded something first; None if nothing is recorded.
+        plan: The plan of the worker that recorded something first. None if nothing is recorded.
         messages: The conversation before the turn.
-        results: Of steps that have finished, by the name of their record.
-        started: How often tool calls have begun, in the same way.
-        stop: How the turn is to be stopped, if that was asked for before.
-        deaths: Workers that have died while they ran it.
-        since: When it was started, in seconds since 1970; 0 if that is not known.
-        deadline_at: When it fails, in the same way; None for never.
+        results: The results of finished steps, by the name of their record.
+        started: The number of times each tool call has begun, by the name of its record.
+        stop: The stop that was requested before this attempt, or None.
+        deaths: The number of workers that have died while they ran it.
+        since: The time at which it was started, in seconds since 1970. 0 if unknown.
+        deadline_at: The time at which it fails, in seconds since 1970. None for never.
     """
 
     turn_id: str
@@ -214,13 +224,13 @@ class ClaimedTurn:
 
     @property
     def has_new_plan(self) -> bool:
-        """Whether someone has resumed it with another plan than it began with."""
+        """True if someone has resumed it with another plan than it began with."""
         return self.plan is None and bool(self.results or self.started)
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a turn ended, or why it is held."""
+    """The end of a turn, or the reason why it is held."""
 
     state: TurnState
     answer: str | None = None
@@ -229,20 +239,15 @@ class Outcome:
     messages: list[dict[str, Any]] | None = None
 
 
-# ── how they are stored ───────────────────────────────────────────────────────────────────────────
+# ── the stored form ───────────────────────────────────────────────────────────────────────────────
 
 
 def prompt_of(turn: ClaimedTurn) -> tuple[Any, dict[str, Any] | None]:
-    """The prompt of a turn as a session takes it, and the schema of its answer, if that is typed."""
+    """Return the prompt of a turn as a session takes it, and the schema of a typed answer."""
     if not turn.prompt.startswith(BLOCKS):
         return turn.prompt, None
-    found = orjson.loads(turn.prompt.removeprefix(BLOCKS))
-    return (found["prompt"], found["schema"]) if isinstance(found, dict) else (found, None)
-
-
-def read_question(details: dict[str, Any]) -> Question:
-    """A question as it is stored."""
-    return Question(**{**details, "options": tuple(details["options"])})
+    stored = orjson.loads(turn.prompt.removeprefix(BLOCKS))
+    return (stored["prompt"], stored["schema"]) if isinstance(stored, dict) else (stored, None)
 
 
 _COMPACTIONS = "compactions"
@@ -251,7 +256,10 @@ _COMPACTIONS = "compactions"
 def with_compactions(
     messages: list[dict[str, Any]], records: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A conversation as engines store it: the journal of its compactions is in the metadata of its last message."""
+    """Return a conversation as engines store it.
+
+    The journal of its compactions is in the metadata of its last message.
+    """
     if not messages or not records:
         return messages
     *before, last = messages
@@ -261,7 +269,7 @@ def with_compactions(
 def without_compactions(
     messages: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What `with_compactions` was given."""
+    """Split the result of `with_compactions` into the messages and the journal."""
     metadata = messages[-1].get("metadata") if messages else None
     if not metadata or _COMPACTIONS not in metadata:
         return messages, []
@@ -271,30 +279,38 @@ def without_compactions(
     return [*before, {**own, "metadata": rest} if rest else own], metadata[_COMPACTIONS]
 
 
-# ── text and JSON that an engine can store ────────────────────────────────────────────────────────
+# ── storable text and JSON ────────────────────────────────────────────────────────────────────────
+
+
+# Everything that can't be stored is replaced, and the rest stays as it is. The content of a model's
+# answer, a tool's result or an exception must not keep a turn from being recorded, nor end the
+# worker that records it.
 
 
 def storable_text(text: str, *, allows_nul: bool) -> str:
-    """Text without lone surrogates, and without NUL where that is not allowed; U+FFFD takes their place.
+    """Replace lone surrogates, and NUL where that isn't allowed, by U+FFFD.
 
     Args:
-        text: Of any origin.
-        allows_nul: Postgres has no NUL in text, SQLite has.
+        text: A text of any origin.
+        allows_nul: False for Postgres, which can't store NUL in text. SQLite can.
     """
     if not allows_nul and "\0" in text:
         text = text.replace("\0", _REPLACEMENT)
     return text if text.isascii() else _SURROGATES.sub(_REPLACEMENT, text)
 
 
-def as_json(value: Any) -> str:
-    """A value as JSON. Objects become text; so do integers beyond 64 bits, which JSON readers round."""
+def as_json(value: object) -> str:
+    """Return a value as JSON. Objects and integers beyond 64 bits become text."""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    except (
-        TypeError
-    ):  # a lone surrogate, a large integer, a value that is too deep or contains itself
+    # A lone surrogate, a large integer, or a value that is too deep or contains itself.
+    except TypeError:
         plain = rebuild(
-            value, _storable_value, subject="value cannot be stored", max_depth=_DEEPEST, mark=True
+            value,
+            _storable_value,
+            subject="value cannot be stored",
+            max_depth=_MAX_DEPTH,
+            mark=True,
         )
         return orjson.dumps(plain, default=_object_text, option=orjson.OPT_NON_STR_KEYS).decode()
 
@@ -306,16 +322,19 @@ def _storable_value(value: Any, frames: Sequence[Frame]) -> Any:
         # Python refuses to write very long ones in decimal.
         return str(value) if value.bit_length() < 10_000 else hex(value)
     if isinstance(value, dict):
-        return {storable_text(str(key), allows_nul=True): each for key, each in value.items()}
+        return {storable_text(str(key), allows_nul=True): item for key, item in value.items()}
     return value
 
 
-def _object_text(value: Any) -> str:
+def _object_text(value: object) -> str:
     return storable_text(str(value), allows_nul=True)
 
 
 def storable_key(key: str) -> str:
-    """A step's key as it is stored. The model chooses a part of it, and an index of Postgres has limits."""
-    if len(key) <= _LONGEST_KEY and key == storable_text(key, allows_nul=False):
+    """Return a step's key as it is stored.
+
+    The model chooses a part of it, and an index of Postgres has limits.
+    """
+    if len(key) <= _MAX_KEY_LENGTH and key == storable_text(key, allows_nul=False):
         return key
     return f"sha256-{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -1,4 +1,4 @@
-"""A worker: DBOS gives it turns, it runs them, passes stops and answers on, and takes over the turns of workers that have died."""
+"""A worker: it runs the turns that DBOS gives it, and takes over turns of dead workers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from amplifier.errors import AmplifierError, SessionStateError
 from ._database import APPLICATION, Database, DatabaseDown
 from ._engine import Duty, InterruptedWorker
 from ._errors import DurableError, TurnConflictError, TurnLost
-from ._reporting import MOST_TRIES, NOT_TAKEN, pause_after, post
-from ._running_turn import RunningTurn, made, plan_problem
+from ._reporting import MAX_TRIES, NOT_TAKEN, pause_after, post
+from ._running_turn import RunningTurn, call_factory, plan_problem
 from ._suspects import Admission, Settings
 from ._turn_record import EventWriter, HandedOver, TurnRecord
 from ._turns import NOTICE, SCHEDULE, TURN, TURNS, WAITING, WORKERS, Turns, marks_of, session_of
@@ -45,17 +45,17 @@ T = TypeVar("T")
 logger = logging.getLogger("amplifier.durable")
 
 _LOOKS = 4
-"""Looks at the others in one lease."""
+"""Looks at the other workers in one lease."""
 _ENDING_SECONDS = 5.0
 _WORKER = "worker?"
-"""Before the name of a worker in the id of its row."""
+"""Precedes the name of a worker in the id of its row."""
 
 
-# ── what DBOS calls ───────────────────────────────────────────────────────────────────────────────
+# ── entry points for DBOS ─────────────────────────────────────────────────────────────────────────
 
 
 _worker: Worker | None = None
-"""That of this process; DBOS has one instance to a process."""
+"""The worker of this process. DBOS has one instance per process."""
 
 
 def _of_this_process() -> Worker:
@@ -79,14 +79,16 @@ def _run_notice(turn_id: str, url: str, tries: int, waits: int) -> None:
     _of_this_process().call_back(turn_id, url, tries, waits)
 
 
-# ── life ──────────────────────────────────────────────────────────────────────────────────────────
+# ── signs of life ─────────────────────────────────────────────────────────────────────────────────
 
 
 class LoopWatch:
-    """Checks from a thread whether the event loop runs; counts looks and not seconds, so that a suspended process is not stuck.
+    """Checks from a thread whether the event loop runs.
+
+    It counts looks and not seconds, so that a suspended process doesn't count as stuck.
 
     Args:
-        settings: Of the engine.
+        settings: The settings of the engine.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -94,28 +96,35 @@ class LoopWatch:
         self._looks = 0
 
     def note_life(self) -> None:
-        """On the event loop, a few times per lease."""
+        """Show that the loop runs. Called on it a few times per lease."""
         self._looks = 0
 
     def is_stuck(self) -> bool:
-        """In the thread, `_LOOKS` times per lease: whether the loop has stood still for so long that others get its turns."""
+        """Return whether the loop has been blocked for too long, so that it loses its turns.
+
+        Called from the thread, `_LOOKS` times per lease.
+        """
         self._looks += 1
         seconds = self._looks * self._settings.lease / _LOOKS
         if self._looks == _LOOKS + 1:
             logger.warning(
-                "the event loop of this worker stands still for %g s: code of a tool or a hook blocks it (run it in a thread); after %g s "
-                "its turns go on elsewhere",
+                "the event loop of this worker stands still for %g s: code of a tool or a hook "
+                "blocks it (run it in a thread); after %g s its turns go on elsewhere",
                 seconds,
                 self._settings.stuck,
             )
         return seconds > self._settings.stuck
 
 
-class Others:
-    """The other workers of a database: shows them that this one lives, and takes over what dead ones have left.
+# Each worker is a row of DBOS that waits on a queue without workers. A count in that row is its
+# sign of life. A worker counts as dead if its count doesn't change over a lease's number of looks.
+# Looks are better than seconds, because a worker that was suspended itself makes none meanwhile.
 
-    Each worker is a row of DBOS that waits on a queue without workers, and its sign of life is a count in that row. A worker has died if
-    it does not count over as many looks as a lease has. Looks and no seconds: a worker that was suspended itself makes none meanwhile.
+
+class OtherWorkers:
+    """The other workers of a database.
+
+    It shows them that this worker lives, and takes over the turns of dead ones.
     """
 
     def __init__(self, turns: Turns, name: str, lease: float) -> None:
@@ -138,22 +147,22 @@ class Others:
         )
 
     def look(self) -> None:
-        """Show that this worker lives, and take over what dead ones have left."""
+        """Show that this worker lives, and take over the turns of dead ones."""
         client = self._turns.client
         self._beats += 1
         client.update_workflow_attributes(_WORKER + self._name, {"beats": self._beats})
-        found = client.list_workflows(
+        rows = client.list_workflows(
             queue_name=WORKERS, status="ENQUEUED", load_input=False, load_output=False
         )
         beats = {
-            row.workflow_id.removeprefix(_WORKER): int(row.attributes["beats"]) for row in found
+            row.workflow_id.removeprefix(_WORKER): int(row.attributes["beats"]) for row in rows
         }
         if self._name not in beats:
-            # It was taken for dead.
+            # The others took it for dead.
             self.enlist()
         now = time.monotonic()
         if now - self._looked > self._lease:
-            # It was suspended, and begins anew: the others get the time of a lease.
+            # It was suspended. It begins anew, so the others get the time of a lease.
             self._seen = {}
         self._looked = now
         self._seen = {
@@ -167,7 +176,7 @@ class Others:
         dead = {name for name, (_, looks) in self._seen.items() if looks >= _LOOKS}
         living = {self._name, *beats} - dead
         if min(living) != self._name:
-            # One of the living is enough. Two would do no harm, because DBOS refuses those who have lost a turn.
+            # One living worker is enough. Two would do no harm, since DBOS refuses stale ones.
             return
         for name in dead:
             logger.info("worker %s has died; its turns go on here or elsewhere", name)
@@ -181,11 +190,11 @@ class Others:
 
 
 def take_over(turns: Turns, living: set[str]) -> None:
-    """Make turns ready for workers that run under none of the living ones."""
-    found = turns.client.list_workflows(
+    """Make the turns of workers that aren't alive ready for others."""
+    rows = turns.client.list_workflows(
         name=[TURN, SCHEDULE, NOTICE], status="PENDING", load_input=False, load_output=False
     )
-    orphans = [row for row in found if row.executor_id not in living]
+    orphans = [row for row in rows if row.executor_id not in living]
     for row in orphans:
         marks = marks_of(row)
         if row.name == TURN and marks.worker is not None:
@@ -200,10 +209,10 @@ def take_over(turns: Turns, living: set[str]) -> None:
 
 @asynccontextmanager
 async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
-    """Be the only worker of a file.
+    """Hold the lock of the only worker of a file.
 
     Raises:
-        SessionStateError: It has one, which is named.
+        SessionStateError: Another worker holds it. The message names that worker.
     """
     if fcntl is None:
         raise AmplifierError(
@@ -217,8 +226,8 @@ async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
         except BlockingIOError:
             other = os.pread(descriptor, 1000, 0).decode(errors="replace")
             raise SessionStateError(
-                f"the file {database.file} has a worker already, {other}: a file of SQLite has one worker process. Raise its "
-                "concurrency, or use postgresql://… for more"
+                f"the file {database.file} has a worker already, {other}: a file of SQLite has one "
+                "worker process. Raise its concurrency, or use postgresql://… for more"
             ) from None
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, name.encode(), 0)
@@ -231,15 +240,15 @@ async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
 
 
 class Worker:
-    """Runs turns until it is cancelled or told to leave.
+    """Runs turns until it is cancelled or asked to leave.
 
     Args:
-        turns: Where turns are.
-        settings: Of the engine.
-        duty: What it does.
+        turns: The turns of the database.
+        settings: The settings of the engine.
+        duty: The task of the worker.
 
     Attributes:
-        name: Of the worker; no other one ever has it.
+        name: The name of the worker, which is never used again.
     """
 
     def __init__(self, turns: Turns, settings: Settings, duty: Duty) -> None:
@@ -248,7 +257,7 @@ class Worker:
         self._database = turns.database
         self._settings = settings
         self._duty = duty
-        self._others = Others(turns, self.name, settings.lease)
+        self._others = OtherWorkers(turns, self.name, settings.lease)
         self._watch = LoopWatch(settings)
         self._running: dict[str, tuple[RunningTurn, TurnRecord]] = {}
         self._taking = 0
@@ -265,8 +274,9 @@ class Worker:
         """Run turns.
 
         Raises:
-            SessionStateError: This process has a worker, or uses DBOS itself, or the file has a worker.
-            EngineUnavailableError: The database cannot be reached any more.
+            SessionStateError: The process has a worker already, or uses DBOS itself, or the file
+                has a worker.
+            EngineUnavailableError: The database can't be reached any more.
         """
         if _worker is not None:
             raise _in_use("with a worker of amplifier")
@@ -289,7 +299,7 @@ class Worker:
 
     @asynccontextmanager
     async def _enlisted(self) -> AsyncIterator[None]:
-        """Be known to the others, and hand over what is left at the end."""
+        """Announce this worker to the others, and hand over its turns at the end."""
         if self._database.is_sqlite:
             async with only_worker(self._database, self.name):
                 await self._database(lambda: take_over(self._turns, {self.name}))
@@ -306,7 +316,7 @@ class Worker:
         try:
             yield
         finally:
-            # Else the others notice after their lease.
+            # Otherwise the others would notice only after the lease.
             with (
                 anyio.move_on_after(_ENDING_SECONDS, shield=True),
                 suppress(DurableError, DatabaseDown),
@@ -337,8 +347,9 @@ class Worker:
 
     @asynccontextmanager
     async def _launched(self) -> AsyncIterator[None]:
-        """DBOS in this process; it gives turns to this worker."""
-        global _worker  # noqa: PLW0603 — DBOS calls functions of this module, and has one instance to a process
+        """Run DBOS in this process. It gives turns to this worker."""
+        # DBOS has one instance per process, and calls functions of this module.
+        global _worker  # noqa: PLW0603
         if _worker is not None:
             raise _in_use("with a worker of amplifier")
         _worker = self
@@ -347,7 +358,7 @@ class Worker:
             try:
                 yield
             finally:
-                # Bounded there, and by DBOS: it waits 10 seconds for each thread.
+                # The wait is bounded, and so is DBOS's: 10 seconds for each thread.
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._end)
         finally:
@@ -370,19 +381,19 @@ class Worker:
                 "serializer": self._database.serializer,
                 "log_level": "ERROR",
                 "run_migrations": False,
-                # Its listener would keep a connection that may be left open when it ends. Nothing here waits for messages.
+                # Its listener would keep a connection open, and nothing here waits for messages.
                 "use_listen_notify": False,
                 # Its thread sleeps that long before it ends.
                 "notification_listener_polling_interval_sec": 0.5,
             }
         )
         if DBOS.executor_id != self.name:
-            # The application has made an instance of its own, which it has not launched yet.
+            # The application has an instance of its own that it hasn't launched yet.
             raise _in_use("for the application itself")
         try:
             self._launch_instance()
         except BaseException:
-            # Or this process could not begin another worker.
+            # Otherwise this process could not begin another worker.
             DBOS.destroy()
             raise
 
@@ -391,7 +402,7 @@ class Worker:
             self._database.url, engine=self._database.engine, serializer=self._database.serializer
         )
         DBOS.listen_queues([TURNS])
-        # Before it is launched, because it looks for queues that are new once a second.
+        # It has to exist before the launch, since DBOS looks for new queues only once a second.
         self._turns.client.register_queue(
             TURNS,
             worker_concurrency=self._duty.concurrency,
@@ -399,15 +410,19 @@ class Worker:
         )
         DBOS.launch()
         if self._database.is_sqlite:
-            # DBOS gives new turns to the version that was registered last. On SQLite before 3.42 these
-            # times are whole seconds, and after a rollback it's the other one. A file has one worker.
+            # DBOS gives new turns to the version that was registered last. SQLite before 3.42
+            # counts these times in whole seconds, so after a rollback another may be the last.
+            # A file has one worker, which can decide.
             DBOS.set_latest_application_version(DBOS.application_version)
 
     def _end(self) -> None:
-        """Let DBOS note that turns have ended, then end it. Turns that were running are being cancelled now."""
-        patience = time.monotonic() + _ENDING_SECONDS
+        """Give DBOS time to record the ends of turns, then end it.
+
+        The turns that were running are being cancelled now.
+        """
+        deadline = time.monotonic() + _ENDING_SECONDS
         with suppress(DatabaseDown, DurableError):
-            while time.monotonic() < patience and self._database.run(self._has_ending_turns):
+            while time.monotonic() < deadline and self._database.run(self._has_ending_turns):
                 time.sleep(0.01)
         DBOS.destroy()
 
@@ -423,9 +438,9 @@ class Worker:
     # ── in the threads of DBOS ──
 
     def run_turn(self, turn_id: str, session_id: str, notify: str | None) -> dict[str, Any]:
-        """Run a turn in this thread, which writes its events meanwhile; return how it ended."""
+        """Run a turn and return its end. This thread writes the events in the meantime."""
         self._handed_over.discard(turn_id)
-        # Its place in the order comes first, before another thread draws others.
+        # Its place in the order is drawn before other threads draw theirs.
         writer = EventWriter(self._database, self._portal, DBOS.reserve_step())
         record = TurnRecord(
             turns=self._turns,
@@ -457,14 +472,20 @@ class Worker:
         return record.outcome
 
     def _with_patience(self, work: Callable[[], T]) -> T:
-        """Do something with the database, which may be away for a while; what fails is left to the next worker."""
+        """Run some work on a database that may be away for a while.
+
+        After a failure the next worker repeats it.
+        """
         try:
             return self._portal.call(self._database, work)
         except BaseException as error:
             raise HandedOver from error
 
     def start_due(self, workflow_id: str, schedule: Schedule) -> None:
-        """Start the turn of a schedule, and let the schedule wait for the next one; those that were missed are made up for by one."""
+        """Start the turn of a schedule, and let the schedule wait for the next one.
+
+        One turn makes up for all that were missed.
+        """
 
         def start() -> None:
             if not self._turns.client.list_workflows(workflow_ids=[workflow_id], load_input=False):
@@ -481,7 +502,10 @@ class Worker:
         self._with_patience(start)
 
     def call_back(self, turn_id: str, url: str, tries: int, waits: int) -> None:
-        """Call back the one who started a turn; later again if that fails, or if the turn has not ended yet."""
+        """Report the end of a turn to its address.
+
+        It is tried again later if that fails, or if the turn hasn't ended yet.
+        """
 
         def again(tries: int, waits: int, seconds: float) -> None:
             self._with_patience(
@@ -504,16 +528,16 @@ class Worker:
                 urlsplit(url).netloc,
                 text_of(error),
             )
-            if tries + 1 < MOST_TRIES:
+            if tries + 1 < MAX_TRIES:
                 again(tries + 1, waits, pause_after(tries))
             else:
                 logger.warning(
                     "the end of turn %s is not reported any more, after %d tries",
                     turn_id,
-                    MOST_TRIES,
+                    MAX_TRIES,
                 )
         except BaseException as error:
-            # This worker leaves.
+            # The worker is leaving.
             raise HandedOver from error
 
     # ── on the event loop ──
@@ -529,11 +553,11 @@ class Worker:
         except TurnLost:
             pass
         except KeyboardInterrupt:
-            # Here it would end the whole event loop, and AnyIO's threads would stay.
+            # Raised here it would end the event loop, and AnyIO's threads would stay.
             self._failures.append(InterruptedWorker())
             self._fail()
         except Exception as error:
-            # DBOS takes the workflow for running as long as this worker lives, so it must not.
+            # While this worker lives, DBOS takes the workflow for running. So it has to end.
             self._failures.append(error)
             self._fail()
             raise
@@ -543,7 +567,7 @@ class Worker:
                 self._is_idle.set()
 
     async def _or_fail(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a task of the worker; its failure ends the worker, also where DBOS waits for the database."""
+        """Run a task of the worker. Its failure ends the worker, even one that waits for DBOS."""
         try:
             await task()
         except Exception:
@@ -556,7 +580,7 @@ class Worker:
         self._group.cancel_scope.cancel()
 
     async def _take_in_order(self, record: TurnRecord) -> None:
-        """Begin a turn when it may; a suspect runs alone."""
+        """Run a turn as soon as it is admitted. A suspect runs alone."""
         row = await self._database(
             lambda: self._turns.row(record.turn_id, load_input=False, load_output=False)
         )
@@ -575,7 +599,7 @@ class Worker:
             if turn is None:
                 return
             if record.turn_id in self._running:
-                # This worker was taken for dead, and given its own turn.
+                # The others took this worker for dead, and DBOS gave it its own turn.
                 self._running[record.turn_id][0].lose()
             running = RunningTurn(record, turn, self._settings.attempts, self._duty.limits)
             self._running[record.turn_id] = running, record
@@ -596,7 +620,7 @@ class Worker:
             await self._is_idle.wait()
 
     async def _listen(self) -> None:
-        """Pass news to the running turns and their events to watchers, for ever."""
+        """Pass news to the running turns, and their events to watchers, until cancelled."""
         while True:
             await anyio.sleep(self._settings.poll)
             for running, _ in list(self._running.values()):
@@ -607,7 +631,7 @@ class Worker:
     async def _ask_for_news(self) -> None:
         running = dict(self._running)
         asking = {
-            turn_id: each.waiting_for for turn_id, (each, _) in running.items() if each.is_asking
+            turn_id: turn.waiting_for for turn_id, (turn, _) in running.items() if turn.is_asking
         }
 
         def read() -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
@@ -621,7 +645,7 @@ class Worker:
             return {row.workflow_id: row for row in rows}, answers
 
         rows, answers = await self._database(read)
-        for turn_id, (each, record) in running.items():
+        for turn_id, (turn, record) in running.items():
             row = rows.get(turn_id)
             marks = None if row is None else marks_of(row)
             if record.outcome is not None:
@@ -630,19 +654,22 @@ class Worker:
             if (
                 marks is None
                 or not is_mine
-                or marks.attempt != each.turn.attempt
+                or marks.attempt != turn.turn.attempt
                 or marks.worker != self.name
             ):
-                if self._running.get(turn_id) == (each, record) and not each.is_ending:
-                    each.lose()
-            elif (stop := self._turns.stop_of(marks)) is not None and stop != each.turn.stop:
-                each.stop(stop)
-        for turn_id, found in answers.items():
-            for name, option in found.items():
+                if self._running.get(turn_id) == (turn, record) and not turn.is_ending:
+                    turn.lose()
+            elif (stop := self._turns.stop_of(marks)) is not None and stop != turn.turn.stop:
+                turn.stop(stop)
+        for turn_id, options in answers.items():
+            for name, option in options.items():
                 running[turn_id][0].answer(name, option)
 
     async def _adopt(self) -> None:
-        """Look, for ever, for held turns that began with the plan of this worker, and for turns that wait for no other one any more."""
+        """Requeue held turns that began with this worker's plan, and turns that can stop waiting.
+
+        It looks for them until cancelled.
+        """
         while True:
             waiting = await self._database(self._waiting)
             held = [row for row in waiting if marks_of(row).held is not None]
@@ -667,20 +694,25 @@ class Worker:
             return
         self._unfit[row.workflow_id] = marks.attempt
         try:
-            problem = plan_problem(made(self._duty.make_session, session_of(row)), marks.plan)
-        except Exception as error:  # noqa: BLE001 — the application's code; the turn stays as it is
+            session = call_factory(self._duty.make_session, session_of(row))
+            problem = plan_problem(session, marks.plan)
+        except Exception as error:  # noqa: BLE001 — the application's code
+            # The turn stays held.
             problem = text_of(error)
         if problem is None:
             await self._database(partial(self._turns.requeue, row))
 
     def _waiting(self) -> list[Any]:
-        found: list[Any] = self._turns.client.list_workflows(
+        rows: list[Any] = self._turns.client.list_workflows(
             name=TURN, queue_name=WAITING, status="ENQUEUED", load_input=False, load_output=False
         )
-        return found
+        return rows
 
     async def _beat(self) -> None:
-        """Show that this worker lives and look after the others, until cancelled; from a thread, since a tool may block the loop."""
+        """Show that this worker lives, and look after the others, until cancelled.
+
+        It works in a thread, since a tool may block the loop.
+        """
         async with anyio.create_task_group() as group:
             group.start_soon(
                 partial(
@@ -706,7 +738,7 @@ class Worker:
                 self._database.check_patience(error, failing_since)
             except Exception:
                 if self._is_over.is_set():
-                    # What it uses is being closed.
+                    # The connections are being closed.
                     return
                 raise
             self._is_over.wait(self._settings.lease / _LOOKS)
@@ -714,7 +746,8 @@ class Worker:
 
 def _in_use(how: str) -> SessionStateError:
     return SessionStateError(
-        f"DBOS runs in this process already, {how}, and it has one instance per process; run this worker in a process of its own"
+        f"DBOS runs in this process already, {how}, and it has one instance per process; run this "
+        "worker in a process of its own"
     )
 
 

@@ -371,7 +371,7 @@ def _separate_members(result_type: Any) -> list[Any]:
 
 
 def _of_union(result_type: Any, members: list[AnswerFormat[Any]]) -> AnswerFormat[Any]:
-    """A union whose members are tried in order. An answer is of the first whose schema it fits."""
+    """Return the format of a union. An answer has the type of the first member that it fits."""
     definitions: dict[str, Any] = {}
     schemas = [_embed_schema(member, definitions, number) for number, member in enumerate(members)]
 

@@ -617,7 +617,7 @@ class TurnRecord(TurnText):
 
     @property
     def finish(self) -> Literal["stop", "length", "content_filter"]:
-        """The reason for the end of the latest model call, or that the loop has cut the turn off."""
+        """The reason for the end of the latest model call. "length" if the loop ended the turn."""
         word = (self.stop_reason or "").lower()
         return (
             "length"

@@ -1,7 +1,7 @@
-"""Built-in modules. Each lives on `amplifier.contracts` alone, like anyone's module, and has a ``mount``.
+"""Built-in modules. Each has a ``mount`` and depends only on `amplifier.contracts`.
 
-The folder is the kind of module, the name in it the rest of the module id: `tool-bash` is `tools/bash`. What begins with
-"_" is shared by the modules of its folder.
+A module's id consists of its folder and its file: `tool-bash` is `tools/bash`. The modules of a
+folder share the files that begin with an underscore.
 """
 
 __all__: list[str] = []

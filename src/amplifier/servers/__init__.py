@@ -1,4 +1,4 @@
-"""Servers through which other programs use an agent: HTTP (OpenAI, AG-UI, sessions, the page), editors (ACP), MCP clients."""
+"""Servers through which other programs use an agent: HTTP, editors (ACP) and MCP clients."""
 
 from .sessions import SessionFactory, SessionRequest
 

@@ -1,4 +1,4 @@
-"""Who may use an agent behind HTTP: the token that requests carry, the names under which the server is reached, its socket."""
+"""Access to an agent behind HTTP: its token, its host names, its socket."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SUBJECT: Final = "the server cannot be started"
 
 
 def check_token(token: str | None, source: str = "token") -> None:
-    """Refuse a token that others could guess, or that no header can carry; None, for no token, passes.
+    """Refuse a token that others could guess, or that no header can carry. None passes.
 
     Raises:
-        PlanError: It is no such text.
+        PlanError: The token is too short or has other characters than printable ASCII.
     """
     if token is not None and (
         len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token
@@ -29,15 +29,18 @@ def check_token(token: str | None, source: str = "token") -> None:
 
 
 def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[str]:
-    """The names under which the server may be reached.
+    """Return the names under which clients may reach the server.
 
     Raises:
-        PlanError: Without a token the server would be open to other machines, or no request could reach it.
+        PlanError: Without a token other machines could reach the server, or no request could.
     """
     if _is_loopback(host):
         return [*LOOPBACK_HOSTS, *allowed]
     if not has_token:
-        problem = "without a token the server may listen on this machine only (127.0.0.1): anyone could run the agent's tools"
+        problem = (
+            "without a token the server may listen on this machine only (127.0.0.1): anyone could "
+            "run the agent's tools"
+        )
         raise PlanError([("host", problem)], subject=_SUBJECT)
     if host in ("0.0.0.0", "::") and not allowed:
         problem = f"{host} needs --allow-host with the names under which clients reach the server"
@@ -46,14 +49,14 @@ def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 stands for a free one.
+    """Return a listening socket. Port 0 picks a free one.
 
     Raises:
-        OSError: The address cannot be listened on.
+        OSError: It can't listen on the address.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
         raise OSError(
@@ -62,12 +65,12 @@ def listen_on(host: str, port: int) -> socket.socket:
 
 
 def address_of(listening: socket.socket, host: str) -> str:
-    """The URL of a server that listens."""
+    """Return the URL of a listening server."""
     return f"http://{_in_url(host)}:{listening.getsockname()[1]}"
 
 
 def reachability_warning(host: str) -> str | None:
-    """A warning for an address that other machines reach."""
+    """Return a warning for an address that other machines can reach, or None."""
     return (
         None
         if _is_loopback(host)

@@ -1,4 +1,4 @@
-"""What every server needs from the application around it: how sessions are made and checked, where they are kept, commands of the user's own."""
+"""The application's side of a server: its sessions, and the user's own commands."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from amplifier.store import SessionIndex
 
 @attrs.frozen(kw_only=True)
 class SessionRequest:
-    """What a session is needed for.
+    """The request for a session, by a client of a server.
 
     Attributes:
-        session_id: Its id; None for one of a single turn, whose conversation comes with the request. Such a session needs a
-            context in memory.
-        approvals: Asks the person; None if the protocol has no way to ask, and what would be asked is denied.
-        is_resumed: A session of this id existed before.
-        directory: Where it works, if the client says so, as editors do.
+        session_id: The id of the session. None for a session of a single turn. Its conversation
+            then comes with the request, so it needs a context in memory.
+        approvals: Asks the user. None if the protocol can't ask, so that questions are denied.
+        is_resumed: True if a session of this id existed before.
+        directory: The directory that the client works in, or None. Editors have one.
         servers: The client's MCP servers by name, as in the configuration of tool-mcp.
     """
 
@@ -38,14 +38,14 @@ class SessionRequest:
 
 
 SessionFactory: TypeAlias = Callable[[SessionRequest], AmplifierSession]
-"""Makes a session, which the server opens and closes."""
+"""Makes a session. The server opens and closes it."""
 
 SessionCheck: TypeAlias = Callable[[AmplifierSession], None]
-"""Raises if a session that has just been opened cannot be used."""
+"""Raises if a session that has just been opened can't be used."""
 
 
 def require_provider(session: AmplifierSession) -> None:
-    """The check of a server that was given none."""
+    """Refuse a session without a provider. This is the default check of a server."""
     if not session.coordinator.get("providers"):
         raise AmplifierError("no provider of the plan is available")
 
@@ -58,7 +58,7 @@ async def describe_session(
     title: str | None = None,
     prompt: str | None = None,
 ) -> None:
-    """Write down what listings show of a session, see `SessionRecord.used`."""
+    """Update the listing of a session. See `SessionRecord.used`."""
     if index is None:
         return
 
@@ -70,8 +70,10 @@ async def describe_session(
     await run_sync(write)
 
 
-# ── commands of the user's own: texts for the model, with a name that stands for them ──
-# One may begin with a head, between two lines ``---``, whose ``description`` is what people are shown; the model is not given the head.
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+#
+# A command is a text for the model, under a name of the user's own. It may begin with a head
+# between two lines ``---``, with a ``description`` for people. The model doesn't get the head.
 
 _ARGUMENTS: Final = "$ARGUMENTS"
 _HEAD: Final = re.compile(r"---\n(.*?)^---\s*?(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -79,7 +81,7 @@ _DESCRIPTION: Final = re.compile(r"""^description:\s*(["']?)(.+?)\1\s*$""", re.M
 
 
 def summary(text: str) -> str:
-    """A command in a few words: the description in its head, else its first line."""
+    """Return the description of a command, or else its first line."""
     head = _HEAD.match(text)
     described = None if head is None else _DESCRIPTION.search(head[1])
     first = _body(text).partition("\n")[0].lstrip("# ")
@@ -87,12 +89,12 @@ def summary(text: str) -> str:
 
 
 def takes_input(text: str) -> bool:
-    """Whether a command says where its arguments go."""
+    """Return whether a command has a place for its arguments."""
     return _ARGUMENTS in text
 
 
 def expanded(text: str, argument: str) -> str:
-    """What a command with this argument stands for."""
+    """Return the text of a command with this argument."""
     body = _body(text)
     return (
         body.replace(_ARGUMENTS, argument) if takes_input(body) else f"{body}\n\n{argument}".strip()

@@ -1,12 +1,11 @@
-"""Open sessions that several callers use, for servers, the command line and workers.
+"""Open sessions that several callers use, for servers, the command line and workers."""
 
-_sessions      sessions that stay open: one turn at a time, questions, watchers, their end; all those of a server, by id
-questions      what waits for a person's answer
-runs           the latest events, for any number of readers; what clients have asked for, which they may leave and come back to
-edits          what the writing tools change, as diffs
-checkpoints    what turns changed, to take it back
-client_tools   tools that a client carries out, and the conversations that wait for it
-"""
+# _sessions      sessions that stay open, with one turn at a time, and all those of a server by id
+# questions      questions that wait for a person's answer
+# runs           the latest events for any number of readers, and runs that outlive their request
+# edits          the changes of the writing tools, as diffs
+# checkpoints    the changes of turns, to undo them
+# client_tools   tools that a client carries out, and the conversations that wait for it
 
 from ._sessions import LiveSession, LiveSessions, LiveTurn, SessionRefused, run_turn
 from .client_tools import ClientTool, ClientTools, KeptMessages, with_results

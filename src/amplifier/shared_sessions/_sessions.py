@@ -1,7 +1,4 @@
-"""Open sessions that several callers use: one task opens and closes a session, others run its turns, one at a time, and watch them.
-
-All those of a server are found by id: opened in one task group, closed when idle, all closed at its end.
-"""
+"""Open sessions that several callers use, and all those of a server by id."""
 
 from __future__ import annotations
 
@@ -39,15 +36,15 @@ async def run_turn(
     schema: dict[str, Any] | None = None,
     flush: Callable[[], Awaitable[object]] | None = None,
 ) -> Ended:
-    """Run one turn to its end, whatever that is.
+    """Run one turn to its end.
 
     Args:
-        session: It is open.
-        prompt: None to go on with the turn that was cut off.
+        session: The session, which is open.
+        prompt: The prompt. None continues the interrupted turn.
         record: Has every event already when ``show`` gets it.
-        show: What it raises ends the turn and leaves as it is.
-        schema: JSON Schema; the result is JSON text that fits it.
-        flush: Called when every event that is ready has been shown; what it raises ends the turn as well.
+        show: Shows one event. An exception ends the turn and is raised unchanged.
+        schema: A JSON Schema, or None. With one, the result is JSON text that fits it.
+        flush: Called when every event that is ready has been shown. An exception ends the turn.
     """
     failure: Exception | None = None
     try:
@@ -66,7 +63,7 @@ async def run_turn(
                 except Exception as error:
                     failure = error
                     raise
-    except Exception as error:  # a turn runs third-party code
+    except Exception as error:  # third-party code
         if error is failure:
             raise
         return Ended(
@@ -82,13 +79,14 @@ class LiveTurn:
     """A turn that has been claimed.
 
     Attributes:
-        prompt: None to go on with the turn that was cut off.
-        claims: What it holds: the session, and whatever its server limits.
-        record: What has happened so far.
-        ended: How it ended.
+        prompt: Its prompt. None continues the interrupted turn.
+        claims: Everything that it holds: the session, and the limits of its server.
+        turn_id: Its id.
+        record: The events so far, summed up.
+        ended: Its end. "cancelled" before that.
         over: Set when nothing of it is left.
-        report: How it ended, as its server describes it.
-        scope: For what is done with the session and is no turn of the model; stopping cancels it.
+        report: Its end as its server describes it.
+        scope: Scope for work on the session that isn't a turn of the model. Stopping cancels it.
     """
 
     prompt: Prompt | None
@@ -101,18 +99,26 @@ class LiveTurn:
     scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
 
 
+# One task opens and closes a session. Others run its turns, one at a time, and watch them.
+
+
 class LiveSession(Generic[T]):
     """A session that is open for as long as `run` runs.
 
     Args:
-        session: Not opened yet.
-        about: What its server keeps with it.
-        log: What callers read.
-        questions: Those of its approval system.
-        abandoned_seconds: After which a turn is stopped when the last of its watchers has left; None for never.
+        session: The session, not opened yet.
+        about: The server's own data about it.
+        log: The log that callers read.
+        questions: The questions of its approval system.
+        abandoned_seconds: Seconds after which a turn is stopped when the last of its watchers has
+            left. None for never.
 
     Attributes:
-        used_at: When it was used last, by the clock of the event loop.
+        session: The session.
+        about: The server's own data about it.
+        log: The log that callers read.
+        questions: The questions of its approval system.
+        used_at: The time at which it was used last, by the clock of the event loop.
     """
 
     def __init__(
@@ -145,16 +151,16 @@ class LiveSession(Generic[T]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn is running, or has been claimed."""
+        """True if a turn is running, or has been claimed."""
         return self._turn is not None
 
     # ── open and closed ──
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Open the session, report that with ``task_status``, and close it after `close` or when cancelled.
+        """Open the session, report that, and close it after `close` or when cancelled.
 
-        What goes wrong while it opens is raised by ``TaskGroup.start``; a failure of closing is logged, because the task group
-        holds other sessions as well.
+        ``TaskGroup.start`` raises a failure to open. A failure to close is logged, since the task
+        group holds other sessions as well.
         """
         try:
             await self._hold_open(task_status)
@@ -178,14 +184,14 @@ class LiveSession(Generic[T]):
             logger.exception("session %r could not be closed properly", self.session_id)
 
     async def close(self) -> None:
-        """Stop the turn, end `run` and wait until the session is closed."""
+        """Stop the turn, end `run`, and wait until the session is closed."""
         self._leave.set()
         await self._closed.wait()
 
     # ── turns ──
 
     def begin_turn(self, prompt: Prompt | None) -> LiveTurn:
-        """Claim the session for a turn, which `run_turn` runs, until `end_turn`.
+        """Claim the session for a turn of `run_turn`, until `end_turn`.
 
         Raises:
             SessionBusyError: Another turn is running, or the session is being closed.
@@ -202,10 +208,10 @@ class LiveSession(Generic[T]):
         return self._turn
 
     async def run_turn(self, turn: LiveTurn, show: Show) -> Ended:
-        """Run a turn that was claimed; how it ended is in ``turn.ended`` as well. The claim is given up with `end_turn`.
+        """Run a claimed turn. Its end is in ``turn.ended`` as well. `end_turn` gives up the claim.
 
         Raises:
-            Exception: What ``show`` raises.
+            Exception: An exception of ``show``.
         """
         async with self.log.watched(
             self._abandoned_seconds, partial(self.stop, "its client has left")
@@ -214,7 +220,7 @@ class LiveSession(Generic[T]):
         return turn.ended
 
     def end_turn(self, turn: LiveTurn) -> None:
-        """Give up the claim; nothing happens the second time."""
+        """Give up the claim. A second call does nothing."""
         turn.claims.close()
         if self._turn is turn:
             self._turn = None
@@ -222,7 +228,7 @@ class LiveSession(Generic[T]):
         turn.over.set()
 
     def stop(self, reason: str) -> bool:
-        """Stop the running turn immediately; returns whether there was one."""
+        """Stop the running turn immediately. Return whether there was one."""
         if self._turn is None:
             return False
         self.session.coordinator.cancellation.request_immediate(reason=reason)
@@ -238,10 +244,10 @@ Reason: TypeAlias = Literal["session_open", "too_many_sessions", "stopping", "no
 
 @final
 class SessionRefused(AmplifierError):
-    """A session cannot be opened now.
+    """A session can't be opened now.
 
     Attributes:
-        code: The reason.
+        code: The code of the reason.
     """
 
     def __init__(self, code: Reason, message: str) -> None:
@@ -250,17 +256,20 @@ class SessionRefused(AmplifierError):
 
     @classmethod
     def because_not_started(cls) -> Self:
-        """No task group runs that could hold it."""
-        message = "the application has not been started: the server, or the application around it, has to run its lifespan"
+        """Return the error about a server without a task group to hold sessions."""
+        message = (
+            "the application has not been started: the server, or the application around it, has "
+            "to run its lifespan"
+        )
         return cls("not_started", message)
 
 
 class LiveSessions(Generic[T]):
-    """All open sessions of a server.
+    """All open sessions of a server, in one task group.
 
     Args:
-        most: How many may be open.
-        idle_seconds: After which one that is not used is closed; None for never.
+        most: The maximum number of open sessions, or None.
+        idle_seconds: Seconds after which an unused one is closed. None for never.
     """
 
     def __init__(self, *, most: int | None = None, idle_seconds: float | None = None) -> None:
@@ -279,7 +288,7 @@ class LiveSessions(Generic[T]):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sessions can be opened inside the block; at its end all are closed."""
+        """Let sessions be opened inside the block. At its end all are closed."""
         async with anyio.create_task_group() as group:
             self._group = group
             if self._idle_seconds is not None:
@@ -292,10 +301,10 @@ class LiveSessions(Generic[T]):
 
     @contextmanager
     def reserved(self, session_id: str) -> Iterator[None]:
-        """Keep an id for the block, which opens a session.
+        """Reserve an id for the block, which opens a session.
 
         Raises:
-            SessionRefused: It is open or reserved, or there are too many.
+            SessionRefused: The id is open or reserved, or there are too many sessions.
         """
         if self._is_closing:
             raise SessionRefused("stopping", "the server is being stopped")
@@ -321,15 +330,15 @@ class LiveSessions(Generic[T]):
     async def add(
         self, live: LiveSession[T], check: Callable[[AmplifierSession], Awaitable[object] | object]
     ) -> LiveSession[T]:
-        """Open a session whose id is reserved.
+        """Open a session with a reserved id.
 
         Args:
-            live: Not opened yet.
-            check: Raises if it cannot be used; then it is closed again.
+            live: The session, not opened yet.
+            check: Raises if it can't be used. Then it is closed again.
 
         Raises:
-            SessionRefused: No task group runs.
-            Exception: What its opening or the check raised.
+            SessionRefused: No task group is running.
+            Exception: The failure of its opening or of the check.
         """
         group = self._task_group()
         await group.start(self._hold, live)
@@ -338,17 +347,18 @@ class LiveSessions(Generic[T]):
             if isinstance(checked, Awaitable):
                 await checked
         except BaseException:
-            with anyio.CancelScope(shield=True):  # bounded by the session's own deadlines
+            # Bounded by the session's own deadlines.
+            with anyio.CancelScope(shield=True):
                 await live.close()
             raise
         self._open[live.session_id] = live
         return live
 
     def start_soon(self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
-        """Run something, such as a turn, that goes on when the request that began it is over.
+        """Run something, such as a turn, that continues when its request has ended.
 
         Raises:
-            SessionRefused: No task group runs.
+            SessionRefused: No task group is running.
         """
         self._task_group().start_soon(function, *args)
 
@@ -367,23 +377,23 @@ class LiveSessions(Generic[T]):
             live.log.close()
 
     def find(self, session_id: str) -> LiveSession[T] | None:
-        """The open session of this id, which counts as a use."""
+        """Return the open session of this id, or None. This counts as a use."""
         live = self._open.get(session_id)
         if live is not None:
             live.used_at = anyio.current_time()
         return live
 
     def all(self) -> list[LiveSession[T]]:
-        """All open sessions, the oldest first."""
+        """Return all open sessions, the oldest first."""
         return list(self._open.values())
 
     def without(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """No session of this id is open in the block: if it is, it is closed first.
+        """Close the session of this id, and keep it closed until the end of the block.
 
-        From this call on no one finds it, and no one opens its id before the end of the block.
+        From this call on it can't be found, and its id can't be opened before the block ends.
 
         Raises:
-            SessionRefused: It is being opened, or closed by someone else.
+            SessionRefused: It is being opened, or another caller closes it.
         """
         live = self._open.pop(session_id, None)
         if live is None:
@@ -402,7 +412,7 @@ class LiveSessions(Generic[T]):
             self._reserved.discard(session_id)
 
     async def close_all(self) -> None:
-        """Open no more sessions and close those that are open, which ends the responses of their watchers."""
+        """Refuse new sessions and close the open ones, which ends their watchers' responses."""
         self._is_closing = True
         async with anyio.create_task_group() as group:
             for live in self.all():

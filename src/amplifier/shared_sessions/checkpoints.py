@@ -1,13 +1,8 @@
-"""Undo: what a turn changed of the files of a folder, and what it added to the conversation, can be taken back and done again.
+"""Undo and redo of a turn: its changes to the files of a folder and to the conversation.
 
-Before the first call of a turn that may change something, and at the end of the turn, the folder is copied into a bare git repository of
-the session's own, which shares nothing with a repository of the user: no index, no references, no configuration. A copy is a tree of
-git, so what has not changed is kept once. Taking a turn back moves from the tree after it to the one before it as ``git checkout`` does;
-files that were changed since then are left as they are and named, and so is everything a copy does not have.
-
-    <sessions>/<id>/
-    ├── checkpoints.json     the latest turns: their trees, where the conversation was, what was taken back
-    └── checkpoints.git      the copies
+<sessions>/<id>/
+├── checkpoints.json     the latest turns: their trees, their conversations, undone messages
+└── checkpoints.git      the copies of the folder
 """
 
 from __future__ import annotations
@@ -36,44 +31,48 @@ from amplifier.modules.hooks.approval import FREE_TOOLS
 from amplifier.store import Conversation, SessionIndex, encode_message
 from amplifier.store.folders import make_private_folder
 
-_MOST_TURNS: Final = 50
-_MOST_FILES: Final = 20_000
-_MOST_BYTES: Final = 500_000_000
-_LARGEST_FILE: Final = 20_000_000
-_SECONDS: Final = 20.0
-"""For one copy; a turn waits for it."""
+_MAX_TURNS: Final = 50
+_MAX_FILES: Final = 20_000
+_MAX_BYTES: Final = 500_000_000
+_MAX_FILE_BYTES: Final = 20_000_000
+_COPY_SECONDS: Final = 20.0
+"""Deadline of one copy. A turn waits for it."""
 
-_MOST_NAMES: Final = 12
+_MAX_NAMES: Final = 12
 _READ_BY_GIT: Final = (".gitignore", ".gitattributes")
 _EXACT: Final = "* -text -ident -filter !eol !working-tree-encoding\n"
-"""Attributes that win over those of the folder: files are kept byte by byte, and no program filters them."""
+"""Attributes that override the folder's own, so that files are copied byte by byte."""
 
 
 class UndoError(AmplifierError):
-    """There is nothing to take back, or it cannot be taken back."""
+    """There is no turn to undo or redo, or it can't be done."""
 
 
 class _ObstacleError(UndoError):
-    """A file is in the way that the user can remove; then the folder can be copied."""
+    """A file that the user can remove keeps the folder from being copied."""
 
 
 @attrs.define
 class _Turn:
-    """A turn that can be taken back.
+    """A turn that can be undone.
 
     Attributes:
-        messages: How many there were before it.
-        digest: Of those messages.
-        before: The tree before its first call that may have changed something; None if there was no such call, or no copy.
-        after: The tree at its end; None if its process was killed.
-        uncovered: Paths that a copy does not have.
-        modes: The permissions of files before it; git keeps only who may execute. At its end, of those that it changed.
+        prompt: The beginning of its prompt.
+        messages: The number of messages before it.
+        digest: The digest of those messages.
+        before: The tree before its first call that may have changed something. None if there was no
+            such call, or no copy.
+        after: The tree at its end. None if its process was killed.
+        uncovered: Paths that a copy doesn't have, with the reason.
+        modes: The permissions of files before it, since git only keeps the executable bit. At its
+            end, only of the files that it changed.
         modes_after: The permissions of the same files at its end.
         tools: Tools that may have done more than change files of the folder.
-        names: Of the files that it wrote with write_file and edit_file, without their folders.
-        problem: Why there is no copy.
-        removed: The messages that were taken back with it.
-        moving: The files that are being taken back; what a killed process has left of them is no change of anyone.
+        names: Names of the files that it wrote with write_file and edit_file, without folders.
+        problem: The reason why there is no copy.
+        removed: The messages that were removed when it was undone. None if it wasn't undone.
+        moving: The files that are being moved. A process that was killed may leave them half done,
+            which doesn't count as a change.
     """
 
     prompt: str
@@ -91,12 +90,20 @@ class _Turn:
     moving: list[str] = attrs.field(factory=list)
 
 
+# Before the first call of a turn that may change something, and at the end of the turn, the folder
+# is copied into a bare git repository of the session. It shares nothing with a repository of the
+# user: no index, no references, no configuration. A copy is a tree of git, so unchanged files are
+# stored once. Undoing a turn moves from the tree after it to the one before it, as ``git checkout``
+# does. Files that were changed since then are left as they are and named, and so is everything
+# that a copy doesn't have.
+
+
 class Checkpoints:
-    """The turns of a session that can be taken back; a handler of ``tool:pre``.
+    """The turns of a session that can be undone. It is a handler of ``tool:pre``.
 
     Args:
-        folder: The session's own.
-        workspace: The folder whose files are copied.
+        folder: The folder of the session.
+        workspace: The folder to copy.
     """
 
     def __init__(self, folder: Path, workspace: Path) -> None:
@@ -109,21 +116,20 @@ class Checkpoints:
     # ── while a turn runs ──
 
     async def begin(self, prompt: str | None, context: Any) -> None:
-        """Note where the conversation is; without a prompt, the turn that was cut off goes on."""
+        """Note the start of a turn. Without a prompt, the interrupted turn continues."""
         messages = [] if context is None else await context.get_messages()
         await anyio.to_thread.run_sync(self._begin, prompt, messages)
 
     def _begin(self, prompt: str | None, messages: list[dict[str, Any]]) -> None:
-        turns = [
-            turn for turn in self._read() if turn.removed is None
-        ]  # what was taken back is given up now
+        # An undone turn can't be redone any more.
+        turns = [turn for turn in self._read() if turn.removed is None]
         if prompt is None and turns and turns[-1].after is None:
             self._running = turns[-1]
         else:
             self._running = _Turn(
                 " ".join((prompt or "").split())[:80], len(messages), _digest(messages)
             )
-            turns = [*turns, self._running][-_MOST_TURNS:]
+            turns = [*turns, self._running][-_MAX_TURNS:]
         self._turns = turns
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
@@ -143,12 +149,13 @@ class Checkpoints:
         try:
             turn.before, turn.uncovered = self._copies.take()
             turn.modes = self._copies.modes
-            self._write()  # a process that is killed leaves it behind
+            # Written now, so that undo works even if the process is killed.
+            self._write()
         except (UndoError, OSError) as error:
             turn.before, turn.problem = None, str(error)
 
     async def end(self) -> None:
-        """Copy the folder as the turn has left it; waits at most as long as one copy may take."""
+        """Copy the folder as the turn has left it, within the deadline of a copy."""
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._end)
 
@@ -167,7 +174,7 @@ class Checkpoints:
                     path: mode for path, mode in self._copies.modes.items() if path in changed
                 }
             except _ObstacleError:
-                # As after a turn whose process was killed: undo copies the folder as it is then.
+                # Undo copies the folder then, as after a killed process.
                 turn.after = None
             except (UndoError, OSError) as error:
                 turn.before, turn.problem = None, str(error)
@@ -176,10 +183,10 @@ class Checkpoints:
     # ── afterwards ──
 
     async def undo_open(self, context: Any, *, redo: bool = False) -> list[str]:
-        """Take back the latest turn of an open session, or what was taken back last; returns what was done, in lines.
+        """Undo the latest turn of an open session, or redo. Return a report in lines.
 
         Raises:
-            UndoError: There is none, or its files cannot be taken back.
+            UndoError: There is no such turn, or its files can't be moved.
         """
         messages = [] if context is None else await context.get_messages()
         kept, lines = await anyio.to_thread.run_sync(lambda: self.undo(messages, redo=redo))
@@ -190,10 +197,10 @@ class Checkpoints:
     def undo(
         self, messages: Sequence[dict[str, Any]], *, redo: bool = False
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Take back the files of the latest turn; returns the conversation that is left, and what was done, in lines.
+        """Undo or redo the files of a turn. Return the remaining conversation, and a report.
 
         Raises:
-            UndoError: There is no such turn, or its files cannot be taken back.
+            UndoError: There is no such turn, or its files can't be moved.
         """
         turns = self._read()
         done = [turn for turn in turns if turn.removed is None]
@@ -217,7 +224,8 @@ class Checkpoints:
         lines = [f"{'Done again' if redo else 'Taken back'}: {turn.prompt}"]
         lines += [f"  {_named(changed)}" if changed else "  no file was changed"]
         lines += [
-            f"  left as it is, {why}: {_named(names)}" for why, names in _grouped(kept).items()
+            f"  left as it is, {reason}: {_named(names)}"
+            for reason, names in _grouped(kept).items()
         ]
         if not known:
             lines.append("  the conversation stays: it was replaced since then")
@@ -225,13 +233,17 @@ class Checkpoints:
             lines.append(f"  files stay as they are: {turn.problem}")
         if turn.tools and not redo:
             lines.append(
-                f"  cannot be taken back: what {', '.join(turn.tools)} did outside of this folder, in .git, to files that "
-                ".gitignore names, to processes, or over the network"
+                f"  cannot be taken back: what {', '.join(turn.tools)} did outside of this folder, "
+                "in .git, to files that .gitignore names, to processes, or over the network"
             )
         return left, [visible_text(line, multiline=False) for line in lines]
 
     def _move(self, turn: _Turn, *, redo: bool) -> tuple[list[str], dict[str, str]]:
-        """Give the files the content that they had; returns which, and which not and why."""
+        """Move the files to their other content.
+
+        Returns:
+            The files that were moved, and the reason for each that wasn't.
+        """
         if turn.before is None:
             return [], {}
         now, uncovered = self._copies.take()
@@ -246,13 +258,15 @@ class Checkpoints:
             for path, mode in self._copies.modes.items()
             if path in had and had[path] == modes.get(path)
         }
-        modes = modes | unchanged  # permissions that the turn did not change stay as they are now
+        # Permissions that the turn didn't change stay as they are now.
+        modes = modes | unchanged
         changed = self._copies.changes(start, now).keys() - set(turn.moving)
         kept = dict.fromkeys(_in_the_way(wanted, changed), "changed since then")
         kept |= dict.fromkeys(
             _in_the_way(wanted, turn.uncovered.keys() | uncovered), "not in the copy"
         )
-        if turn.names and not turn.tools:  # someone else worked in the folder meanwhile
+        # Without other tools, every other change is someone else's.
+        if turn.names and not turn.tools:
             others = [path for path in wanted if path.rpartition("/")[2] not in turn.names]
             kept = dict.fromkeys(others, "not changed by the turn") | kept
         todo = {path: entry for path, entry in wanted.items() if path not in kept}
@@ -261,7 +275,7 @@ class Checkpoints:
             self._write()
             try:
                 self._copies.move(now, todo, modes)
-            except UndoError:  # refused, and nothing was moved
+            except UndoError:  # nothing was moved
                 turn.moving = []
                 self._write()
                 raise
@@ -269,7 +283,7 @@ class Checkpoints:
         beyond = (turn.uncovered | uncovered) if turn.tools else {}
         return sorted(todo), {
             **kept,
-            **{name: why for name, why in beyond.items() if why != "ignored"},
+            **{name: reason for name, reason in beyond.items() if reason != "ignored"},
         }
 
     # ── on disk ──
@@ -296,19 +310,18 @@ class Checkpoints:
 async def replace_messages(context: Any, messages: list[dict[str, Any]]) -> None:
     """Replace the conversation of an open session."""
     await context.set_messages(messages)
-    if len(await context.get_messages()) != len(
-        messages
-    ):  # a context that was loaded ignores the first call
+    # A context that was loaded ignores the first call.
+    if len(await context.get_messages()) != len(messages):
         await context.clear()
         await context.set_messages(messages)
 
 
 def undo_stored(store: SessionIndex, session_id: str, *, redo: bool = False) -> list[str]:
-    """Take back the latest turn of a session that is not open, or what was taken back last; returns what was done, in lines.
+    """Undo the latest turn of a session that isn't open, or redo. Return a report in lines.
 
     Raises:
-        UndoError: There is none, or its files cannot be taken back.
-        SessionLockedError: It is open.
+        UndoError: There is no such turn, or its files can't be moved.
+        SessionLockedError: The session is open.
     """
     record, folder = store.record(session_id), store.folder(session_id)
     conversation = Conversation(folder, session_id)
@@ -319,9 +332,8 @@ def undo_stored(store: SessionIndex, session_id: str, *, redo: bool = False) -> 
             conversation.replace([encode_message(message)[0] for message in left])
     finally:
         conversation.close()
-    store.write(
-        attrs.evolve(record, status="cancelled"), turn_plan=None
-    )  # a turn that was cut off does not go on
+    # An interrupted turn doesn't continue.
+    store.write(attrs.evolve(record, status="cancelled"), turn_plan=None)
     return lines
 
 
@@ -336,18 +348,16 @@ class _Copies:
         self.modes: dict[str, int] = {}
 
     def take(self) -> tuple[str, dict[str, str]]:
-        """Copy the folder; returns the tree, and the paths it does not have, each with the reason.
+        """Copy the folder. Return the tree, and the reason for each path that it doesn't have.
 
         Raises:
             UndoError: The folder is too large, or git is missing or fails.
         """
-        self._deadline = time.monotonic() + _SECONDS
+        self._deadline = time.monotonic() + _COPY_SECONDS
         if self._workspace in (Path.home(), Path(self._workspace.anchor)):
             raise UndoError(f"{self._workspace} is too much to copy; work in a folder of your own")
-        for lock in (
-            "index.lock",
-            "index.goal.lock",
-        ):  # of a git that was killed; a session is open once, so none runs
+        # A git that was killed leaves its locks. None is running, since a session is open once.
+        for lock in ("index.lock", "index.goal.lock"):
             (self._repository / lock).unlink(missing_ok=True)
         attributes = self._repository / "info" / "attributes"
         if not attributes.exists():
@@ -366,20 +376,22 @@ class _Copies:
         uncovered = dict.fromkeys(ignored, "ignored")
         covered, total, real, self.modes = [], 0, {"": True}, {}
         for name in dict.fromkeys(listed):
-            size, why = self._measure(name)
+            size, reason = self._measure(name)
             if not self._is_real(name.rpartition("/")[0], real):
-                continue  # its folder became a link: what is there is not of this folder
-            if why is None:
+                # Its folder became a link to files that don't belong to this folder.
+                continue
+            if reason is None:
                 covered.append(name)
                 total += size
-            elif why != "a folder":
-                uncovered[name] = why
-        if len(covered) > _MOST_FILES or total > _MOST_BYTES:
+            elif reason != "a folder":
+                uncovered[name] = reason
+        if len(covered) > _MAX_FILES or total > _MAX_BYTES:
             raise UndoError(
-                f"{self._workspace} has {len(covered):,} files and {total:,} bytes, which is too much to copy"
+                f"{self._workspace} has {len(covered):,} files and {total:,} bytes, which is too "
+                "much to copy"
             )
         left_out = [name for name in set(listed) - set(covered) if not name.endswith("/")]
-        self._git("update-index", "-z", "--force-remove", "--stdin", given=_joined(left_out))
+        self._git("update-index", "-z", "--force-remove", "--stdin", stdin=_joined(left_out))
         self._git(
             "update-index",
             "-z",
@@ -387,21 +399,21 @@ class _Copies:
             "--remove",
             "--replace",
             "--stdin",
-            given=_joined(covered),
+            stdin=_joined(covered),
         )
         return self._git("write-tree").decode().strip(), uncovered
 
     def _refuse_pipes(self) -> None:
-        """Refuse what git would read and wait for: a pipe in the place of one of its own files.
+        """Refuse a pipe in the place of one of git's own files, which git would wait for.
 
         Raises:
-            UndoError: There is one, or the folder takes too long to look through.
+            UndoError: There is one, or the folder takes too long to search.
         """
         pending = [str(self._workspace)]
         while pending:
             folder = pending.pop()
             if time.monotonic() > self._deadline:
-                raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy")
+                raise UndoError(f"{self._workspace} takes longer than {_COPY_SECONDS:g} s to copy")
             try:
                 with os.scandir(folder) as listing:
                     entries = list(listing)
@@ -417,7 +429,10 @@ class _Copies:
                     pending.append(entry.path)
 
     def _measure(self, name: str) -> tuple[int, str | None]:
-        """The size of a file, and why it is not copied; None if it is, or if it is not there."""
+        """Return the size of a file, and the reason why it isn't copied.
+
+        The reason is None for a file that is copied, and for one that doesn't exist.
+        """
         path = self._workspace / name
         if name.endswith("/"):
             return 0, "a repository of its own"
@@ -430,53 +445,59 @@ class _Copies:
         size, kind = about.st_size, stat.S_IFMT(about.st_mode)
         if kind == stat.S_IFREG:
             self.modes[name] = about.st_mode & 0o777
-        elif kind == stat.S_IFDIR:  # in its place now; what is in it has names of its own
+        elif kind == stat.S_IFDIR:
+            # It took the file's place, and its files are listed under their own names.
             return 0, "a folder"
         elif kind != stat.S_IFLNK:
             return 0, "no regular file"
-        if size > _LARGEST_FILE:
-            return size, f"larger than {_LARGEST_FILE // 1_000_000} MB"
+        if size > _MAX_FILE_BYTES:
+            return size, f"larger than {_MAX_FILE_BYTES // 1_000_000} MB"
         return size, None if kind == stat.S_IFLNK or os.access(path, os.R_OK) else "cannot be read"
 
     def _is_real(self, folder: str, known: dict[str, bool]) -> bool:
-        """Whether no part of a path is a link."""
+        """Return whether no part of a path is a link."""
         if folder not in known:
             above = self._is_real(folder.rpartition("/")[0], known)
             known[folder] = above and not (self._workspace / folder).is_symlink()
         return known[folder]
 
     def changes(self, start: str, goal: str) -> dict[str, str]:
-        """The paths that differ between two trees, each with the mode and the content of the second; mode 0 without it."""
+        """Return the paths that differ between two trees, each with its entry in the second one.
+
+        A path without an entry there has mode 0.
+        """
         fields = _split(self._git("diff-tree", "-r", "-z", "--no-renames", start, goal))
-        found = {}
+        changes = {}
         for about, path in zip(fields[::2], fields[1::2], strict=True):
             _, mode, _, content, _ = about.split(" ")
-            found[path] = f"{mode} {content}\t{path}"
-        return found
+            changes[path] = f"{mode} {content}\t{path}"
+        return changes
 
     def move(self, now: str, entries: Mapping[str, str], modes: Mapping[str, int]) -> None:
-        """Give some paths other content if their entry is not empty, and their permissions; ``now`` is the tree of the folder as it is, and of the index."""
-        self._deadline = time.monotonic() + 3 * _SECONDS
+        """Give some paths other content and permissions.
+
+        Args:
+            now: The tree of the folder as it is.
+            entries: The entries by path. An empty one keeps the content.
+            modes: The permissions by path.
+        """
+        self._deadline = time.monotonic() + 3 * _COPY_SECONDS
         index = {"GIT_INDEX_FILE": str(self._repository / "index.goal")}
         self._git("read-tree", now, more=index)
-        removed_first = sorted(
-            filter(None, entries.values()), key=lambda entry: entry[0] != "0"
-        )  # a file may become a folder
-        self._git("update-index", "-z", "--index-info", given=_joined(removed_first), more=index)
+        # Removals come first, since a file may become a folder.
+        removed_first = sorted(filter(None, entries.values()), key=lambda entry: entry[0] != "0")
+        self._git("update-index", "-z", "--index-info", stdin=_joined(removed_first), more=index)
         goal = self._git("write-tree", more=index).decode().strip()
         contents = [
             entry[7:].partition("\t")[0] for entry in entries.values() if entry.startswith("1")
         ]
         sizes = self._git(
-            "cat-file", "--batch-check=%(objectsize)", given="\n".join([*contents, ""]).encode()
+            "cat-file", "--batch-check=%(objectsize)", stdin="\n".join([*contents, ""]).encode()
         )
-        needed, free = (
-            sum(int(size) for size in sizes.split() if size.isdigit()),
-            shutil.disk_usage(self._workspace).free,
-        )
-        if (
-            needed > free
-        ):  # git would cut off the files it writes, and be unable to write back those it has replaced
+        needed = sum(int(size) for size in sizes.split() if size.isdigit())
+        free = shutil.disk_usage(self._workspace).free
+        # Git would truncate the files it writes, and couldn't restore those it has replaced.
+        if needed > free:
             raise UndoError(
                 f"{self._workspace} needs {needed:,} bytes for the files, and has {free:,} left"
             )
@@ -485,7 +506,7 @@ class _Copies:
             (self._workspace / path).chmod(modes[path])
 
     def _git(
-        self, *arguments: str, given: bytes = b"", more: Mapping[str, str] | None = None
+        self, *arguments: str, stdin: bytes = b"", more: Mapping[str, str] | None = None
     ) -> bytes:
         git = find_program("git", avoid=[self._workspace])
         if git is None:
@@ -504,7 +525,8 @@ class _Copies:
             **(more or {}),
         }
         if arguments[0] == "init":
-            del variables["GIT_WORK_TREE"]  # a bare repository has none
+            # A bare repository has none.
+            del variables["GIT_WORK_TREE"]
         command = [
             git,
             "-c",
@@ -519,17 +541,19 @@ class _Copies:
         try:
             ended = subprocess.run(
                 command,
-                input=given,
+                input=stdin,
                 capture_output=True,
                 env=variables,
                 cwd=self._workspace,
                 timeout=left,
                 check=False,
-                # The copies are for this user alone; the files of the folder are the user's to open.
+                # The copies are private, but the files of the folder get the user's umask.
                 umask=-1 if "-u" in arguments else 0o077,
             )
         except subprocess.TimeoutExpired:
-            raise UndoError(f"{self._workspace} takes longer than {_SECONDS:g} s to copy") from None
+            raise UndoError(
+                f"{self._workspace} takes longer than {_COPY_SECONDS:g} s to copy"
+            ) from None
         if ended.returncode != 0:
             reason = (
                 " ".join(ended.stderr.decode(errors="replace").split())
@@ -542,7 +566,7 @@ class _Copies:
 def _is_pipe(entry: os.DirEntry[str]) -> bool:
     try:
         mode = entry.stat().st_mode
-    except OSError:  # a link that leads nowhere
+    except OSError:  # a broken link
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
@@ -554,26 +578,29 @@ def _digest(messages: Sequence[dict[str, Any]]) -> str:
 
 
 def _changed_modes(start: Mapping[str, int], goal: Mapping[str, int]) -> dict[str, str]:
-    """The files whose permissions differ, each with an empty entry: nothing else has to change."""
+    """Return the files with different permissions, each with an empty entry."""
     return {path: "" for path in start.keys() & goal if start[path] != goal[path]}
 
 
 def _file_names(path: Path) -> list[str]:
-    """The name of a file, and of the one it leads to if it is a link."""
+    """Return the name of a file, and the name of its target if it is a link."""
     try:
         return [path.name, path.resolve().name]
-    except (OSError, ValueError, RuntimeError):  # no such file can be written
+    except (OSError, ValueError, RuntimeError):  # an invalid name
         return [path.name]
 
 
 def _in_the_way(paths: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The paths that are among the names, or in or above one of them: a file that took the place of a folder, or the reverse."""
-    found = {name.rstrip("/") for name in names}
-    above = {folder for name in found for folder in _folders(name)}
+    """Return the paths that are among the names, or in or above one of them.
+
+    A file may have taken the place of a folder, or the reverse.
+    """
+    blocked = {name.rstrip("/") for name in names}
+    above = {folder for name in blocked for folder in _folders(name)}
     return [
         path
         for path in paths
-        if path in found or path in above or not found.isdisjoint(_folders(path))
+        if path in blocked or path in above or not blocked.isdisjoint(_folders(path))
     ]
 
 
@@ -591,11 +618,11 @@ def _joined(names: Iterable[str]) -> bytes:
 
 def _grouped(kept: Mapping[str, str]) -> dict[str, list[str]]:
     return {
-        why: sorted(name for name, each in kept.items() if each == why)
-        for why in sorted(set(kept.values()))
+        reason: sorted(name for name, other in kept.items() if other == reason)
+        for reason in sorted(set(kept.values()))
     }
 
 
 def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more

@@ -1,9 +1,4 @@
-"""Tools that a client carries out itself: a call of one ends the turn, and the client's next request brings the result.
-
-The turn is not kept open meanwhile. Its conversation is, under a name that the next request can find it by; `with_results` puts
-the results where the calls wait for them, and the turn goes on as one that was cut off does. The agent's own tools that the model
-called beside them have run to their end.
-"""
+"""Tools that a client carries out itself, and the conversations that wait for its results."""
 
 from __future__ import annotations
 
@@ -21,16 +16,18 @@ from amplifier.models import HookResult, ToolCall, ToolResult
 
 WAITING: Final = "[the client has not sent the result of this call]"
 _FIRST: Final = -(2**31)
-_MOST_CONVERSATIONS: Final = 1000
-_MOST_BYTES: Final = 64 * 1024 * 1024
+_MAX_CONVERSATIONS: Final = 1000
+_MAX_BYTES: Final = 64 * 1024 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class ClientTool:
-    """What a client says of a tool.
+    """A tool as a client describes it.
 
     Attributes:
-        input_schema: JSON Schema; a call that does not fit it is refused without the client.
+        name: The name of the tool.
+        description: Its description for the model.
+        input_schema: Its JSON Schema. A call that doesn't fit is refused without the client.
     """
 
     name: str
@@ -42,7 +39,8 @@ class _OfferedTool:
     """A client's tool as a session has it.
 
     Attributes:
-        runs_at_client: Nothing happens here, so no one is asked for permission: the client decides what it carries out.
+        runs_at_client: Always True. Nothing runs here, so a call needs no permission. The client
+            decides about it.
     """
 
     runs_at_client: bool = True
@@ -55,22 +53,29 @@ class _OfferedTool:
         self._tools = tools
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
-        """Note the call; the result is the client's to give."""
+        """Note the call. The client will send its result."""
         call = current_call()
         return self._tools.note(
             ToolCall(id="" if call is None else call.call_id, name=self.name, arguments=input)
         )
 
 
+# A call of a client's tool ends the turn, and the client's next request brings the result. The turn
+# isn't kept open in the meantime. Its conversation is, under a name by which the next request finds
+# it. `with_results` puts the results in place, and the turn continues as an interrupted one does.
+# The agent's own tools that the model called with them have run to their end.
+
+
 class ClientTools:
     """The client's tools in one turn.
 
     Args:
-        tools: What the client offers.
-        in_parallel: Whether it takes several calls at once.
+        tools: The tools that the client offers.
+        in_parallel: True if it takes several calls at once.
 
     Attributes:
-        is_waiting: The turn has ended, because calls wait for the client.
+        tools: The tools that the client offers.
+        is_waiting: True once the turn has ended because calls wait for the client.
     """
 
     def __init__(self, tools: Sequence[ClientTool] = (), *, in_parallel: bool = True) -> None:
@@ -83,7 +88,7 @@ class ClientTools:
         return f"<ClientTools: {len(self.tools)} tools, {len(self._calls)} calls>"
 
     def clash(self, session: AmplifierSession) -> str | None:
-        """The name of a tool that the agent has, too."""
+        """Return the name of a tool that the agent also has, or None."""
         return next(
             (
                 tool.name
@@ -94,7 +99,7 @@ class ClientTools:
         )
 
     async def offer(self, session: AmplifierSession) -> None:
-        """Offer them to the model of an open session, which is for one turn."""
+        """Offer the tools to the model of an open session, which is for one turn."""
         if not self.tools:
             return
         coordinator = session.coordinator
@@ -112,15 +117,18 @@ class ClientTools:
         )
 
     def note(self, call: ToolCall) -> ToolResult:
-        """A call of the model; returns what stands for its result until the client sends it."""
+        """Note a call of the model. Return a placeholder for the client's result."""
         if self._calls and not self._in_parallel:
-            message = "not called: the client takes one call at a time; call the tool again when it has the result"
+            message = (
+                "not called: the client takes one call at a time; call the tool again when it has "
+                "the result"
+            )
             return ToolResult(success=False, error={"message": message, "type": "OneAtATime"})
         self._calls[call.id] = call
         return ToolResult(output=WAITING)
 
     def calls_in(self, messages: Iterable[Mapping[str, Any]]) -> list[ToolCall]:
-        """The calls that wait for the client, in the order of the model's answer."""
+        """Return the calls that wait for the client, in the order of the model's answer."""
         order = [call.get("id") for message in messages for call in message.get("tool_calls") or ()]
         return sorted(
             self._calls.values(),
@@ -131,7 +139,7 @@ class ClientTools:
 def with_results(
     messages: list[dict[str, Any]], results: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """A conversation with the results of the client in it, by the ids of their calls: those of the latest answer."""
+    """Return a conversation with the client's results, by the ids of the latest answer's calls."""
     filled, left = list(messages), dict(results)
     for at in range(len(filled) - 1, -1, -1):
         message = filled[at]
@@ -141,9 +149,12 @@ def with_results(
 
 
 class KeptMessages:
-    """The latest conversations, by name; the oldest ones are forgotten when there are too many, or they are too large."""
+    """The latest conversations, by name.
 
-    def __init__(self, *, most: int = _MOST_CONVERSATIONS, most_bytes: int = _MOST_BYTES) -> None:
+    The oldest ones are deleted when there are too many, or they are too large.
+    """
+
+    def __init__(self, *, most: int = _MAX_CONVERSATIONS, most_bytes: int = _MAX_BYTES) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._kept: dict[str, bytes] = {}
@@ -153,8 +164,8 @@ class KeptMessages:
         return f"<KeptMessages: {len(self._kept)} conversations, {self._bytes} bytes>"
 
     @staticmethod
-    def name_of(messages: Any) -> str:
-        """A name for what follows these messages."""
+    def name_of(messages: object) -> str:
+        """Return the name of the conversation that continues these messages."""
         return hashlib.sha256(orjson.dumps(messages, default=str)).hexdigest()
 
     def keep(self, name: str, messages: list[dict[str, Any]]) -> None:
@@ -168,13 +179,13 @@ class KeptMessages:
             self.forget(next(iter(self._kept)))
 
     def find(self, name: str) -> list[dict[str, Any]] | None:
-        """The conversation of this name; None if there is none, or none any more."""
+        """Return the conversation of this name, or None."""
         written = self._kept.get(name)
-        found: list[dict[str, Any]] | None = None if written is None else orjson.loads(written)
-        return found
+        messages: list[dict[str, Any]] | None = None if written is None else orjson.loads(written)
+        return messages
 
     def forget(self, name: str) -> bool:
-        """Forget a conversation; returns whether there was one."""
+        """Delete a conversation. Return whether there was one."""
         written = self._kept.pop(name, None)
         self._bytes -= len(written or b"")
         return written is not None

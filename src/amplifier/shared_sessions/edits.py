@@ -1,4 +1,4 @@
-"""Edits as diffs: what a call of write_file or edit_file is about to change, for the question about it and for afterwards."""
+"""Edits as diffs: the change that a call of write_file or edit_file is about to make."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from amplifier.models import HookResult
 CONTENT_ARGUMENTS: Final = ("content", "old_string", "new_string")
 """The arguments that a diff shows."""
 
-_MOST_BYTES: Final = 200_000
-_MOST_LINES: Final = 4_000
+_MAX_BYTES: Final = 200_000
+_MAX_LINES: Final = 4_000
 
 
 @attrs.frozen
@@ -28,8 +28,8 @@ class Edit:
 
     Attributes:
         lines: The unified diff without its heading, safe to show.
-        covers: The lines of a question of hooks-approval that say the same.
-        before: The text of the file; None if there is no file, or it is not known.
+        covers: The lines of a question of hooks-approval that the diff replaces.
+        before: The text of the file. None if it doesn't exist, or can't be read.
     """
 
     lines: list[str]
@@ -38,16 +38,20 @@ class Edit:
 
     @property
     def counts(self) -> str:
-        """How many lines are added and removed."""
-        return f"+{sum(line[0] == '+' for line in self.lines)} -{sum(line[0] == '-' for line in self.lines)}"
+        """The number of added and of removed lines."""
+        added = sum(line[0] == "+" for line in self.lines)
+        removed = sum(line[0] == "-" for line in self.lines)
+        return f"+{added} -{removed}"
 
 
 class Edits:
-    """The edits of the calls that run; a handler of ``tool:pre``, which comes before every question and every change.
+    """The edits of the running calls. It is a handler of ``tool:pre``.
+
+    That event comes before every question and every change.
 
     Args:
-        folder: To which paths are relative; the working directory of the process if absent.
-        keeps_first: Keep what each file was before its first edit, for `changes`.
+        folder: The folder to which paths are relative. None for the working directory.
+        keeps_first: True to keep the text of each file before its first edit, for `changes`.
     """
 
     def __init__(self, folder: Path | None = None, *, keeps_first: bool = False) -> None:
@@ -55,17 +59,18 @@ class Edits:
         self._keeps_first = keeps_first
         self._by_call: dict[str, Edit] = {}
         self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._before: dict[Path, str] = {}  # the first edit of a file found this
+        # The text of each file before its first edit.
+        self._before: dict[Path, str] = {}
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
         """Read the file that a call is about to change."""
-        given, call_id = data.get("tool_input"), data.get("tool_call_id")
-        if isinstance(given, dict) and isinstance(call_id, str):
-            self._calls[call_id] = (str(data.get("tool_name")), given)
+        arguments, call_id = data.get("tool_input"), data.get("tool_call_id")
+        if isinstance(arguments, dict) and isinstance(call_id, str):
+            self._calls[call_id] = (str(data.get("tool_name")), arguments)
             if data.get("tool_name") in ("write_file", "edit_file"):
                 edit = await anyio.to_thread.run_sync(
                     _edit,
-                    dict(given),
+                    dict(arguments),
                     self._folder or Path.cwd(),
                     self._before if self._keeps_first else None,
                 )
@@ -74,25 +79,25 @@ class Edits:
         return HookResult()
 
     def find(self, call_id: str) -> Edit | None:
-        """The edit of a call."""
+        """Return the edit of a call, or None."""
         return self._by_call.get(call_id)
 
     def current(self) -> Edit | None:
-        """The edit of the call that the running code is part of."""
+        """Return the edit of the call that the running code is part of, or None."""
         call = current_call()
         return None if call is None else self.find(call.call_id)
 
     def current_input(self) -> tuple[str, dict[str, Any]] | None:
-        """The tool and the input of the call that the running code is part of."""
+        """Return the tool and the input of the call that the running code is part of, or None."""
         call = current_call()
         return None if call is None else self._calls.get(call.call_id)
 
     def changes(self) -> list[str]:
-        """What has become of the files that calls have edited: a unified diff, safe to show."""
+        """Return a unified diff of all edited files, safe to show."""
         lines: list[str] = []
         for path, before in self._before.items():
             try:
-                now = read_file(path, most=_MOST_BYTES).decode()
+                now = read_file(path, most=_MAX_BYTES).decode()
             except FileNotFoundError:
                 now = ""
             except (OSError, ValueError) as error:
@@ -102,34 +107,39 @@ class Edits:
         return lines
 
     def clear(self) -> None:
-        """Forget the calls that have not ended: their turn has."""
+        """Forget the calls of a turn that has ended."""
         self._calls.clear()
         self._by_call.clear()
 
     def pop(self, call_id: str) -> Edit | None:
-        """The edit of a call that has ended."""
+        """Return the edit of a call that has ended, and forget it."""
         self._calls.pop(call_id, None)
         return self._by_call.pop(call_id, None)
 
 
 def diff_style(line: str) -> str | None:
-    """How a line of a diff is coloured."""
+    """Return the colour of a line of a diff, or None."""
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
 
 
-def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = None) -> Edit | None:
-    """What the call would change; None if that is no text, or too much."""
-    texts = {name: given[name] for name in CONTENT_ARGUMENTS if isinstance(given.get(name), str)}
-    path = given.get("file_path")
+def _edit(
+    arguments: dict[str, Any], folder: Path, first: dict[Path, str] | None = None
+) -> Edit | None:
+    """Return the change that a call would make. None if it isn't text, or is too large."""
+    texts = {
+        name: arguments[name] for name in CONTENT_ARGUMENTS if isinstance(arguments.get(name), str)
+    }
+    path = arguments.get("file_path")
     if not texts or not isinstance(path, str):
         return None
     known, file = None, folder / path
     try:
-        known = read_file(file, most=_MOST_BYTES).decode()
+        known = read_file(file, most=_MAX_BYTES).decode()
         before: str | None = known
     except FileNotFoundError:
         before = ""
-    except (OSError, ValueError):  # no regular file, too large, not UTF-8, a name that is none
+    except (OSError, ValueError):
+        # It isn't a regular file, too large, not UTF-8, or the name is invalid.
         before = None
         if "content" in texts:
             return None
@@ -144,21 +154,20 @@ def _edit(given: dict[str, Any], folder: Path, first: dict[Path, str] | None = N
             text.removesuffix("\n") + "\n" for text in (texts["old_string"], texts["new_string"])
         )
     else:
-        after = before.replace(
-            texts["old_string"], texts["new_string"], -1 if given.get("replace_all") is True else 1
-        )
-    if (before or "").count("\n") + after.count("\n") > _MOST_LINES:
+        count = -1 if arguments.get("replace_all") is True else 1
+        after = before.replace(texts["old_string"], texts["new_string"], count)
+    if (before or "").count("\n") + after.count("\n") > _MAX_LINES:
         return None
     shown = _diff(before or "", after)
     return Edit(shown, frozenset(question_line(name, text) for name, text in texts.items()), known)
 
 
 def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:
-    """The lines of a unified diff, with a heading if it has a name."""
+    """Return the lines of a unified diff, with a heading if it has a name."""
     names = ("", "") if name is None else (name, name)
-    found = difflib.unified_diff(_lines(before), _lines(after), *names)
+    diff = difflib.unified_diff(_lines(before), _lines(after), *names)
     lines = [
-        part for line in found for part in (line.split("\n") if line[-1:] != "\n" else [line[:-1]])
+        part for line in diff for part in (line.split("\n") if line[-1:] != "\n" else [line[:-1]])
     ]
     shown = [
         visible_text(line.replace("\t", "→   "), multiline=False, strict=True) for line in lines
@@ -167,7 +176,7 @@ def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a file, each with its end; one without is followed by what git says about it."""
+    """Return the lines of a file with their ends. Git's remark follows a line without one."""
     *whole, rest = text.split("\n")
     return [
         *(f"{line}\n" for line in whole),

@@ -1,4 +1,4 @@
-"""Questions that wait for a person's answer: for permission, or for anything else that a turn cannot go on without."""
+"""Questions that wait for a person's answer, for permission or for another reason."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from .runs import EventLog
 DENY: Final = "Deny"
 _ALLOWING: Final = ("allow once", "allow", "allow always")
 
-_LONGEST_SHOWN: Final = 365 * 24 * 3600.0
-"""Seconds; a question that waits longer has no end that is worth showing."""
+_MAX_SHOWN_SECONDS: Final = 365 * 24 * 3600.0
+"""Maximum wait for which the end is shown."""
 
 
 @attrs.frozen(kw_only=True)
 class Question:
-    """What an agent asks a person.
+    """A question of an agent to a person.
 
     Attributes:
-        question_id: The name by which it is answered.
+        question_id: The id by which it is answered.
+        prompt: The text of the question.
         options: The answers on offer.
-        tool_name: The tool whose call asks.
-        tool_call_id: The call it is about; None if it is about none that the client knows.
+        tool_name: The tool of the call that asks, or None.
+        tool_call_id: The call that it is about. None if the client can't know the call.
         timeout: Seconds for the answer.
-        default: What counts when the time is over.
-        expires_at: When that is, ISO 8601; None if that is not known, or very far.
-        diff: What an edit would change, in place of the lines of the prompt that say the same.
+        default: The answer after that time.
+        expires_at: The time at which the default applies, ISO 8601. None if unknown, or very far.
+        diff: The diff of an edit, in place of the lines of the prompt with the same content.
     """
 
     question_id: str
@@ -52,16 +53,17 @@ class Question:
 
     @classmethod
     def for_permission(cls, prompt: str, options: list[str], timeout: float, default: str) -> Self:
-        """A question of the kernel, about the outermost tool call that runs here: clients do not know those of child sessions.
+        """Make a question of the kernel, about the outermost running tool call.
 
-        Its id cannot be guessed, because the names of sessions can.
+        Clients don't see the calls of child sessions. The id can't be guessed, unlike the names of
+        sessions.
         """
         call, outermost = current_call(), None
         while call is not None:
             outermost = call if call.kind == "tool" else outermost
             call = call.parent
         expires_at: str | None = None
-        if timeout < _LONGEST_SHOWN:
+        if timeout < _MAX_SHOWN_SECONDS:
             expires_at = (datetime.now(UTC) + timedelta(seconds=timeout)).isoformat(
                 timespec="milliseconds"
             )
@@ -89,12 +91,15 @@ Closed: TypeAlias = Callable[[Question, Any], None]
 
 
 class Questions:
-    """The questions that wait; the approval system of a session. The kernel keeps the time limit of a question.
+    """The waiting questions of a session, and its approval system.
+
+    The kernel enforces the time limit of a question.
 
     Args:
         asked: Announces a question.
-        closed: Gets a question that does not wait any more, and its answer; None if it was not answered in time, or its turn was stopped.
-        edits: What the calls that ask would change.
+        closed: Gets a question that doesn't wait any more, and its answer. None as the answer means
+            that it wasn't answered in time, or its turn was stopped.
+        edits: The changes that the asking calls would make.
     """
 
     def __init__(
@@ -105,7 +110,7 @@ class Questions:
         self._edits = edits
         self._waiting: dict[str, _Waiting] = {}
         self.uses: Mapping[str, ToolUse] = {}
-        """The tool calls of the turn that runs, by id."""
+        """The tool calls of the running turn, by id."""
 
     def __repr__(self) -> str:
         return f"<Questions: {len(self._waiting)} wait for an answer>"
@@ -113,7 +118,7 @@ class Questions:
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: str
     ) -> str:
-        """Ask for permission, and wait until it is given or denied."""
+        """Ask for permission, and wait for the answer."""
         about = question_for(prompt, timeout)
         edit = None if self._edits is None else self._edits.current()
         if edit is not None:
@@ -132,39 +137,45 @@ class Questions:
                 if self._asked is not None:
                     await self._asked(question)
                 await waiting.answered.wait()
-        finally:  # answered, too late, or the turn was stopped
+        finally:
             del self._waiting[question.question_id]
             if self._closed is not None:
                 self._closed(question, waiting.answer)
         return waiting.answer
 
     def waiting(self) -> list[Question]:
-        """Those without an answer, the oldest first."""
-        return [each.question for each in self._waiting.values() if not each.answered.is_set()]
+        """Return the questions without an answer, the oldest first."""
+        return [
+            waiting.question for waiting in self._waiting.values() if not waiting.answered.is_set()
+        ]
 
     def find(self, question_id: str) -> Question | None:
-        """The question of this id, if it waits for an answer."""
-        found = self._waiting.get(question_id)
-        return None if found is None or found.answered.is_set() else found.question
+        """Return the question of this id if it waits for an answer, or None."""
+        waiting = self._waiting.get(question_id)
+        return None if waiting is None or waiting.answered.is_set() else waiting.question
 
     def answer(self, question_id: str, answer: Any) -> bool:
-        """Answer a question; returns False if no one asks it. The first answer counts."""
-        found = self._waiting.get(question_id)
-        if found is not None and not found.answered.is_set():
-            found.answer = answer
-            found.answered.set()
-        return found is not None
+        """Answer a question. The first answer counts.
+
+        Returns:
+            False if the question isn't known, or isn't asked any more.
+        """
+        waiting = self._waiting.get(question_id)
+        if waiting is not None and not waiting.answered.is_set():
+            waiting.answer = answer
+            waiting.answered.set()
+        return waiting is not None
 
 
 def allowing(options: Iterable[str]) -> list[str]:
-    """The options that count as yes for the kernel, the narrowest first; everything else is a no."""
+    """Return the options that mean yes to the kernel, the narrowest first. All others mean no."""
     by_name = {option.lower(): option for option in options}
     return [by_name[name] for name in _ALLOWING if name in by_name]
 
 
 @contextmanager
 def person_is_asked(uses: Mapping[str, ToolUse]) -> Iterator[None]:
-    """A person is asked about the current call; the time that takes is not the call's own, nor that of the calls around it."""
+    """Exclude the time of the block, in which a person answers, from the running tool calls."""
     began, call = time.monotonic(), current_call()
     try:
         yield
@@ -176,7 +187,10 @@ def person_is_asked(uses: Mapping[str, ToolUse]) -> Iterator[None]:
 
 
 def questions_on(log: EventLog, edits: Edits | None = None) -> Questions:
-    """Questions that are announced as ``approval_required`` and ``approval_closed`` of a log, with the diffs of edits."""
+    """Return questions that a log announces, with the diffs of edits.
+
+    The entries are ``approval_required`` and ``approval_closed``.
+    """
 
     async def asked(question: Question) -> None:
         log.add("approval_required", **shown(question))
@@ -188,7 +202,7 @@ def questions_on(log: EventLog, edits: Edits | None = None) -> Questions:
 
 
 def shown(question: Question) -> dict[str, Any]:
-    """A question as entries of a log and descriptions of a session have it."""
+    """Return a question as it appears in logs and in descriptions of a session."""
     return {
         "question": question.question_id,
         "prompt": question.prompt,

@@ -1,4 +1,4 @@
-"""The latest events of a session or a run, for any number of readers, each with a cursor and its own pace; and runs that outlive the request that began them."""
+"""The latest events for any number of readers, and runs that outlive the request for them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import orjson
 
 _LATEST_EVENTS: Final = 5000
 _LATEST_BYTES: Final = 4 * 1024 * 1024
-"""What is kept for readers that reconnect or are slow; older events are dropped."""
+"""Limits of the events kept for readers that reconnect or are slow. Older ones are dropped."""
 
-_AT_ONCE = 100
+_MAX_AT_ONCE = 100
 
 
 class EventLog:
     """Events with increasing numbers, the latest ones as bytes.
 
     Attributes:
-        readers: Those that read now.
-        size: Bytes of what is kept.
-        used_at: When the latest reader left, by the clock of the event loop.
+        readers: The current readers. Each has a cursor and its own pace.
+        size: Bytes of the kept events.
+        used_at: The time at which the latest reader left, by the clock of the event loop.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class EventLog:
         return f"<EventLog: {len(self._events)} of {self.last_id} events, {self.size} bytes>"
 
     def add(self, kind: str, **fields: Any) -> None:
-        """Add an event as JSON; never waits."""
+        """Add an event as JSON, without waiting."""
         self.append(orjson.dumps({"id": self.last_id + 1, "type": kind, **fields}, default=str))
 
     def append(self, data: bytes) -> None:
-        """Add an event as it is; never waits."""
+        """Add an event unchanged, without waiting."""
         self.last_id += 1
         self._events.append(data)
         self.size += len(data)
@@ -61,13 +61,13 @@ class EventLog:
         self.wake()
 
     def close(self) -> None:
-        """No more events will come."""
+        """Announce that no more events will come."""
         self._closed = True
         self.wake()
 
     def wake(self) -> None:
-        """Something has changed for those who wait."""
-        # Most events come while no one waits.
+        """Wake all tasks that wait for a change."""
+        # Most events come while no task waits.
         if self._changed is not None:
             changed, self._changed = self._changed, None
             changed.set()
@@ -79,24 +79,27 @@ class EventLog:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no more events will come."""
+        """True if no more events will come."""
         return self._closed
 
     @property
     def first_id(self) -> int:
-        """The number of the oldest event that is kept, or of the first one to come."""
+        """The number of the oldest event that is kept, or of the next one."""
         return self.last_id - len(self._events) + 1
 
     def after(self, number: int) -> list[tuple[int, bytes]]:
-        """Events after a number, a bounded amount of them; a watcher that has missed some gets one of type ``gap`` first."""
+        """Return events after a number, within limits.
+
+        A watcher that has missed some gets one of type ``gap`` first.
+        """
         first = self.first_id
-        found: list[tuple[int, bytes]] = []
+        events: list[tuple[int, bytes]] = []
         if number < first - 1:
             number = first - 1
-            found.append((number, orjson.dumps({"id": number, "type": "gap"})))
-        for each in range(number + 1, min(self.last_id, number + _AT_ONCE) + 1):
-            found.append((each, self._events[each - first]))
-        return found
+            events.append((number, orjson.dumps({"id": number, "type": "gap"})))
+        for position in range(number + 1, min(self.last_id, number + _MAX_AT_ONCE) + 1):
+            events.append((position, self._events[position - first]))
+        return events
 
     async def wait_after(self, number: int) -> None:
         """Wait until there is an event after this number, or the log is closed."""
@@ -105,7 +108,7 @@ class EventLog:
 
     @contextmanager
     def reading(self, after: int) -> Iterator[Reader]:
-        """A client reads inside the block, from the event after this number on."""
+        """Let a client read inside the block, from the event after this number on."""
         reader = Reader(self, min(after, self.last_id))
         self.readers.append(reader)
         self._readings += 1
@@ -118,12 +121,12 @@ class EventLog:
             self.wake()
 
     async def wait_taken(self) -> None:
-        """Wait until everyone who reads has taken all events."""
+        """Wait until all readers have taken all events."""
         while any(reader.position < self.last_id for reader in self.readers):
             await self._wait_changed()
 
     async def wait_ready(self) -> None:
-        """Wait until no one who reads is busy with earlier events, so that the latest ones will be taken next."""
+        """Wait until no reader is busy with earlier events, so that the latest come next."""
         while any(reader.is_behind for reader in self.readers):
             await self._wait_changed()
 
@@ -131,7 +134,10 @@ class EventLog:
     async def watched(
         self, seconds: float | None, stop: Callable[[], object]
     ) -> AsyncIterator[None]:
-        """Call ``stop`` if, in the block, someone has read and no one has for a while; never for None or 0."""
+        """Call ``stop`` if there was a reader in the block, and none for ``seconds``.
+
+        It is never called for None or 0.
+        """
         if not seconds:
             yield
             return
@@ -157,7 +163,7 @@ class Reader:
     """The cursor of one client.
 
     Attributes:
-        position: The latest event that the client has taken.
+        position: The number of the latest event that the client has taken.
     """
 
     def __init__(self, log: EventLog, position: int) -> None:
@@ -171,7 +177,7 @@ class Reader:
         return self.position < self._given < self._log.last_id
 
     def next_nowait(self) -> list[tuple[int, bytes]] | None:
-        """What `next` returns, if there is something already; None if not."""
+        """Return the result of `next` if it is ready, or None."""
         if self._log.last_id <= self._given:
             return None
         self.position = self._given
@@ -181,7 +187,11 @@ class Reader:
         return news
 
     async def next(self) -> list[tuple[int, bytes]]:
-        """What comes next, when what came before has been taken; empty at the end of the log."""
+        """Wait for events after those returned before, which count as taken.
+
+        Returns:
+            The events, or an empty list at the end of the log.
+        """
         self.position = self._given
         self._log.wake()
         await self._log.wait_after(self.position)
@@ -195,37 +205,40 @@ class Reader:
 
 T = TypeVar("T")
 
-_MOST_EVENTS: Final = 100_000
-_MOST_KEPT: Final = 1000
-_MOST_BYTES: Final = 64 * 1024 * 1024
-"""Of runs that are over; the oldest ones are forgotten first."""
+_MAX_EVENTS: Final = 100_000
+_MAX_KEPT: Final = 1000
+_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Limit of all ended runs together. The oldest ones are deleted first."""
 
-_MOST_UNSENT: Final = 64 * 1024
-"""Bytes of events that are added before readers are waited for."""
+_MAX_UNSENT: Final = 64 * 1024
+"""Bytes of events that are added before waiting for readers."""
 
 
 class ClientLeft(Exception):
-    """The client does not take what is sent."""
+    """The client doesn't take the events that are sent."""
 
 
 class LiveRun(Generic[T]):
-    """What a client has asked for, in a task of its own.
+    """The work that a client asked for, in its own task.
 
     Args:
-        about: What its server keeps with it.
-        stays: Seconds that it goes on without a client; 0 if it ends with its client, None if it needs none.
+        about: The server's own data about it.
+        stays: Seconds that it continues without a client. 0 if it ends with its client, None if it
+            doesn't need one.
 
     Attributes:
-        log: What clients get.
-        error: What it raised.
+        about: The server's own data about it.
+        stays: Seconds that it continues without a client.
+        log: The events for clients.
+        error: Its exception, or None.
         over: Set when nothing of it is left.
-        is_refused: Its client did not take what was sent.
+        is_refused: True if its client didn't take the events.
     """
 
     def __init__(self, about: T, stays: float | None) -> None:
         self.about = about
         self.stays = stays
-        self.log: EventLog = EventLog(most_events=_MOST_EVENTS)
+        self.log: EventLog = EventLog(most_events=_MAX_EVENTS)
         self.error: Exception | None = None
         self.over: anyio.Event = anyio.Event()
         self.is_refused: bool = False
@@ -237,24 +250,32 @@ class LiveRun(Generic[T]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has written anything."""
+        """True if it has written anything."""
         return self.log.last_id > 0
 
+    @property
+    def has_lost_client(self) -> bool:
+        """True if its client did not take what was sent, and it ends with its client."""
+        return self.is_refused and self.stays == 0
+
     def add(self, data: bytes) -> None:
-        """Add an event without waiting. After the last one that is ready comes `flush`, or `wait_taken`."""
+        """Add an event without waiting.
+
+        `flush` or `wait_taken` has to follow the last event that is ready.
+        """
         self.log.append(data)
         self._unsent += len(data)
 
     @property
     def is_full(self) -> bool:
-        """True if so much was added since the latest `flush` that readers are to be waited for."""
-        return self._unsent >= _MOST_UNSENT
+        """True if so much was added since the latest `flush` that readers need time."""
+        return self._unsent >= _MAX_UNSENT
 
     async def flush(self) -> None:
-        """Wait while clients are still busy with what came before; if it is full, until they have taken everything.
+        """Wait while clients are busy with earlier events. If it is full, wait until it is empty.
 
         Raises:
-            ClientLeft: Its client did not take it, and it ends with its client.
+            ClientLeft: Its client didn't take the events, and it ends with its client.
         """
         await self._wait(self.log.wait_taken if self.is_full else self.log.wait_ready)
 
@@ -262,40 +283,40 @@ class LiveRun(Generic[T]):
         """Wait until clients have taken everything.
 
         Raises:
-            ClientLeft: Its client did not take it, and it ends with its client.
+            ClientLeft: Its client didn't take the events, and it ends with its client.
         """
         await self._wait(self.log.wait_taken)
 
     async def write(self, data: bytes) -> None:
-        """Add an event and wait until clients have taken it; see `wait_taken`."""
+        """Add an event and wait until clients have taken it. See `wait_taken`."""
         self.add(data)
         await self.wait_taken()
 
     async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
         self._unsent = 0
         await wait()
-        if self.is_refused and self.stays == 0:
+        if self.has_lost_client:
             raise ClientLeft
 
     async def run(self, work: Work[T]) -> None:
-        """Do the work, to its end or until it is cancelled."""
+        """Do the work until it ends or is cancelled."""
         try:
             with self._scope:
                 async with self.log.watched(self.stays, self.stop):
                     try:
                         await work(self)
-                    except Exception as error:  # noqa: BLE001  # third-party modules; its client gets the reason
+                    except Exception as error:  # noqa: BLE001 — third-party modules
                         self.error = error
         finally:
             self.log.close()
             self.over.set()
 
     def stop(self) -> None:
-        """Cancel it, without waiting."""
+        """Cancel the work, without waiting."""
         self._scope.cancel()
 
     async def cancel(self) -> None:
-        """Cancel it and wait until it has unwound, which the deadlines of its session bound."""
+        """Cancel the work and wait until it has unwound, within the session's deadlines."""
         self.stop()
         with anyio.CancelScope(shield=True):
             await self.over.wait()
@@ -305,10 +326,10 @@ Work: TypeAlias = Callable[[LiveRun[T]], Awaitable[object]]
 
 
 class LiveRuns(Generic[T]):
-    """The runs that clients can come back to: those that go on, and the latest that are over.
+    """The runs that clients can return to: the running ones, and the latest ended ones.
 
     Args:
-        start_soon: Begins a task, such as that of the server's `LiveSessions`.
+        start_soon: Starts a task, such as that of the server's `LiveSessions`.
     """
 
     def __init__(self, start_soon: Callable[..., None]) -> None:
@@ -321,26 +342,29 @@ class LiveRuns(Generic[T]):
     def start(
         self, work: Work[T], about: T, *, stays: float | None, name: str | None = None
     ) -> LiveRun[T]:
-        """Begin a run; one with a name can be found by it, until it is over and newer ones need its room.
+        """Begin a run. One with a name can be found until it ends and newer ones need its room.
 
         Raises:
-            SessionRefused: The server has not been started.
+            SessionRefused: The server hasn't been started.
         """
         run = LiveRun(about, stays)
         self._start_soon(run.run, work)
         if name is not None:
             self._named[name] = run
-        over = [each for each, kept in self._named.items() if kept.over.is_set()]
-        size = sum(self._named[each].log.size for each in over)
-        while len(over) > _MOST_KEPT or size > _MOST_BYTES:
+        over = [kept for kept, ended in self._named.items() if ended.over.is_set()]
+        size = sum(self._named[kept].log.size for kept in over)
+        while len(over) > _MAX_KEPT or size > _MAX_BYTES:
             size -= self._named.pop(over.pop(0)).log.size
         return run
 
     def find(self, name: str) -> LiveRun[T] | None:
-        """The run of this name; one that failed before it wrote anything may be tried again."""
+        """Return the run of this name, or None.
+
+        A run that failed before it wrote anything may be tried again, so it isn't found.
+        """
         run = self._named.get(name)
         return None if run is None or (run.error is not None and not run.has_begun) else run
 
     def forget(self, name: str) -> bool:
-        """Forget a run; returns whether there was one."""
+        """Forget a run. Return whether there was one."""
         return self._named.pop(name, None) is not None

@@ -228,7 +228,7 @@ async def test_concurrent_requests_get_own_steps():
         ),
         (
             {"responses": [{"text": "ab", "chunks": ["a"]}]},
-            r"\.chunks: joined, they are not the text",
+            r"\.chunks: the joined chunks differ from text",
         ),
         ({"responses": [{"delay": -1}]}, r"\.delay: expected a number of seconds"),
         ({"when_exhausted": "stop"}, r"\$\.when_exhausted: expected one of 'repeat', 'error'"),

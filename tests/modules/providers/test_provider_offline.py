@@ -113,7 +113,7 @@ async def test_unknown_prompt_explains_provider():
     )
     assert answer == DISCLAIMER
     assert len(answer.splitlines()) == 2
-    assert "no language model" in answer
+    assert "not a language model" in answer
     assert "ANTHROPIC_API_KEY" in answer
 
 

@@ -153,7 +153,7 @@ async def test_repeated_request_replays_in_recorded_order(server, path):
     assert replayed[:2] == recorded
     assert "refusal 1" in recorded[0]
     assert "refusal 2" in recorded[1]
-    assert "it was made 3 times, and recorded 2 times" in replayed[2]
+    assert "it was made 3 times, but recorded 2 times" in replayed[2]
 
 
 async def test_replayed_error_is_retried_at_once(service, server, path):

@@ -273,6 +273,15 @@ async def test_token_limit_is_sent_only_when_needed(service, server):
     assert asked == [77]
 
 
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"input_tokens": null}'])
+@pytest.mark.parametrize("name", ["anthropic", "openai-responses"])
+async def test_malformed_token_count_is_stream_error(server, name, body):
+    server.answers([reply(body)])
+    async with mounted(SERVICES[name], server) as opened:
+        with pytest.raises(StreamError, match="sent a malformed response"):
+            await opened.provider.count_tokens(ask())
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"data": 3}'])
 async def test_known_models_replace_missing_list(service, server, body, caplog):
     server.answers([reply(body)])

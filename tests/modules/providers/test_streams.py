@@ -194,7 +194,7 @@ async def test_manual_close_wakes_reading_task():
         await exchange.waiting.wait()
         await stream.aclose()
         assert exchange.life == ["open", "closed"]
-    assert "closed while it was read" in str(errors[0])
+    assert "closed while it was being read" in str(errors[0])
 
 
 async def test_interrupted_reading_is_not_whole_answer():
@@ -204,7 +204,7 @@ async def test_interrupted_reading_is_not_whole_answer():
             await anext(chunks)
             scope.cancel()
             await anext(chunks)
-        with pytest.raises(StreamError, match="ended before the answer did"):
+        with pytest.raises(StreamError, match="ended early, because a read of it was cancelled"):
             await anext(chunks)
 
 

@@ -116,6 +116,124 @@ async def test_an_ordinary_rebase_goes_on_in_the_next_command(desk: Desk) -> Non
     assert outside("git log --format=%s", desk.folder).stdout.split()[:2] == ["b", "a"]
 
 
+EVIL = "b=$(echo evil | git hash-object -w --stdin)"
+EVIL_TREE = f'{EVIL}; t=$( (git ls-tree HEAD; printf "100644 blob $b\\t.envrc\\n") | git mktree)'
+IN_CONFLICT = (
+    "git checkout -qb top; echo x > file; git commit -qam conflict; echo good > .envrc; git add .; git commit -qm env;"
+    " git checkout -q main; echo y > file; git commit -qam y; git checkout -q top; git rebase -q main"
+)
+WITH_LABELS = (
+    "git checkout -qb side; echo s > s; git add .; git commit -qm s; git checkout -qb top main; echo x > file; git commit -qam conflict;"
+    " git merge -q side -m merge; git checkout -q main; echo y > file; git commit -qam y; git checkout -q top; git rebase -q -r main"
+)
+SAME_CONFLICT = (
+    "echo base > .envrc; git add .; git commit -qm base; git checkout -qb top; echo t > .envrc; git commit -qam t; git checkout -q main;"
+    " echo m > .envrc; git commit -qam m; git checkout -qb top2 top~1; echo x > file; git commit -qam conflict; git cherry-pick top;"
+    " git checkout -q main; echo y > file; git commit -qam y; git checkout -q top2; git rebase -q main"
+)
+SHRUNK = (
+    "seq 9 > {place}; git add .; git commit -qm 9; git checkout -qb top; echo x > file; git commit -qam conflict; sed -i s/9/ten/ {place};"
+    " git commit -qam ten; git checkout -q main; git rm -q --cached {place}; mv {place} kept; echo y > file; git commit -qam y; rm kept; git checkout -q -f top;"
+    " git rebase -q main"
+)
+UNDER_IT = (
+    "git checkout --theirs file; git add file; git commit -qm step; b=$( (echo evil; git show main~1:{place}) | git hash-object -w --stdin);"
+    ' t=$( (git ls-tree HEAD; printf "100644 blob $b\\t.envrc\\n") | git mktree); git reset -q --soft $(git commit-tree -p HEAD -m x $t);'
+    " git read-tree HEAD; git update-index --skip-worktree .envrc"
+)
+SOLVE = (
+    "git worktree add -q w main~2; cd w; git checkout -qb q1; echo base > f; git add f; git commit -qm 1; git checkout -qb q2; echo t > f;"
+    " git commit -qam 2; git checkout -q q1; echo m > f; git commit -qam 3; git config rerere.enabled true;"
+    " git config rerere.autoUpdate true; git merge -q q2; echo evil > f; git add f; git rerere"
+)
+STANDING_IN = {
+    "another content": (IN_CONFLICT, f"{EVIL}; git replace $(git rev-parse top:.envrc) $b"),
+    "another commit": (
+        IN_CONFLICT,
+        f"{EVIL_TREE}; git replace top $(git commit-tree -p top~1 -m x $t)",
+    ),
+    "another tree": (IN_CONFLICT, f"{EVIL_TREE}; git replace $(git rev-parse top^{{tree}}) $t"),
+    "a packed ref": (
+        IN_CONFLICT,
+        f"{EVIL}; git update-ref refs/replace/a/$(git rev-parse top:.envrc) $b; git pack-refs --all",
+    ),
+    "other labels": (
+        WITH_LABELS,
+        f"{EVIL_TREE}; c=$(git commit-tree -p side -m x $t); for r in $(git for-each-ref --format='%(refname)' refs/rewritten); do git update-ref $r $c; done",
+    ),
+    "another beginning": (
+        SHRUNK.replace("{place}", ".envrc"),
+        UNDER_IT.replace("{place}", ".envrc"),
+    ),
+    "another name": (SHRUNK.replace("{place}", "notes"), UNDER_IT.replace("{place}", "notes")),
+    "a solved conflict": (
+        SAME_CONFLICT,
+        SOLVE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("begun", "command"), STANDING_IN.values(), ids=STANDING_IN)
+async def test_steps_of_the_user_write_what_the_user_has(
+    begun: str, command: str, desk: Desk
+) -> None:
+    """The steps are the person's, and what they stand for is the agent's."""
+    outside(begun, desk.folder)
+    result = await run(desk.coordinator, command)
+    assert result.output["protected"], result
+    outside("git checkout --theirs file; git add file", desk.folder)
+    outside("git rebase --continue; git rebase --continue", desk.folder, GIT_EDITOR="true")
+    place = desk.folder / ".envrc"
+    assert not place.exists() or "evil" not in place.read_text()
+
+
+async def test_a_replacement_of_the_user_stays(desk: Desk) -> None:
+    outside(
+        "git replace HEAD $(git commit-tree -m other HEAD^{tree}); git pack-refs --all", desk.folder
+    )
+    before = outside("git replace -l", desk.folder).stdout
+    assert before
+    output = await desk.run("git tag v1; git pack-refs --all")
+    assert "protected" not in output
+    await desk.run(
+        "git replace $(git rev-parse HEAD^{tree}) $(git hash-object -w -t tree /dev/null); git pack-refs --all"
+    )
+    assert outside("git replace -l", desk.folder).stdout == before
+    assert outside("git tag; git fsck --no-dangling", desk.folder).stdout == "v1\n"
+
+
+async def test_patches_of_a_rebase_are_steps(desk: Desk) -> None:
+    """git goes on with them as with a rebase, and writes what they say."""
+    patch = "From: A <a@b>\nSubject: x\n\n---\ndiff --git a/.envrc b/.envrc\nnew file mode 100644\n--- /dev/null\n+++ b/.envrc\n@@ -0,0 +1 @@\n+evil\n--\n2\n"
+    (desk.folder / "patch").write_text(patch)
+    make = "git init -q -b main r; cd r; echo 1 > f; git add f; git commit -qm 1; mkdir .git/rebase-apply; cd .git/rebase-apply;"
+    make += " cp ../../../patch 0001; cp 0001 0002; echo 1 > next; echo 2 > last; for i in threeway quiet sign keep messageid; do echo f > $i; done;"
+    make += " echo t > utf8; : > apply-opt; echo m > final-commit; echo refs/heads/main > head-name; git rev-parse HEAD > onto; cp onto orig-head; cp onto abort-safety;"
+    make += r""" printf "GIT_AUTHOR_NAME='a'\nGIT_AUTHOR_EMAIL='a@b'\nGIT_AUTHOR_DATE='@1234567890 +0000'\n" > author-script; echo 2 > ../../f"""
+    output = await desk.run(make)
+    assert "0002: was renamed" in str(output.get("protected")), output
+    outside("git add f; GIT_EDITOR=true git rebase --continue", desk.folder / "r")
+    assert not (desk.folder / "r" / ".envrc").exists()
+
+
+PROMPT = "/usr/lib/git-core/git-sh-prompt"
+
+
+@pytest.mark.parametrize(
+    "name", ["rebase-merge/msgnum", "rebase-merge/end", "rebase-apply/next", "rebase-apply/last"]
+)
+async def test_a_prompt_shows_numbers_only(name: str, desk: Desk, tmp_path: Path) -> None:
+    """A shell expands its prompt, and git's own script for it puts these texts there."""
+    await desk.run(
+        f"git init -q -b main r; cd r/.git; mkdir rebase-merge rebase-apply; rmdir {'rebase-apply' if 'merge' in name else 'rebase-merge'};"
+        f" for i in msgnum end next last; do echo 1 > {name.partition('/')[0]}/$i; done; echo refs/heads/x > rebase-merge/head-name;"
+        f" echo '$(touch {tmp_path}/ran)' > {name}"
+    )
+    outside(f"bash -c '. {PROMPT}; __git_ps1 A B; : \"${{PS1@P}}\"'", desk.folder / "r")
+    assert not (tmp_path / "ran").exists()
+    assert not (desk.folder / "r" / ".git" / name).exists()
+
+
 async def test_steps_of_the_user_stay(desk: Desk) -> None:
     outside(
         "git checkout -qb side; echo side > file; git commit -qam s; echo e > .envrc; git add .; git commit -qm e;"

@@ -129,7 +129,8 @@ async def test_agent_commit_plants_nothing(script: str, desk: Desk) -> None:
     assert (desk.folder / ".envrc").read_text() in ("e1\n", "2\n"), result
     assert not (desk.folder / ".envrc").is_symlink()
     assert not (desk.folder / ".vscode" / "tasks.json").exists()
-    assert "no commit of the user's has this content" in str(result.output.get("protected")), result
+    reason = "git would read" if "replace" in script else "no commit of the user's has this content"
+    assert reason in str(result.output.get("protected")), result
     again = TestCoordinator()
     await tool_bash.mount(again, {"working_dir": str(desk.folder), "sandbox": "bwrap"})
     await run(again, "git checkout -q -f main; git reset -q --hard")
@@ -601,3 +602,44 @@ async def test_call_leaves_nothing(
     )
     await desk.run("git commit -q --allow-empty -m x; git commit -q --allow-empty -m y | cat")
     assert list(scratch.iterdir()) == []
+
+
+# ── what becomes a commit of the user's ──────────────────────────────────────────────────────────
+
+STAGE = "b=$(echo evil | git hash-object -w --stdin); git update-index --add --cacheinfo 100644,$b,.envrc"
+BECOMES_THE_USERS = {
+    "what is staged": (STAGE, "git commit -q --allow-empty -m mine"),
+    "what is staged and hidden": (
+        f"{STAGE}; git update-index --skip-worktree .envrc",
+        "echo x >> file; git commit -qam mine",
+    ),
+    "a commit that is amended": (
+        f"{STAGE}; git commit -qm agent",
+        "echo x >> file; git add file; git commit -q --amend -m mine",
+    ),
+    "a merge that is concluded": (
+        f"git switch -qc side; {STAGE}; git commit -qm agent; git switch -q main; git commit -q --allow-empty -m m; git merge -q --no-commit side",
+        "git commit -qm mine",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "taken"), BECOMES_THE_USERS.values(), ids=BECOMES_THE_USERS)
+async def test_commit_of_user_takes_nothing_over(script: str, taken: str, desk: Desk) -> None:
+    await run(desk.coordinator, script)
+    outside(taken, desk.folder)
+    assert outside("git log -1 --format=%s", desk.folder).stdout == "mine\n"
+    script = "git update-index --no-skip-worktree .envrc; git checkout HEAD -- .envrc; git checkout -- .envrc"
+    await run(desk.coordinator, script)
+    place = desk.folder / ".envrc"
+    assert not place.exists() or "evil" not in place.read_text()
+
+
+async def test_merge_of_user_counts(desk: Desk) -> None:
+    """A person who merges a branch that the agent fetched has decided for its content."""
+    await run(
+        desk.coordinator, f"git switch -qc side; {STAGE}; git commit -qm theirs; git switch -q main"
+    )
+    outside("git merge -q --no-ff -m mine side; git switch -q -c before HEAD~1", desk.folder)
+    await desk.run("git switch -q main")
+    assert (desk.folder / ".envrc").read_text() == "evil\n"

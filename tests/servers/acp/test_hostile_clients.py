@@ -167,7 +167,7 @@ async def test_messages_may_come_in_pieces():
 
 
 async def test_overlong_message_is_answered_and_skipped(monkeypatch):
-    monkeypatch.setattr("amplifier.servers.acp._connection.LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("amplifier.servers.acp._connection.MAX_LINE_BYTES", 1 << 20)
     async with connected() as client:
         client.write(b'"' + b"x" * (1 << 20))
         client.write(b"x" * (1 << 20))

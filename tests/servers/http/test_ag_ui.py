@@ -300,6 +300,24 @@ async def test_undelivered_question_stops_turn(tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
+async def test_lost_connection_stops_turn_quietly(tmp_path, caplog):
+    prompt = call("wait_for", path=str(tmp_path / "never"))
+    async with serving() as client:
+        exchange = client.begin("POST", "/ag-ui", run_input(prompt))
+        send = exchange.send
+
+        async def lose(message: Any) -> None:
+            if b"TOOL_CALL_END" in message.get("body", b""):
+                raise OSError
+            await send(message)
+
+        exchange.send = lose  # type: ignore[method-assign]
+        await exchange.ended.wait()
+        assert client.factory.open() == 0
+    assert [record.getMessage() for record in caplog.records] == []
+    assert (tmp_path / "never.cancelled").exists()
+
+
 async def test_client_leaving_answered_run_stops_turn(tmp_path):
     first = json.dumps({"tool": "risky", "path": str(tmp_path / "one")}, separators=(",", ":"))
     second = json.dumps({"path": str(tmp_path / "never")}, separators=(",", ":"))

@@ -155,7 +155,7 @@ async def test_events_of_unknown_run_are_refused(last, status):
 
 
 async def test_expired_events_are_refused(monkeypatch):
-    monkeypatch.setattr("amplifier.shared_sessions.runs._MOST_EVENTS", 3)
+    monkeypatch.setattr("amplifier.shared_sessions.runs._MAX_EVENTS", 3)
     async with serving() as client:
         assert (await (await followed(client, "say one")).until("RUN_FINISHED"))["runId"] == "r"
         answer = await client.ask("POST", "/ag-ui", asking("say one"), last_event_id="0")

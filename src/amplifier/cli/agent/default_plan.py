@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from amplifier._internal.json import copy_json, visible_text
+from amplifier._internal.programs import is_below
 from amplifier._internal.spelling import suggestion
 from amplifier.cli._exit_codes import CommandError
 from amplifier.errors import PlanError
@@ -148,11 +149,29 @@ def build_plan(
         built = attrs.evolve(built, plan=changed, notes=[*built.notes, *configured.notes])
     else:
         built = _plan_from_file(file, available, provider, variables)
+    origins = (value.origin for value in configured.values.values())
+    files = [str(file.absolute())] if file is not None else [*dict.fromkeys(origins)]
+    built = attrs.evolve(built, plan=_protecting(built.plan, files, directory or Path.cwd()))
     built.notes.extend(problems)
     if model is None or named is None:
         return built
     plan = _with_named_model(built, named, available, is_chosen=provider is not None)
     return attrs.evolve(built, plan=plan, model=model)
+
+
+def _protecting(plan: dict[str, Any], files: list[str], directory: Path) -> dict[str, Any]:
+    """Return the plan with those of its files protected that the agent could change."""
+    folders = {str(directory.absolute()), str(directory.resolve())}
+    inside = [file for file in files if any(is_below(file, folder) for folder in folders)]
+    session = plan.get("session")
+    if not inside or not isinstance(session, dict):
+        return plan
+    changes = session.get("protected_places") or {}
+    # The modules name what is wrong in it.
+    if not isinstance(changes, dict) or not isinstance(known := changes.get("add", []), list):
+        return plan
+    added = {"protected_places": {**changes, "add": [*known, *inside]}}
+    return {**plan, "session": {**session, **added}}
 
 
 def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:

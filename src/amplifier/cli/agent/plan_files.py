@@ -222,8 +222,8 @@ def _bounded_loader(yaml: Any, is_plan: bool) -> Any:
     return Loader
 
 
-# A server reads its plan for each session, so that it notices a change, and PyYAML takes longer than
-# the session takes to open.
+# A server reads its plan for each session, so that it notices a change. PyYAML would take longer
+# than the session takes to open.
 _parse_yaml_once = lru_cache(maxsize=4)(parse_yaml)
 
 

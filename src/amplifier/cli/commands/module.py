@@ -217,6 +217,7 @@ def _filled(template: str, words: dict[str, str]) -> str:
 
 _VERDICT_EXITS = {"conforms": Exit.OK, "violations": Exit.FAILED, "unchecked": Exit.USAGE}
 _BACKEND = click.Choice(["asyncio", "trio"])
+_HAS_MOUNT = "every_module.has_a_mount"
 REPORT_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -264,13 +265,15 @@ def validate(
 
     Exit codes: 0 it conforms, 1 it breaks a required clause, 2 it could not be checked.
     """
-    # Importing it takes a second.
-    from amplifier.conformance import Report, check_module  # noqa: PLC0415
-
     files = {"html": html, "junit": junit}
     reports = {name: file for name, file in files.items() if file is not None}
     reject_unwritable(reports)
     streams = StandardStreams()
+    announce(visible_text(target, multiline=False), streams, quiet=as_json)
+    with show_progress(streams, quiet=as_json):
+        # Importing it takes a second.
+        from amplifier.conformance import Report, check_module  # noqa: PLC0415
+
     try:
         options |= {name: _read_object(f"--{name}", options[name]) for name in ("config", "plan")}
         with show_progress(streams, quiet=as_json) as progress:
@@ -292,6 +295,12 @@ def validate(
                     f"{error_message(error)}\nTry: {command}", exit_code=Exit.USAGE
                 ) from error
         raise
+    if any(found.check == _HAS_MOUNT for found in report.violations):
+        from amplifier.conformance.target.suggest import fitting_command  # noqa: PLC0415
+
+        command = fitting_command(target)
+        if command is not None and command.startswith("amplifier validate"):
+            report.notes.append(f"if it is not meant to be a module, try: {command}")
     return finish(report, reports, streams, verbose=verbose, as_json=as_json)
 
 
@@ -357,6 +366,12 @@ def _write(name: str, file: Path, report: Report) -> None:
         file.write_text(write(report), encoding="utf-8")
     except OSError as error:
         raise CommandError(f"--{name} {str(file)!r} cannot be written: {error.strerror}") from error
+
+
+def announce(subject_name: str, streams: StandardStreams, *, quiet: bool) -> None:
+    """Print what is examined where there is no progress line, as in a script."""
+    if not quiet and not streams.share_a_terminal:
+        click.echo(f"examining {subject_name}", err=True)
 
 
 @contextmanager

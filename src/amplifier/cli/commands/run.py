@@ -203,6 +203,7 @@ def _run_request(
     # Before the directory changes.
     plan = None if plan is None else plan.absolute()
     servers: Path | None = options.pop("servers")
+    servers = None if servers is None else servers.absolute()
     mcp_config = {} if servers is None else read_servers(servers, expand=False)
     added = mcp_config.get("servers", mcp_config.get("mcpServers", {}))
     if servers is not None and plan is not None:

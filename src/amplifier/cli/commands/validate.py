@@ -17,7 +17,7 @@ from amplifier.cli._exit_codes import CommandError
 from amplifier.cli.terminal.output import StandardStreams
 from amplifier.errors import AmplifierError
 
-from .module import REPORT_FILE, finish, publish, reject_unwritable, show_progress
+from .module import REPORT_FILE, announce, finish, publish, reject_unwritable, show_progress
 from .shared_options import Decorator, LazyGroup, add_options, json_option
 
 if TYPE_CHECKING:
@@ -177,10 +177,8 @@ def _examine(
     }
     reject_unwritable(files)
     streams = StandardStreams()
-    if not as_json and not streams.share_a_terminal:
-        # A script has no progress line, so it gets one that stays.
-        subject_name = visible_text(target, multiline=False) if kind == "python" else "the server"
-        click.echo(f"examining {subject_name}", err=True)
+    subject_name = visible_text(target, multiline=False) if kind == "python" else "the server"
+    announce(subject_name, streams, quiet=as_json)
     with show_progress(streams, quiet=as_json) as progress:
         if progress is not None:
             progress("starting", 0, 1)

@@ -1,10 +1,10 @@
-"""The published kernel's names on this one: `import amplifier_core` gives this package once compat is installed.
+"""The published kernel's names. Once compat is installed, this is ``amplifier_core``."""
 
-The tree has the published file names, because they are addresses: code imports from them and tests patch them. The
-files are imported under the name ``amplifier_core`` only and refer to each other relatively.
-"""
+# The tree has the published file names, because code imports from them and tests patch them. The
+# files are imported under the name ``amplifier_core`` only and refer to each other relatively.
 
-# ruff: noqa: F401, F403 — the names of the package are those of its parts; ours are the published ones and more
+# The package re-exports the names of its parts: the published ones and more.
+# ruff: noqa: F401, F403
 
 from . import capabilities, events, llm_errors
 from .cancellation import CancellationState, CancellationToken

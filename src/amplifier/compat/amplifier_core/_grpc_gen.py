@@ -1,6 +1,7 @@
-"""Refused with a sentence: what the foundation library's gRPC adapter imports."""
+"""Refuses the import by the foundation library's gRPC adapter."""
 
 raise ImportError(
-    "the amplifier_core alias has no gRPC: offer the module as an MCP server, or use the published kernel for it",
+    "the amplifier_core alias has no gRPC; offer the module as an MCP server, or use the published "
+    "kernel for it",
     name=__name__,
 )

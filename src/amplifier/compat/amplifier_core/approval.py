@@ -1,4 +1,4 @@
-"""Asking a person, as published modules import it."""
+"""The approval system, under its published address."""
 
 from amplifier.contracts import ApprovalSystem
 from amplifier.errors import ApprovalTimeoutError

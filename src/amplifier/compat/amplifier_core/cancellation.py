@@ -1,4 +1,4 @@
-"""Stopping, as published modules import it."""
+"""Cancellation, under its published address."""
 
 from amplifier.kernel import CancellationState, CancellationToken
 

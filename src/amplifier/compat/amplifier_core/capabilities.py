@@ -1,4 +1,4 @@
-"""Words for what a language model can do, as published modules import them."""
+"""The names of capabilities of language models."""
 
 TOOLS = "tools"
 STREAMING = "streaming"

@@ -1,3 +1,3 @@
-"""Streamed content, as published modules import it."""
+"""Streamed content, under its published address."""
 
-from amplifier.models import *  # noqa: F403 — ours are the published ones and more
+from amplifier.models import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The coordinator, as published modules import it."""
+"""The coordinator, under its published address."""
 
 from amplifier.compat._sessions import ModuleCoordinator
 

@@ -1,9 +1,4 @@
-"""One id for all events of one call of a language model, as published modules import it.
-
-The id is kept per task (a context variable), so that calls that run at the same time keep theirs apart. An id that comes
-with an event is always taken over; without one, a call gets an id when its request is announced and loses it with the
-event that ends the call. No id is better than a wrong one: an event outside a call gets none.
-"""
+"""One id for all events of one call of a language model."""
 
 from __future__ import annotations
 
@@ -26,30 +21,34 @@ REQUEST_EVENTS = frozenset({"llm:request"})
 TERMINAL_EVENTS = frozenset({"llm:response", "provider:error"})
 INTERIM_EVENTS = frozenset({"provider:retry", "provider:throttle"})
 
+# The id is kept per task, so that calls that run at the same time have different ids. The id of an
+# event always takes precedence. Otherwise a call gets an id when its request is announced and loses
+# it with the event that ends the call. An event outside a call gets none, because no id is better
+# than a wrong one.
 _open_call: ContextVar[str | None] = ContextVar("amplifier_core_llm_call", default=None)
 
 
 def new_request_id() -> str:
-    """A new unique id."""
+    """Return a new unique id."""
     return str(uuid.uuid4())
 
 
 def current_request_id() -> str | None:
-    """The id of the call that is under way in this task, if there is one."""
+    """Return the id of the running call of this task, if any."""
     return _open_call.get()
 
 
 def reset_request_id() -> None:
-    """Forget the call that is under way in this task."""
+    """Drop the id of the running call of this task."""
     _open_call.set(None)
 
 
 def resolve_request_id(event: str, explicit: str | None = None) -> str | None:
-    """The id an event carries, and what it means for the call: opened, continued or ended.
+    """Return the id of an event, and open, continue or end the call to which it belongs.
 
     Args:
-        event: The event about to be emitted.
-        explicit: The id its payload already has.
+        event: The event that will be emitted.
+        explicit: The id in its payload, or None.
     """
     if event in REQUEST_EVENTS:
         opened = explicit or new_request_id()

@@ -1,4 +1,4 @@
-"""Showing a message, as published modules import it."""
+"""The display system, under its published address."""
 
 from amplifier.contracts import DisplaySystem
 

@@ -1,3 +1,3 @@
-"""The names of events, as published modules import them."""
+"""The names of events, under their published address."""
 
-from amplifier.events import *  # noqa: F403 — ours are the published ones and more
+from amplifier.events import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""The hook registry, as published modules import it."""
+"""The hook registry, under its published address."""
 
 from amplifier.compat._sessions import HookRegistry
 from amplifier.models import ContextInjection, HookResult

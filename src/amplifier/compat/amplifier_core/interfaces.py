@@ -1,13 +1,13 @@
-"""What a module must be, as published modules import it: our contracts as protocols that `isinstance` refuses, as published."""
+"""The published contracts, as protocols that `isinstance` refuses."""
 
 from typing import Any, Protocol
 
 import amplifier.contracts as _ours
-from amplifier.contracts import *  # noqa: F403 — ours are the published ones and more
-from amplifier.models import *  # noqa: F403 — as above
+from amplifier.contracts import *  # noqa: F403
+from amplifier.models import *  # noqa: F403
 
 
-def _published(protocol: Any, **members: Any) -> Any:
+def _published(protocol: Any, **members: object) -> object:
     members = {
         "__module__": __name__,
         "__doc__": protocol.__doc__,

@@ -1,3 +1,3 @@
-"""The errors providers raise, as published modules import them."""
+"""The errors that providers raise, under their published address."""
 
-from amplifier.errors import *  # noqa: F403 — ours are the published ones and more
+from amplifier.errors import *  # noqa: F403

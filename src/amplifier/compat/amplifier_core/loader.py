@@ -1,4 +1,4 @@
-"""The loader in its published form: a façade over the native one, which finds, imports and classifies modules."""
+"""The published module loader, as a façade over the native one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MODULE_FAILURE_REASONS = frozenset(
 
 
 class ModuleValidationError(Exception):
-    """The module was found, but it is not one."""
+    """The module was found but isn't valid."""
 
     def __init__(self, message: str, *, reason_code: str = "validation_failed") -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class _NotFound(ValueError):
 
 
 def module_failure_reason(error: BaseException) -> str:
-    """Why a module could not be loaded, in one of `MODULE_FAILURE_REASONS`; other errors are ``unknown``."""
+    """Return the reason of a failed load, one of `MODULE_FAILURE_REASONS`."""
     if isinstance(error, ModuleNotFoundError):
         return "missing_source"
     code = getattr(error, "reason_code", None)
@@ -62,16 +62,19 @@ class ModuleLoader:
     """Finds modules by id.
 
     Args:
-        coordinator: Whose ``module-source-resolver`` is used.
-        search_paths: Directories with ``amplifier-module-<id>`` directories in them.
+        coordinator: The coordinator with the ``module-source-resolver``.
+        search_paths: Directories that hold ``amplifier-module-<id>`` directories.
     """
 
     def __init__(self, coordinator: Any = None, search_paths: list[Path] | None = None) -> None:
         self._native = NativeLoader(coordinator, search_paths)
 
     async def discover(self) -> list[ModuleInfo]:
-        """List the third-party modules that are installed or in the search paths; nothing is imported."""
-        return [found.info for found in self._native.catalogue() if not found.is_built_in]
+        """List the third-party modules that are installed or on the search paths.
+
+        Nothing is imported.
+        """
+        return [module.info for module in self._native.catalogue() if not module.is_built_in]
 
     async def load(
         self,
@@ -83,17 +86,18 @@ class ModuleLoader:
         """Find and import a module.
 
         Args:
-            module_id: What to load.
-            config: What its mount will be called with.
-            source_hint: Handed to the resolver, unless it pins an installed distribution or the built-in module.
-            coordinator: Whose resolver to ask instead.
+            module_id: The id of the module.
+            config: The config with which it is mounted.
+            source_hint: Passed to the resolver, unless it pins an installed distribution or the
+                built-in module.
+            coordinator: The coordinator with the resolver, instead of the loader's.
 
         Returns:
-            ``await mount(coordinator)`` mounts the module and gives its cleanup.
+            A function. ``await mount(coordinator)`` mounts the module and returns its cleanup.
 
         Raises:
             ValueError: There is no such module.
-            ModuleValidationError: What was found is not a module.
+            ModuleValidationError: The module was found but isn't valid.
         """
         try:
             return await self._native.load(module_id, config, source_hint, coordinator=coordinator)
@@ -108,8 +112,10 @@ class ModuleLoader:
                 f"Module '{module_id}' cannot be loaded: {exc}", reason_code=exc.reason_code
             ) from exc
 
-    async def initialize(self, module: Any, coordinator: Any) -> Any:
-        """Mount what `load` gave."""
+    async def initialize(
+        self, module: Callable[[object], Awaitable[object]], coordinator: object
+    ) -> object:
+        """Mount a module that was loaded with `load`."""
         return await module(coordinator)
 
     def cleanup(self) -> None:

@@ -1,3 +1,3 @@
-"""Messages, requests and answers, as published modules import them."""
+"""Messages, requests and answers, under their published address."""
 
-from amplifier.models import *  # noqa: F403 — ours are the published ones and more
+from amplifier.models import *  # noqa: F403

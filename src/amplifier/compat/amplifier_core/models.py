@@ -1,3 +1,3 @@
-"""Results and descriptions, as published modules import them."""
+"""Results and descriptions, under their published address."""
 
-from amplifier.models import *  # noqa: F403 — ours are the published ones and more
+from amplifier.models import *  # noqa: F403

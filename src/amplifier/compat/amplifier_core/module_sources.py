@@ -1,8 +1,4 @@
-"""Where modules come from, as published modules import it.
-
-The two base classes are the published ones in form: sources inherit from an abstract class, and the error for a missing
-module is raised with nothing but a message.
-"""
+"""Sources of modules, under their published address."""
 
 from __future__ import annotations
 
@@ -23,11 +19,11 @@ __all__ = [
 
 
 class ModuleSource(ABC):
-    """A place one module can be had from."""
+    """The source of one module. It is an abstract class, as published."""
 
     @abstractmethod
     def resolve(self) -> Path:
-        """The directory that holds the importable package."""
+        """Return the directory that holds the importable package."""
 
 
 class FileSystemModuleSource:
@@ -38,9 +34,9 @@ class FileSystemModuleSource:
         self._bundle_mappings: dict[str, str] = {}
 
     def get_module_paths(self) -> list[str]:
-        """A copy of the directories."""
+        """Return a copy of the directories."""
         return list(self._paths)
 
     def get_mention_mappings(self) -> dict[str, str]:
-        """A copy of the paths by mention."""
+        """Return a copy of the paths by mention."""
         return dict(self._bundle_mappings)

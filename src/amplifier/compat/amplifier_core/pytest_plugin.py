@@ -1,6 +1,7 @@
-"""The fixtures that suites of published modules use; pytest finds this file by the alias's metadata.
+"""The fixtures that suites of published modules use.
 
-The module under test is the package ``amplifier_module_<type>_<name>`` beside the test file's directory, or above it.
+The module under test is the package ``amplifier_module_<type>_<name>`` beside the test file's
+directory, or above it.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def _has_pytest_asyncio() -> bool:
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """An async fixture of pytest-asyncio where that is installed; otherwise one that the runner below drives."""
+    """Return an async fixture of pytest-asyncio, or without it one that the runner below drives."""
     if _has_pytest_asyncio():
         return importlib.import_module("pytest_asyncio").fixture(function)
 
     def driven(
-        module_path: Path | None, coordinator: Any, request: pytest.FixtureRequest
-    ) -> Iterator[Any]:
+        module_path: Path | None, coordinator: MockCoordinator, request: pytest.FixtureRequest
+    ) -> Iterator[object]:
         runner, generator = _runner_of(request.node), function(module_path, coordinator)
         yield runner.run(anext(generator))
         runner.run(anext(generator, None))
@@ -54,7 +55,7 @@ _RUNNER = pytest.StashKey["asyncio.Runner"]()
 
 
 def _runner_of(item: Any) -> asyncio.Runner:
-    """The loop that one test and its fixtures share."""
+    """Return the event loop that a test and its fixtures share."""
     present: asyncio.Runner | None = item.stash.get(_RUNNER, None)
     if present is not None:
         return present
@@ -65,14 +66,14 @@ def _runner_of(item: Any) -> asyncio.Runner:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run tests marked ``asyncio`` where pytest-asyncio is not installed: the inherited suites need no more than this."""
+    """Run tests marked ``asyncio`` without pytest-asyncio, as far as the inherited suites need."""
     if pyfuncitem.get_closest_marker("asyncio") is None or _has_pytest_asyncio():
         return None
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    wanted = pyfuncitem._fixtureinfo.argnames
+    names = pyfuncitem._fixtureinfo.argnames
     _runner_of(pyfuncitem).run(
-        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted})
+        pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names})
     )
     return True
 
@@ -99,10 +100,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def module_path(request: pytest.FixtureRequest) -> Path | None:
-    """The package of the module under test: the option's, or the one beside the nearest directory of tests."""
-    named = request.config.getoption("--module-path", default=None)
-    if named:
-        return Path(str(named))
+    """Return the package of the module under test.
+
+    It is that of the option, or the one beside the nearest directory of tests.
+    """
+    option = request.config.getoption("--module-path", default=None)
+    if option:
+        return Path(str(option))
     for directory in (*Path(str(request.path)).parents, Path(str(request.config.rootpath))):
         for item in sorted(directory.iterdir()):
             if item.name.startswith("amplifier_module_") and (item / "__init__.py").exists():
@@ -112,24 +116,23 @@ def module_path(request: pytest.FixtureRequest) -> Path | None:
 
 @pytest.fixture
 def module_type(module_path: Path | None) -> str | None:
-    """The type of the module under test, by its name."""
-    word = (
-        ""
-        if module_path is None
-        else module_path.name.removeprefix("amplifier_module_").partition("_")[0]
-    )
-    return _TYPES.get(word)
+    """Return the type of the module under test, by its name."""
+    if module_path is None:
+        return None
+    return _TYPES.get(module_path.name.removeprefix("amplifier_module_").partition("_")[0])
 
 
 @pytest.fixture
 def coordinator() -> MockCoordinator:
-    """A coordinator to mount into."""
+    """Return a coordinator for the module under test."""
     return MockCoordinator()
 
 
 @pytest.fixture
-def mock_deps(coordinator: Any) -> tuple[Any, dict[str, Any], dict[str, Any], Any]:
-    """What an orchestrator's execute needs: context, providers, tools, hooks."""
+def mock_deps(
+    coordinator: MockCoordinator,
+) -> tuple[MockContextManager, dict[str, object], dict[str, MockTool], EventRecorder]:
+    """Return a context, providers, tools and hooks for an orchestrator."""
     tool = MockTool(name="test_tool", output="test result")
     return (
         MockContextManager(),
@@ -147,25 +150,27 @@ class _TalkingProvider:
     def get_info(self) -> ProviderInfo:
         return ProviderInfo(id="mock", display_name="Mock Provider")
 
-    async def list_models(self) -> list[Any]:
+    async def list_models(self) -> list[object]:
         return []
 
-    async def complete(self, request: Any, **kwargs: Any) -> ChatResponse:
+    async def complete(self, request: object, **kwargs: object) -> ChatResponse:
         return ChatResponse(content=[TextBlock(text="Mock response")])
 
-    def parse_tool_calls(self, response: Any) -> list[Any]:
+    def parse_tool_calls(self, response: object) -> list[object]:
         return []
 
 
 # ── the module, mounted ──
 
 
-async def _mount_fresh(module_path: Path | None, coordinator: Any) -> Any:
-    """Load the module under test from its file, apart from sys.modules, and mount it; returns its cleanup."""
+async def _mount_fresh(
+    module_path: Path | None, coordinator: MockCoordinator
+) -> Callable[[], object] | None:
+    """Load and mount the module under test, outside sys.modules, and return its cleanup."""
     if module_path is None:
         pytest.skip("No module path detected")
     spec = importlib.util.spec_from_file_location(module_path.name, module_path / "__init__.py")
-    assert spec is not None, f"{module_path} is no package"
+    assert spec is not None, f"{module_path} is not a package"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -174,23 +179,25 @@ async def _mount_fresh(module_path: Path | None, coordinator: Any) -> Any:
 
 
 def _mounted_at(point: str, name: str) -> Any:
-    """The fixture that gives what the module under test mounts at a point, the first one of several."""
+    """Return a fixture with the first object that the module under test mounts at a point."""
 
-    async def mounted(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
+    async def mounted(
+        module_path: Path | None, coordinator: MockCoordinator
+    ) -> AsyncIterator[object]:
         cleanup = await _mount_fresh(module_path, coordinator)
-        found = coordinator.mount_points.get(point)
-        if isinstance(found, dict):
-            found = next(iter(found.values()), None)
-        if found is None:
+        instance = coordinator.mount_points.get(point)
+        if isinstance(instance, dict):
+            instance = next(iter(instance.values()), None)
+        if instance is None:
             pytest.fail(f"The module mounted nothing at {point!r}")
-        yield found
+        yield instance
         await _clean_up(cleanup)
 
     mounted.__name__ = name
     return _async_fixture(mounted)
 
 
-async def _clean_up(cleanup: Any) -> None:
+async def _clean_up(cleanup: Callable[[], object] | None) -> None:
     if cleanup:
         answer = cleanup()
         if inspect.isawaitable(answer):
@@ -204,8 +211,10 @@ context_module: Any = _mounted_at("context", "context_module")
 
 
 @_async_fixture
-async def hook_cleanup(module_path: Path | None, coordinator: Any) -> AsyncIterator[Any]:
-    """The cleanup of a mounted hook module, if it gave one."""
+async def hook_cleanup(
+    module_path: Path | None, coordinator: MockCoordinator
+) -> AsyncIterator[Callable[[], object] | None]:
+    """Mount a hook module and return its cleanup, if it has one."""
     cleanup = await _mount_fresh(module_path, coordinator)
     yield cleanup
     await _clean_up(cleanup)

@@ -1,4 +1,4 @@
-"""The session, as published modules import it."""
+"""The session, under its published address."""
 
 from amplifier.compat._sessions import AmplifierSession
 

@@ -1,4 +1,4 @@
-"""Test doubles in the published form, which published suites inspect with the methods of mocks."""
+"""The published test doubles, which suites inspect with the methods of mocks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import anyio
+
+from amplifier.contracts import ContextManager, Hooks
 
 from .coordinator import ModuleCoordinator
 from .models import HookResult, ToolResult
@@ -23,11 +25,9 @@ __all__ = [
 ]
 
 
-def _async_mock(**options: Any) -> Any:
-    """A mock, because suites check what these doubles were called with.
-
-    The library imports no mocks anywhere else, so this one is imported when a suite makes its first double.
-    """
+def _async_mock(**options: object) -> Any:
+    """Return a mock, because suites check the calls of these doubles."""
+    # The library needs mocks nowhere else, so they are imported with a suite's first double.
     return importlib.import_module("unittest.mock").AsyncMock(**options)
 
 
@@ -37,8 +37,8 @@ class MockCoordinator(ModuleCoordinator):
     mount_history: list[dict[str, Any]]
     unmount_history: list[dict[str, Any]]
 
-    def __new__(cls, *_: Any, **__: Any) -> Self:
-        """Build it over a session that is only a name."""
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Build it with a stand-in for a session."""
         session = types.SimpleNamespace(
             session_id="test-session",
             parent_id=None,
@@ -52,13 +52,13 @@ class MockCoordinator(ModuleCoordinator):
         self.mount_history = []
         self.unmount_history = []
 
-    async def mount(self, mount_point: str, module: Any, name: str | None = None) -> None:
-        """Mount and note it."""
+    async def mount(self, mount_point: str, module: object, name: str | None = None) -> None:
+        """Mount and record it."""
         self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
         await super().mount(mount_point, module, name)
 
     async def unmount(self, mount_point: str, name: str | None = None) -> None:
-        """Unmount and note it."""
+        """Unmount and record it."""
         self.unmount_history.append({"mount_point": mount_point, "name": name})
         await super().unmount(mount_point, name)
 
@@ -66,7 +66,7 @@ class MockCoordinator(ModuleCoordinator):
 class MockTool:
     """A tool that always returns the same output."""
 
-    def __init__(self, name: str = "mock_tool", output: Any = "Success") -> None:
+    def __init__(self, name: str = "mock_tool", output: object = "Success") -> None:
         self.name = name
         self.description: str = f"Mock tool: {name}"
         self.output = output
@@ -74,7 +74,7 @@ class MockTool:
         self.call_count: int = 0
         self.execute: Any = _async_mock(side_effect=self._execute)
 
-    async def _execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+    async def _execute(self, input: object) -> ToolResult:  # noqa: A002
         self.call_count += 1
         return ToolResult(success=True, output=self.output)
 
@@ -95,35 +95,35 @@ class MockContextManager:
         self.messages.append(message)
 
     async def _get_messages_for_request(
-        self, token_budget: int | None = None, provider: Any = None
-    ) -> list[Any]:
+        self, token_budget: int | None = None, provider: object = None
+    ) -> list[dict[str, Any]]:
         return list(self.messages)
 
 
 class EventRecorder:
-    """Replaces a hook registry and records what was emitted."""
+    """Replaces a hook registry and records events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
     async def emit(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Note an event."""
+        """Record an event."""
         self.events.append((event, data.copy()))
         return HookResult(action="continue")
 
     async def record(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Note an event; can be registered as a handler."""
+        """Record an event. This can be registered as a handler."""
         return await self.emit(event, data)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all events."""
         self.events.clear()
 
     def get_events(self, event_type: str | None = None) -> list[tuple[str, dict[str, Any]]]:
-        """What was noted, all of it or of one event."""
+        """Return the recorded events, all of them or those of one name."""
         if not event_type:
             return self.events.copy()
-        return [noted for noted in self.events if noted[0] == event_type]
+        return [event for event in self.events if event[0] == event_type]
 
 
 class ScriptedOrchestrator:
@@ -136,16 +136,16 @@ class ScriptedOrchestrator:
     async def execute(
         self,
         prompt: str,
-        context: Any,
-        providers: Any,
-        tools: Any,
-        hooks: Any,
-        coordinator: Any = None,
+        context: ContextManager,
+        providers: object,
+        tools: object,
+        hooks: Hooks,
+        coordinator: object = None,
     ) -> str:
-        """Note the exchange in the context and announce it."""
-        response = (
-            self.responses[self.call_count] if self.call_count < len(self.responses) else "DONE"
-        )
+        """Store the exchange in the context and announce it."""
+        response = "DONE"
+        if self.call_count < len(self.responses):
+            response = self.responses[self.call_count]
         self.call_count += 1
         await hooks.emit("session:start", {"prompt": prompt})
         await context.add_message({"role": "user", "content": prompt})
@@ -155,7 +155,7 @@ class ScriptedOrchestrator:
 
 
 def create_test_coordinator() -> MockCoordinator:
-    """A coordinator with two tools and a context."""
+    """Return a coordinator with two tools and a context."""
     coordinator = MockCoordinator()
     coordinator.mount_points["tools"]["echo"] = MockTool("echo", "Echo response")
     coordinator.mount_points["tools"]["fail"] = MockTool("fail", None)
@@ -164,9 +164,10 @@ def create_test_coordinator() -> MockCoordinator:
 
 
 async def wait_for(condition: Callable[[], bool], timeout: float = 1.0) -> bool:
-    """Evaluate a condition every 10 ms; False if it is not met within ``timeout`` seconds."""
+    """Wait for a condition. Return False if it isn't met within ``timeout`` seconds."""
     with anyio.move_on_after(timeout):
-        while not condition():  # noqa: ASYNC110 — there is no event behind a condition
+        # A condition sets no event.
+        while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.01)
         return True
     return False

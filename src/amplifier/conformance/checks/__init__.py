@@ -3,5 +3,5 @@
 # ruff: noqa: F401, I001 — importing a file registers its checks
 
 from . import context
-from .every_module import cancellation, differential, exposure, lifecycle
+from .every_module import cancellation, differential, exposure, lifecycle, plain_calls, reentrancy
 from . import hook, orchestrator, provider, resolver, tool

@@ -33,7 +33,7 @@ from amplifier.conformance.inputs.conversations import (
 )
 from amplifier.conformance.oracles.calls import check_method, with_instance
 from amplifier.conformance.oracles.view_rules import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS_PER_TOKEN,
     difference,
     holds,
     is_whole,
@@ -42,6 +42,7 @@ from amplifier.conformance.oracles.view_rules import (
     view_violations,
 )
 from amplifier.conformance.target.calls import Outcome, reraise_own_cancellation
+from amplifier.conformance.target.held_threads import HeldThreads, hold_threads
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.contracts import ContextManager
 from amplifier.errors import AmplifierError, ProviderUnavailableError
@@ -315,6 +316,18 @@ _SMALL = 60
 """A budget into which `_BASE` does not fit."""
 
 
+def _call_and_effect(
+    what: str, message: Message, before: list[Message]
+) -> tuple[tuple[Any, ...], list[Message]]:
+    """Return the arguments of an operation, and the messages that are stored after it."""
+    return {
+        "add_message": ((message,), [*before, message]),
+        "set_messages": (([message, *_OTHERS],), [message, *_OTHERS]),
+        "clear": ((), []),
+        "get_messages_for_request": ((_SMALL,), before),
+    }[what]
+
+
 class _Program:
     """Runs the steps of one program and checks the clauses that each may break."""
 
@@ -328,7 +341,7 @@ class _Program:
         self._said: Message = {"role": "user", "content": "hello"}
 
     async def do(self, step: dict[str, Any], number: int) -> None:
-        await getattr(self, f"_{step['do']}")(step, f"after step {number + 1} ({step['do']})")
+        await getattr(self, f"_{step['do']}")(step, f"after step {number + 1}")
 
     async def _say(self, step: dict[str, Any], when: str) -> None:
         if await self._observed.add_all(self._messages(step)) and await self._observed.compare(
@@ -357,12 +370,7 @@ class _Program:
         message = self._messages(
             {"do": "say", "role": "user", "content": step["content"], "extra": {}}
         )[0]
-        call, done = {
-            "add_message": ((message,), [*before, message]),
-            "set_messages": (([message, *_OTHERS],), [message, *_OTHERS]),
-            "clear": ((), []),
-            "get_messages_for_request": ((_SMALL,), before),
-        }[what]
+        call, done = _call_and_effect(what, message, before)
         with observed.ctx.watchdog(what=f"a cancelled {what}"):
             try:
                 native = step.get("native", False)
@@ -383,6 +391,55 @@ class _Program:
         self._cancelled = what, before, trial.where
         return bool(trial.fired) and not observed.has_faults
 
+    async def _sweep_late_threads(self, step: dict[str, Any], when: str) -> None:
+        """Cancel an operation whose threads begin late, write, and read when they have ended."""
+        observed, ctx, what = self._observed, self._observed.ctx, step["what"]
+        if await observed.set(_BASE, "C5"):
+            await self._remount(step, when)
+        for k in range(1, ctx.points + 1) if not observed.has_faults else ():
+            fired = False
+            for native in ctx.cancel_modes:
+                if not (await observed.clear() and await observed.set(_BASE, "C5")):
+                    return
+                call, done = _call_and_effect(what, spoken(40, "user", 5), _BASE)
+                with hold_threads() as held, ctx.watchdog(what=f"a cancelled {what}"):
+                    try:
+                        method = getattr(observed.context, what)
+                        trial = await cancel_at(k, method, *copy.deepcopy(call), native=native)
+                    except BaseException as error:  # noqa: BLE001 — as above
+                        reraise_own_cancellation(error)
+                        return
+                if not trial.fired or not held.count:
+                    break
+                fired = True
+                await self._write_before(held, what, done, trial.where, when)
+                if observed.has_faults:
+                    return
+            if not fired:
+                return
+
+    async def _write_before(
+        self, held: HeldThreads, what: str, done: list[Message], where: str, when: str
+    ) -> None:
+        """Write before late threads begin: afterwards that is stored behind the old or the new."""
+        observed, later = self._observed, spoken(70, "user", 5)
+        is_added = await observed.add(later, clause="A9")
+        await held.let_go()
+        stored = await observed.stored("A9") if is_added else None
+        if stored is None:
+            return
+        possible = ([*_BASE, later], [*done, later])
+        kept = next((each for each in possible if difference(stored, each) is None), None)
+        if kept is None:
+            found = difference(stored, possible[1])
+            text = f"{when}: {what} was cancelled, add_message returned, a thread ended late, and {found}"
+            observed.ctx.fault("A9", text, cancelled_at=where)
+            return
+        observed.expected = copy.deepcopy(kept)
+        if self._keeps:
+            self._cancelled = what, kept, where
+            await self._remount({}, when)
+
     def _lost(self, what: str, stored: list[Any], before: list[Message]) -> str:
         """The clause that is broken: an acknowledged message is gone, or the state is half written."""
         replaces = what in ("set_messages", "clear")
@@ -390,6 +447,9 @@ class _Program:
 
     async def _sweep(self, step: dict[str, Any], when: str) -> None:
         """Cancel an operation at each of its suspensions, and use the context afterwards, mounted again as well if it keeps its messages."""
+        if step.get("late"):
+            await self._sweep_late_threads(step, when)
+            return
         observed, ctx = self._observed, self._observed.ctx
         observed.mounted.suspend_at(*_COMPACTIONS)
         if await observed.set(_BASE, "C5"):
@@ -898,7 +958,7 @@ async def copes_with_summaries(ctx: CheckContext) -> None:
                     return
                 view = outcome.value
                 observed.check_view(view, 3_000, ("C7", "C8"))
-                if not ctx.faults and total_size(view) > MOST_CHARACTERS * 3_000:
+                if not ctx.faults and total_size(view) > MAX_CHARACTERS_PER_TOKEN * 3_000:
                     size = total_size(view) // CHARACTERS_PER_TOKEN
                     what = f"the view takes about {size} tokens, for a budget of 3000 and a provider that {_does(answer)}"
                     ctx.fault("C8", what)

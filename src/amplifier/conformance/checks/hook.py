@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -137,15 +137,36 @@ class EventSeries(CallSeries):
         if all(key in data and key not in changed for key in NEUTRAL):
             what = f"a modify carries the keys {sorted(changed)[:8]} only; the payload had {sorted(data)[:12]}"
             self.fault("H5", what, given)
-        lost = [
-            key for key in ordinary_payload(given["event"]) if key in data and key not in changed
-        ]
+        lost = [key for key in data if key not in changed]
         if lost:
             self.fault("H5", f"a modify carries no {lost[0]!r}; the payload had it", given)
+        else:
+            inside = next(_lost_inside(data, changed, ""), None)
+            self.expect(inside is None, "H16", f"a modify {inside}", given)
         numbers = NEUTRAL["kit_numbers"]
         if data.get("kit_numbers") == numbers and changed.get("kit_numbers", numbers) != numbers:
             what = f"a modify carries {changed['kit_numbers']!r} for a key that no handler knows; it was {numbers!r}"
             self.fault("H5", what, given)
+
+
+_MAX_DEPTH = 120
+
+
+def _lost_inside(data: Any, changed: Any, place: str, depth: int = 0) -> Iterator[str]:
+    """Return the keys and the items that a changed payload lacks below its outermost level."""
+    if depth > _MAX_DEPTH:
+        return
+    if isinstance(data, dict) and isinstance(changed, dict):
+        for key, value in data.items():
+            if key in changed:
+                yield from _lost_inside(value, changed[key], f"{place}/{key}", depth + 1)
+            else:
+                yield f"lacks the key {key!r} in {place[1:]!r}; the payload had it"
+    elif isinstance(data, list) and isinstance(changed, list):
+        if len(data) != len(changed):
+            yield f"has {len(changed)} items in {place[1:]!r}; the payload had {len(data)}"
+        for number, (one, other) in enumerate(zip(data, changed, strict=False)):
+            yield from _lost_inside(one, other, f"{place}/{number}", depth + 1)
 
 
 def _invalid(result: Any) -> str | None:
@@ -221,7 +242,7 @@ async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | 
 
 
 @check(
-    "H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", "H15",
+    "H1", "H3", "H4", "H5", "H6", "H7", "H8", "H13", "H14", "H15", "H16",
     kind="behaviour", types=_HOOK, inputs="hook_events", on=CheckContext.mount,
 )  # fmt: skip
 async def answers_events(mounted: MountedModule) -> None:
@@ -251,7 +272,7 @@ _AT_ONCE = 6
 """Odd events before one ordinary session."""
 
 
-@check("H3", "H4", "H5", "H6", "H7", "H13", kind="behaviour", types=_HOOK)
+@check("H3", "H4", "H5", "H6", "H7", "H13", "H16", kind="behaviour", types=_HOOK)
 async def goes_on_after_odd_events(ctx: CheckContext) -> None:
     """Passes an early event with an odd value in one field, then the events of an ordinary session with several tools."""
     async with ctx.mount() as mounted:

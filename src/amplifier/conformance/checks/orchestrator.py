@@ -13,15 +13,18 @@ from typing import Any
 import anyio.lowlevel
 
 from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.in_words import in_words
 from amplifier.conformance.oracles.calls import chosen_suspensions, with_instance
 from amplifier.conformance.oracles.turn_rules import (
     error_violations,
     hook_violations,
+    offer_violations,
+    place_of,
     repeated_answer_violations,
     stop_violations,
     turn_violations,
 )
-from amplifier.conformance.target.calls import binding_error
+from amplifier.conformance.target.calls import Outcome, binding_error
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 from amplifier.conformance.target.source import settings_in
 from amplifier.conformance.target.turn_script import RecordedTurn, results_in, words_of
@@ -58,7 +61,8 @@ def report(
     """Report violations."""
     error = None if turn is None or turn.outcome is None else turn.outcome.error
     for clause, what in violations:
-        ctx.fault(clause, what, error=error, given=session.case)
+        line = None if turn is None or error is not None else place_of(turn, clause)
+        ctx.fault(clause, what, error=error, given=session.case, location=line)
 
 
 _known: set[Any] = set()
@@ -125,6 +129,7 @@ async def keeps_turns(mounted: MountedModule) -> None:
             report(ctx, violations(turn), session, turn)
         report(ctx, stop_violations(turn, is_on_island=ctx.is_on_island), session, turn)
     report(ctx, repeated_answer_violations(session.turns), session)
+    report(ctx, offer_violations(session.turns), session)
     _check_next_turn(ctx, session)
     if session.gave_up == "O20":
         ctx.fault(
@@ -317,6 +322,20 @@ _HOOKED = one_turn(
 CANCELLED = {"parallel tools": _PARALLEL, "hooks that object": _HOOKED}
 
 
+def _failing(*answers: dict[str, Any]) -> dict[str, Any]:
+    return {"turns": [{"prompt": "Try it.", "answers": list(answers)}]}
+
+
+_ONE_CALL: dict[str, Any] = {"blocks": [{"call": "alpha"}]}
+FAILING = {
+    "a provider that answers when it is asked again": _failing(
+        _ONE_CALL, {"error": "RateLimitError", "times": 1}, _ONE_CALL, {"blocks": _DONE}
+    ),
+    "a provider that always refuses": _failing(_ONE_CALL, {"error": "RateLimitError"}),
+}
+"""Turns that fail, or may fail, by their provider. They are cancelled as well."""
+
+
 # ── the limit ──
 
 
@@ -384,13 +403,13 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
     """Cancels turns at each suspension of models, tools, hooks and context, and reads the transcript."""
     await run_first_turn(ctx)
-    for name, case in CANCELLED.items():
+    for name, case in {**CANCELLED, **FAILING}.items():
         async with ctx.mount() as mounted:
             if mounted.instance is None:
                 return
             session = ScriptedSession(mounted, case)
-            outcome = (await session.run_turn()).outcome
-            if outcome is None or not outcome.returned:
+            usual = (await session.run_turn()).outcome
+            if usual is None or not (usual.returned or name in FAILING):
                 what = f"the turn with {name} does not end by itself, so it was not cancelled at every suspension"
                 ctx.notes.append(what)
                 continue
@@ -401,11 +420,9 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
                     session.reset()
                     turn, where = await session.run_and_cancel(k), session.cancelled_where
                     if where:
-                        await _check_ended(
-                            ctx, session, {"turn": name, "suspension of a double": k}
-                        )
+                        await _check_ended(ctx, session)
                     else:
-                        _check_works(ctx, turn, last)
+                        _check_works(ctx, turn, last, usual)
                     if ctx.faults:
                         return
                     last = where or last
@@ -413,30 +430,41 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
                         break
                 tried.add(where)
             session.reset()
-            _check_works(ctx, await session.run_turn(), last)
+            _check_works(ctx, await session.run_turn(), last, usual)
             if ctx.faults:
                 return
 
 
-def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str) -> None:
-    """Report a turn that was not cancelled, and did not return."""
-    if turn.outcome is None or not turn.outcome.returned:
-        error = None if turn.outcome is None else turn.outcome.error
-        ctx.fault(
-            "A9", f"after a cancelled turn execute {turn.outcome}", cancelled_at=where, error=error
-        )
+def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str, usual: Outcome) -> None:
+    """Report a turn that was not cancelled, and did not end as such turns do."""
+    outcome = turn.outcome
+    if outcome is None or outcome.kind != usual.kind:
+        what = f"after a cancelled turn execute {outcome}"
+        what += "" if usual.returned else f"; before it {usual}"
+        error = None if outcome is None else outcome.error
+        ctx.fault("A9", what, cancelled_at=where, error=error)
 
 
-async def _check_ended(ctx: CheckContext, session: ScriptedSession, given: dict[str, Any]) -> None:
+async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
     """Report a cancelled turn that ended by itself, what is wrong with the transcript of another, and whatever it started and did not end with it."""
     turn, where = session.turn, session.cancelled_where
+    about: dict[str, Any] = {
+        "given": in_words("turns", session.case),
+        "cancelled_at": where,
+        "location": session.cancelled_line,
+    }
     outcome = turn.outcome  # none if the cancellation came out of execute
-    if outcome is not None and (outcome.kind == "raised" or session.was_delivered):
+    # An error that is on its way out may get there before a cancellation.
+    is_scripted = turn.ends_with_a_failure and not session.was_delivered
+    is_raised = outcome is not None and outcome.kind == "raised" and not is_scripted
+    if outcome is not None and (is_raised or session.was_delivered):
         what = f"a turn was cancelled, and execute {outcome}"
-        ctx.fault("A7", what, given=given, cancelled_at=where, error=outcome.error)
+        place = ctx.location_of(outcome.error) if outcome.error is not None else None
+        details = {**about, "location": place or session.cancelled_line}
+        ctx.fault("A7", what, error=outcome.error, **details)
     for clause, what in turn_violations(turn) if outcome is None else ():
         if clause in _TRANSCRIPT:
-            ctx.fault(clause, what, given=given, cancelled_at=where)
+            ctx.fault(clause, what, **about)
     ended = len(turn.log)
     for _ in range(_SETTLING_STEPS if session.running else 2):
         await anyio.lowlevel.checkpoint()
@@ -444,4 +472,4 @@ async def _check_ended(ctx: CheckContext, session: ScriptedSession, given: dict[
     if late or session.running:
         action = f"{late[0].name!r} {_ACTIONS[late[0].kind]}" if late else "a tool still ran"
         what = f"a turn was cancelled and had ended, and afterwards {action}"
-        ctx.fault("A8", what, given=given, cancelled_at=where)
+        ctx.fault("A8", what, **about)

@@ -33,7 +33,7 @@ from amplifier.conformance.oracles.provider_rules import (
 from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.mounted import OWNER, CheckContext, MountedModule, MountFailed
 from amplifier.conformance.target.process import audited, captured_logs
-from amplifier.conformance.target.source import settings_in
+from amplifier.conformance.target.source import settings_in, texts_in
 from amplifier.conformance.target.use import is_secret, secret_variables, without_secrets
 from amplifier.contracts import Provider
 from amplifier.errors import (
@@ -87,9 +87,9 @@ async def with_provider(ctx: CheckContext, **options: Any) -> AsyncIterator[Moun
 
 
 @asynccontextmanager
-async def with_stream(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
+async def with_stream(ctx: CheckContext, **options: Any) -> AsyncIterator[MountedModule | None]:
     """The mounted provider; None if it has no stream."""
-    async with with_provider(ctx) as mounted:
+    async with with_provider(ctx, **options) as mounted:
         yield (
             None
             if mounted is None or not callable(getattr(mounted.instance, "stream", None))
@@ -98,8 +98,12 @@ async def with_stream(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
 
 
 async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
-    """Call complete."""
-    return await mounted.call(mounted.instance.complete, request, **options)
+    """Call complete; report a response that breaks a clause by itself."""
+    outcome = await mounted.call(mounted.instance.complete, request, **options)
+    problem = problem_with(outcome.value) if outcome.returned else None
+    if problem is not None and all(each.clause != problem[0] for each in mounted.ctx.faults):
+        mounted.ctx.fault(*problem)
+    return outcome
 
 
 async def complete_alone(
@@ -111,12 +115,12 @@ async def complete_alone(
 
 
 async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
-    """Call complete; report a change of the request and a response that breaks a clause by itself."""
+    """Call complete; report a change of the request, and a response that breaks a clause."""
     before = snapshot(request)
     outcome = await complete(mounted, request, **options)
     expect_unchanged(mounted.ctx, request, before)
-    if outcome.returned:
-        check_response(mounted, outcome.value)
+    if outcome.returned and problem_with(outcome.value) is None:
+        check_calls(mounted, outcome.value)
     return outcome
 
 
@@ -137,7 +141,7 @@ _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
 
 
 @check(
-    "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P19",
+    "P3", "P4", "P5", "P6", "P7", "P8", "P9", "P10", "P11", "P19", "P23",
     kind="behaviour", types=_PROVIDER, inputs="provider_requests", needs_success=_OF_RESPONSES,
 )  # fmt: skip
 async def takes_every_request(ctx: CheckContext) -> None:
@@ -148,6 +152,8 @@ async def takes_every_request(ctx: CheckContext) -> None:
         request = request_from(ctx.case)
         outcome = await send(mounted, request)
         _check_echo(ctx, request, outcome.value)
+        if isinstance(outcome.value, ChatResponse) and not ctx.faults:
+            check_events(ctx, outcome.value, await response_events(mounted, 1))
     is_refused = outcome.kind == "raised" and not isinstance(outcome.error, _OTHER_REASONS)
     if is_refused and await _answers_plainly(ctx):
         ctx.fault("P7", f"complete {outcome}; a plain request is answered", error=outcome.error)
@@ -166,12 +172,8 @@ def expect_unchanged(ctx: CheckContext, request: ChatRequest, before: Any) -> No
         ctx.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
 
 
-def check_response(mounted: MountedModule, response: Any) -> None:
-    """Report what is wrong with a response by itself, and with the result of parse_tool_calls for it."""
-    found = problem_with(response)
-    if found is not None:
-        mounted.ctx.fault(*found)
-        return
+def check_calls(mounted: MountedModule, response: ChatResponse) -> None:
+    """Report what is wrong with the result of parse_tool_calls for a response."""
     parsed, expected = _parsed(mounted, response), call_tuples(calls_of(response))
     if parsed != expected:
         mounted.ctx.fault(
@@ -526,6 +528,8 @@ _STREAMED = (
     ("Repeat this sentence to its last word, for it has to be sent in several pieces.",),
     ("Hello.", "Hi.", "Go on."),
     ("Please use a tool.",),
+    ("Think step by step.",),
+    ("Use the tool look and then count.", "Yes.", "And now?"),
 )
 """The conversation before a stream, by the user and the model in turn."""
 _FLAGS = ("raw", "debug")
@@ -660,22 +664,30 @@ async def _events_of_a_call(
 @check("P11", "P21", "P23", kind="behaviour", types=_PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
     """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
-    for words in _STREAMED:
-        async with with_stream(ctx) as mounted:
+    own = [(text,) for text in texts_in(ctx.loaded.target) if " " in text][:_MAX_OWN_TEXTS]
+    thinking = _config(ctx, "thinking")
+    for words, config in (
+        *((words, None) for words in (*_STREAMED, *own)),
+        *(((words, thinking) for words in _STREAMED[2:4]) if thinking is not None else ()),
+    ):
+        async with with_stream(ctx, config=config) as mounted:
             if mounted is None:
                 return
             response = await _streamed_response(mounted, words)
         if response is None or ctx.faults:
             return
-        async with ctx.mount() as mounted:  # who has the response may stop reading
+        async with ctx.mount(config=config) as mounted:  # who has the response may stop reading
             await mounted.call(_streamed, mounted.instance, _said(words), is_left=True)
             check_events(ctx, response, await response_events(mounted, 1))
-        whole = [await _whole(ctx, words), await _whole(ctx, words)]
+        whole = [await _whole(ctx, words, config), await _whole(ctx, words, config)]
         if None not in whole and whole[0] == whole[1] and without_ids(response) != whole[0]:
             ctx.fault(
                 "P21",
                 "the response of the last chunk is not what complete returns for the same request",
             )
+
+
+_MAX_OWN_TEXTS = 3
 
 
 def _said(words: tuple[str, ...]) -> ChatRequest:
@@ -813,6 +825,15 @@ def _check_blocks(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
             kinds = [block.type for block in response.content]
             ctx.fault("P21", f"{what}; the response has the blocks {kinds}")
             return
+        whole = response.content[chunk.index]
+        for key in ("text", "thinking"):
+            streamed = getattr(chunk.block, key, None)
+            if isinstance(streamed, str) and streamed != getattr(whole, key, None):
+                what = f"a stream ends block {chunk.index} with the {key} {streamed[:80]!r}"
+                ctx.fault(
+                    "P21", f"{what}; the response has {str(getattr(whole, key, None))[:80]!r}"
+                )
+                return
 
 
 def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
@@ -834,8 +855,10 @@ def _check_deltas(ctx: CheckContext, chunks: list[StreamChunk], response: ChatRe
             return
 
 
-async def _whole(ctx: CheckContext, words: tuple[str, ...]) -> str | None:
-    response = (await complete_alone(ctx, _said(words))).value
+async def _whole(
+    ctx: CheckContext, words: tuple[str, ...], config: dict[str, Any] | None
+) -> str | None:
+    response = (await complete_alone(ctx, _said(words), config)).value
     return without_ids(response) if isinstance(response, ChatResponse) else None
 
 

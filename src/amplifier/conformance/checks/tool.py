@@ -44,6 +44,8 @@ from amplifier.conformance.inputs.varied import (
     Place,
     VariedInputs,
     choices_at,
+    objects_at,
+    shown_place,
     value_at,
     with_value,
 )
@@ -489,27 +491,79 @@ async def tells_the_truth(ctx: CheckContext) -> None:
     """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
     async with ctx.mount() as mounted:
         schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
-    target = ctx.loaded.target
     for name, schema in schemas.items():
-        if schema is not None and (accepts := acceptor(schema)) is not None:
-            inputs = [
-                each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)
-            ][:30]
-            ask = _asking(ctx, name, ctx.budget(_CALLS / len(schemas)))
-            searched = SchemaCheck(
-                schema,
-                ask,
-                file_name=CANARY,
-                inputs=inputs,
-                choices=choices_in(target),
-                words=inputs_in(target),
-            )
-            found = await searched.find()
-            if found is not None:
-                what, given = found
-                ctx.fault("T8", what, given={"tool": name, "input": given})
+        if schema is None or (accepts := acceptor(schema)) is None:
+            continue
+        ask = _asking(ctx, name, ctx.budget(_CALLS / len(schemas)))
+        problem = await _untruth(ctx, schema, ask, accepts)
+        if problem is None:
+            problem = await _untruth_inside(ctx, schema, ask, accepts)
+        if problem is not None:
+            what, given = problem
+            ctx.fault("T8", what, given={"tool": name, "input": given})
 
 
+async def _untruth(
+    ctx: CheckContext, schema: dict[str, Any], ask: Asking, accepts: Accepts
+) -> Found | None:
+    """Return what is wrong with a schema of an object, and a value that shows it."""
+    target = ctx.loaded.target
+    inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)]
+    searched = SchemaCheck(
+        schema,
+        ask,
+        file_name=CANARY,
+        inputs=inputs[:30],
+        accepts=accepts,
+        choices=choices_in(target),
+        words=inputs_in(target),
+    )
+    return await searched.find()
+
+
+_MAX_OBJECTS = 6
+
+
+async def _untruth_inside(
+    ctx: CheckContext, schema: dict[str, Any], ask: Asking, accepts: Accepts
+) -> Found | None:
+    """Return what is wrong with the schema of an object at any depth of the input.
+
+    The object alone varies, in an input that the tool takes, if there is one.
+    """
+    names = ("$defs", "definitions")
+    shared: dict[str, Any] = {name: schema[name] for name in names if name in schema}
+    objects = list(objects_at(schema))[:_MAX_OBJECTS]
+    drawn = VariedInputs(schema, CANARY, words=choices_in(ctx.loaded.target), seed=ctx.seed).draw(
+        _MAX_TRIES if objects else 0
+    )
+    drawn.sort(key=lambda given: len(fingerprint(given)))
+    for place, part in objects:
+        whole = {**shared, **part}
+        is_meant = acceptor(whole)
+        having = [given for given in drawn if is_meant and is_meant(value_at(given, place))]
+        if not having:
+            continue
+        taken = [given for given in having[:_MAX_WHOLES] if await ask(given) is True]
+        base = (taken or having)[0]
+
+        async def ask_inside(inner: Input, base: Input = base, place: Place = place) -> Answered:
+            return await ask(with_value(base, place, inner))
+
+        def accepts_inside(inner: Any, base: Input = base, place: Place = place) -> bool:
+            return accepts(with_value(base, place, inner))
+
+        problem = await _untruth(ctx, whole, ask_inside, accepts_inside)
+        if problem is not None:
+            what, inner = problem
+            return f"inside {shown_place(place)}, {what}", with_value(base, place, inner)
+    return None
+
+
+_MAX_WHOLES = 12
+
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _MAX_REFUSALS = 8
 _MIN_REFUSALS = 3
 _NO_CHOICE = "no_such_choice"
@@ -535,8 +589,9 @@ async def takes_what_it_offers(ctx: CheckContext) -> None:
             for choice in choices[:_MAX_CHOICES]:
                 given = await _refused_choice(ctx, name, ask, answers, place, choice)
                 if given is not None:
-                    shown = "/".join("each" if key == 0 else str(key) for key in place)
-                    what = f"the schema offers {json.dumps(choice)} for {shown!r}, the tool refuses it like a value that the schema forbids"
+                    shown = shown_place(place)
+                    what = f"the schema offers {json.dumps(choice)} for {shown}"
+                    what = f"{what}, the tool refuses it like a value that the schema forbids"
                     ctx.fault("T8", what, given={"tool": name, "input": given})
                     return
 
@@ -583,7 +638,8 @@ async def _refused_choice(
     return min(bases, key=lambda given: len(fingerprint(given)))
 
 
-Asking = Callable[[Input], Awaitable[bool | str | None]]
+Answered = bool | str | None
+Asking = Callable[[Input], Awaitable[Answered]]
 """Returns True if a tool accepts an input, the words of its refusal if not, None if it was not asked or raised."""
 
 
@@ -615,6 +671,7 @@ class SchemaCheck:
         ask: Passes an input to the tool.
         file_name: The name of a file that exists.
         inputs: Inputs that the schema accepts.
+        accepts: Decides what the schema accepts. None decides by the schema itself.
         choices: Words that the tool's source compares with.
         words: Keys that its source looks up.
     """
@@ -626,11 +683,12 @@ class SchemaCheck:
         *,
         file_name: str,
         inputs: Sequence[Input],
+        accepts: Accepts | None = None,
         choices: Iterable[str] = (),
         words: Iterable[str] = (),
     ) -> None:
         self._top = resolved(schema, schema)
-        accepts = acceptor(schema)
+        accepts = accepts or acceptor(schema)
         assert accepts is not None
         self._accepts, self._ask_tool = accepts, ask
         self._parts = {
@@ -644,13 +702,19 @@ class SchemaCheck:
 
     async def find(self) -> Found | None:
         """The first inaccuracy."""
-        if not any([isinstance(await self._ask(given), str) for given in self._inputs]):
+        answers = [await self._ask(given) for given in self._inputs]
+        if not any(isinstance(answer, str) for answer in answers):
             return None
+        if len(answers) >= _MIN_REFUSALS and len(set(answers)) == 1:
+            problem = await self._same_refusal(str(answers[0]))
+            if problem is not None:
+                return problem
         for find in (
             self._unknown_key,
             self._other_type_or_key,
             self._needed_key,
             self._false_choice,
+            self._false_bound,
         ):
             for key in self._parts:
                 found = await find(key)
@@ -670,6 +734,20 @@ class SchemaCheck:
 
     def _is_required(self, key: str) -> bool:
         return key in required_of(self._top)
+
+    async def _same_refusal(self, words: str) -> Found | None:
+        """Return a problem if every valid input is refused in the words for a forbidden value."""
+        if not _SHAPE_WORDS.search(words):
+            return None  # something that it needs may be missing
+        for key in self._parts:
+            if _without(words, key) in (None, words):
+                continue
+            for given in self._inputs[:2]:
+                for forbidden in self._with_values(key, given, _OTHER_TYPES, valid=False):
+                    if await self._ask(forbidden) == words:
+                        what = f"every valid input is refused like one with a forbidden {key!r}"
+                        return f"{what}: {words[:150]}", given
+        return None
 
     async def _unknown_key(self, key: str) -> Found | None:
         """A key that it refuses as it does one that does not exist, in every mode that is known to work without it."""
@@ -754,6 +832,25 @@ class SchemaCheck:
                     f"the schema does not require {key!r}, the tool refuses every input without it",
                     lacking[0],
                 )
+        return None
+
+    async def _false_bound(self, key: str) -> Found | None:
+        """Return a value at a bound that it refuses as it does one beyond the bound."""
+        working = [
+            given for given in self._inputs if key in given and await self._ask(given) is True
+        ]
+        for given in working[:1]:
+            for bound, at, beyond in self._values.bounds(self._parts[key], key):
+                at_bound, outside = {**given, key: at}, {**given, key: beyond}
+                if not self._accepts(at_bound) or self._accepts(outside):
+                    continue
+                words, other = await self._ask(at_bound), await self._ask(outside)
+                if not isinstance(words, str) or not isinstance(other, str):
+                    continue
+                names_bound = f"{bound:g}" in _NUMBER.findall(other)
+                if names_bound and _NUMBER.sub("#", words) == _NUMBER.sub("#", other):
+                    what = f"the schema accepts this {key!r}, at the bound {bound:g}"
+                    return f"{what}, the tool refuses it like one beyond", at_bound
         return None
 
     async def _undeclared_key(self) -> Found | None:

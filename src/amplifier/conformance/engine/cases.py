@@ -1,8 +1,4 @@
-"""The cases that checks are run on, listed and drawn, by contract. Needs the ``testing`` extra.
-
-A listed case has one feature, so that every feature is tried and found with the smallest case; a drawn case has several. Everything is JSON values,
-small, and legal: calls have results, ids are made from positions. `target.turn_script` defines what the words in a case of a turn mean.
-"""
+"""Cases for the checks, listed and drawn, by contract. Needs the ``testing`` extra."""
 
 from __future__ import annotations
 
@@ -37,11 +33,15 @@ from amplifier.conformance.inputs.values import (
 from amplifier.conformance.inputs.varied import VariedInputs
 from amplifier.conformance.target.mounted import CANARY
 
+# A listed case has one feature, so that every feature is tried with its smallest case. A drawn
+# case has several. Cases are small JSON values and legal: calls have results, and ids come from
+# positions. `target.turn_script` defines the words in the case of a turn.
+
 Facts = dict[str, Any]
 
 
 def quiet_settings(examples: int, *phases: Phase) -> settings:
-    """Settings of Hypothesis that draw so many cases, keep none and print nothing."""
+    """Return settings of Hypothesis that draw `examples` cases, keep none and print nothing."""
     return settings(
         max_examples=examples,
         phases=phases,
@@ -53,7 +53,7 @@ def quiet_settings(examples: int, *phases: Phase) -> settings:
     )
 
 
-# ── contexts: programs of operations, and conversations that are too long ──
+# ── contexts: programs of operations, and long conversations ──
 
 _STORED_TEXTS = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12
@@ -120,7 +120,7 @@ def _tool_turns() -> SearchStrategy[dict[str, Any]]:
 
 
 def programs(facts: Facts) -> SearchStrategy[Any]:
-    """Sequences of operations."""
+    """Draw sequences of operations."""
     adding = st.one_of(
         _plain_messages(), _plain_messages(), _tool_turns(), st.just({"do": "again"})
     )
@@ -156,7 +156,7 @@ def programs(facts: Facts) -> SearchStrategy[Any]:
 
 
 def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
-    """One of everything, stored in both ways: changed wherever it can be reached, viewed, replaced and cleared; two results of one call."""
+    """List programs that store one of everything, then change, view, replace and clear it."""
 
     def say(role: str, content: Any, **extra: Any) -> dict[str, Any]:
         return {"do": "say", "role": role, "content": content, "extra": extra}
@@ -197,7 +197,7 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     for placed in (True, False):
         yield {"placed": placed, "steps": [*everything, *looks, *sets, {"do": "clear"}]}
     yield {"placed": True, "steps": [sets[-1], *looks, sets[0], say("user", "m0600 more")]}
-    # Histories that differ early and agree late: what is remembered of one is not true of the other.
+    # Histories that differ early and agree late. Anything remembered of one is wrong for the other.
     late = [say("user", "m0700 and so on"), say("assistant", "m0701 yes")]
     alike = [
         {"do": "set", "messages": [say("user", text), *late]}
@@ -205,9 +205,9 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     ]
     yield {
         "placed": True,
-        "steps": [step for each in alike for step in (each, looks[4], looks[-1])],
+        "steps": [step for history in alike for step in (history, looks[4], looks[-1])],
     }
-    # Closed and mounted again: a file holds the last state.
+    # Closed and mounted again. A file then has the last state.
     again, replaced = {"do": "remount"}, {"do": "remount", "replaced": True}
     many = [*everything, *(say("user", prose(100 + number, 3)) for number in range(15))]
     yield {
@@ -219,6 +219,7 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     for what in ("add_message", "get_messages_for_request", "set_messages", "clear"):
         yield {"placed": True, "steps": [{"do": "sweep", "what": what}]}
         yield {"placed": True, "steps": [{"do": "sweep", "what": what, "stays": True}]}
+        yield {"placed": True, "steps": [{"do": "sweep", "what": what, "late": True}]}
     repeated = [call, say("tool", prose(29, 5), tool_call_id="call-10-0")]
     yield {"placed": True, "steps": repeated}
     yield {"placed": True, "steps": [{"do": "set", "messages": repeated}]}
@@ -241,7 +242,7 @@ def _unit() -> SearchStrategy[dict[str, Any]]:
 
 
 def long_conversations(facts: Facts) -> SearchStrategy[Any]:
-    """Patterns of units to repeat, and the positions of system messages and of a huge message."""
+    """Draw patterns of units to repeat, with system messages and a huge message at some places."""
     return st.fixed_dictionaries(
         {
             "placed": st.booleans(),
@@ -259,7 +260,7 @@ def long_conversations(facts: Facts) -> SearchStrategy[Any]:
 
 
 def listed_conversations(facts: Facts) -> Iterator[dict[str, Any]]:
-    """A late system message before a newest message that takes much of the budget."""
+    """List a late system message before a newest message that takes much of the budget."""
     common = {
         "placed": False,
         "count": 60,
@@ -273,7 +274,7 @@ def listed_conversations(facts: Facts) -> Iterator[dict[str, Any]]:
     yield {**common, "pattern": pattern, "systems": [0, 40], "ends": "user", "newest": 200}
 
 
-# ── loops: answers of a model, what tools do, what hooks demand, failures and graceful stops ──
+# ── loops: answers of a model, actions of tools, demands of hooks, failures and graceful stops ──
 
 Answers = list[dict[str, Any]]
 
@@ -332,7 +333,7 @@ _LAST: tuple[dict[str, Any], ...] = (
     {"blocks": [{"think": "this stays hidden "}, {"say": "So it is. "}]},
     *({"blocks": [{thought: "ah "}, {"say": "So. "}]} for thought in _THINKING),
 )
-"""A model's last answers: thoughts and text, or nothing at all."""
+"""Last answers of a model: thoughts and text, or nothing at all."""
 
 
 def _calling(*blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -347,7 +348,7 @@ def _using(tool: str, **more: Any) -> dict[str, Any]:
 
 
 def _plain() -> Iterator[Answers]:
-    """Calls that work and calls that do not, alone and beside others, with thoughts and texts."""
+    """Yield calls that succeed and fail, alone and beside others, with thoughts and texts."""
     for thought in _THINKING:
         yield [_calling({thought: "hm "}, _using("alpha"))]
     yield [
@@ -369,13 +370,25 @@ def _plain() -> Iterator[Answers]:
         _calling(_using("alpha"), _using("beta")),
         _calling(_using("beta")),
     ]
-    # Empty results, and many calls at once that end in another order than they began.
+    # Empty results, and many concurrent calls that end in another order than they began.
     yield [_calling(*(_using(tool, does=does) for tool, does in zip(_NAMES, _EMPTY, strict=True)))]
     for count in (5, 12):
         yield [
             _calling(
                 *(_using(_NAMES[number % 3], steps=(count - number) % 5) for number in range(count))
             )
+        ]
+        mixed = [_WORKS, _BREAKS][count % 2]
+        yield [
+            _calling(
+                {"say": "One. "},
+                {"say": "Two. "},
+                *(
+                    _using(_NAMES[number % 3], does=mixed[number % len(mixed)], steps=number % 3)
+                    for number in range(count)
+                ),
+            ),
+            _calling({"say": "Three. "}, _using("beta")),
         ]
     for beginning in ("toolu_01AbC", "", "functions.look:"):
         yield [
@@ -388,7 +401,7 @@ def _plain() -> Iterator[Answers]:
 
 
 def _hooked() -> Iterator[Answers]:
-    """Calls to which a hook objects, alone, beside others and again."""
+    """Yield calls to which a hook objects, alone, beside others and again."""
     for pre in _PRE:
         yield [_calling(_using("alpha", pre=pre)), _calling(_using("beta"))]
         yield [_calling(_using("beta", steps=2), _using("alpha", pre=pre))]
@@ -413,11 +426,12 @@ def _hooked() -> Iterator[Answers]:
         )
     ]
     several = _calling(_using("alpha", post="inject"), _using("beta", pre="inject"))
-    yield [several, several, _calling(_using("gamma"))]  # fewer calls than before
+    # The last answer has fewer calls than those before.
+    yield [several, several, _calling(_using("gamma"))]
 
 
 def _stopping() -> Iterator[Answers]:
-    """A graceful stop while the model or a tool works; the tool takes so long that its neighbours have been started."""
+    """Yield graceful stops while the model works, or a tool so slow that its neighbours run too."""
     stopper = _using("alpha", steps=60, stops=True)
     yield [_calling(stopper)]
     yield [_calling(stopper, _using("beta"))]
@@ -447,7 +461,7 @@ _USUAL = _turn(_calling(_using("alpha")), _DONE, prompt="And now?")
 
 
 def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Turns with one feature each: answers and calls, hook results, failures of provider and context, graceful stops."""
+    """List turns with one feature each: answers, calls, hook results, failures, graceful stops."""
     yield from (_case(_turn(last)) for last in _LAST)
     yield from (_case(_turn(_DONE, prompt=prompt), streams=True) for prompt in _PROMPTS[1:])
     for feature in _plain():
@@ -476,7 +490,7 @@ def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
     for error in ("NotFoundError", "Unplanned"):
         yield _case(_turn(_calling(_using("alpha")), {"error": error}), _USUAL)
         yield _case(_turn({"error": error}), _USUAL, streams=True)
-    # A provider that answers when it is asked again.
+    # A provider that answers at a later attempt.
     for times in (1, 2, 3):
         yield _case(_turn({"error": "RateLimitError", "times": times}, _DONE), _USUAL)
         broken = {"error": "RateLimitError", "times": times}
@@ -492,11 +506,14 @@ def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
 
 
 def turns(facts: Facts) -> SearchStrategy[dict[str, Any]]:
-    """One or two turns of several features, some with a failure or a graceful stop in the first, in sessions that differ."""
+    """Draw one or two turns with several features, in sessions that differ.
+
+    The first turn may end with a failure or a graceful stop.
+    """
     errors: list[Answers] = [[{"error": name}] for name in _ERRORS]
     features = st.sampled_from([*_plain(), *_hooked()])
     ending = st.sampled_from(
-        [*([last] for last in _LAST), *errors, *([*each, _DONE] for each in _stopping())]
+        [*([last] for last in _LAST), *errors, *([*feature, _DONE] for feature in _stopping())]
     )
     turn = st.builds(
         lambda prompt, several, ending, submit: _turn(
@@ -613,12 +630,12 @@ def _conversations() -> Iterator[list[dict[str, Any]]]:
 
 
 def listed_requests(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Short conversations with one feature each."""
+    """List short conversations with one feature each."""
     yield from ({"messages": messages} for messages in _conversations())
 
 
 def requests(facts: Facts) -> SearchStrategy[Any]:
-    """Several of the conversations one after the other, each with call ids of its own, and options."""
+    """Draw several of the conversations in a row, with distinct call ids, and options."""
     options = {
         "temperature": st.sampled_from([0.0, 0.5]),
         "top_p": st.just(0.9),
@@ -648,8 +665,9 @@ def _joined(parts: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 def dialogues(facts: Facts) -> SearchStrategy[Any]:
-    """The user's messages, turn by turn: texts from the module's own source, and common ones."""
+    """Draw the user's messages for each turn, common ones and texts of the module's own source."""
     known = [text for text in facts.get("texts", []) if text.strip()]
+    known += [text for text in facts.get("triggers", []) if text not in known]
     usual = [
         "Hello.",
         "Please use a tool.",
@@ -668,7 +686,7 @@ def dialogues(facts: Facts) -> SearchStrategy[Any]:
 
 
 def listed_dialogues(facts: Facts) -> list[dict[str, Any]]:
-    """Usual conversations: a tool call in every turn, the same compacted, plain answers, and no tools offered."""
+    """List usual conversations: a tool call in every turn, also compacted, plain answers, no tools."""
     tool = "Please use a tool."
     return [
         {"words": [tool] * 12, "tools": True, "options": {}},
@@ -690,40 +708,43 @@ def listed_dialogues(facts: Facts) -> list[dict[str, Any]]:
 # ── tools and hooks: inputs and events ──
 
 
-_MOST_LISTED = 2_000
-"""Listed inputs of all tools of a module together."""
+_MAX_LISTED = 2_000
+"""Maximum number of listed inputs of all tools of a module together."""
 _MOST_VARIED = 100
 _MAX_DISTANCE = 1000
-"""How far a drawn number goes beyond a bound: code that counts to it must come to an end."""
+"""Maximum distance of a drawn number from a bound, because code that counts to it has to end."""
 
 
 def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
-    """For each tool all that its schema names, inputs that have one defect each, and valid ones in which everything varies."""
+    """List the values of each tool's schema, inputs with one defect each, and varied valid inputs."""
     tools, choices = facts["tools"], facts["choices"]
     yield from _changed_inputs(facts)
     for name, schema in tools.items():
         if schema:
-            drawn = VariedInputs(schema, CANARY, words=choices).draw(_MOST_VARIED)
+            drawn = VariedInputs(schema, CANARY, words=choices, texts=facts.get("sought", [])).draw(
+                _MOST_VARIED
+            )
             yield {"tool": name, "inputs": drawn[: _MOST_VARIED // len(tools)]}
 
 
 def _changed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Return for each tool the listed inputs, which change one thing at a time."""
+    """Yield the listed inputs of each tool, which change one thing at a time."""
     tools, words, choices = facts["tools"], facts["words"], facts["choices"]
     for name, schema in tools.items():
         valid = valid_inputs(schema, CANARY, choices)
         samples = sample_inputs(schema, CANARY, words=words, choices=choices)
-        bases = [*samples[1:2], *samples[:1], *samples[2:]]  # the fullest first
+        # The fullest comes first.
+        bases = [*samples[1:2], *samples[:1], *samples[2:]]
         inputs = [*valid[:20], *invalid_inputs(schema, bases, words, choices), *valid[20:]]
-        yield {"tool": name, "inputs": inputs[: _MOST_LISTED // len(tools)]}
+        yield {"tool": name, "inputs": inputs[: _MAX_LISTED // len(tools)]}
 
 
 def tool_inputs(facts: Facts) -> SearchStrategy[Any]:
-    """A tool and a few inputs for it, one after the other: two of the listed ones in one, or any object."""
+    """Draw a tool and a few inputs in a row: two listed ones merged into one, or any object."""
     drawn = [st.just({"tool": "", "inputs": []})]
     for listed in _changed_inputs(facts):
         one = st.sampled_from(listed["inputs"])
-        keys = list(dict.fromkeys(key for each in listed["inputs"] for key in each))
+        keys = list(dict.fromkeys(key for entry in listed["inputs"] for key in entry))
         wild = wild_objects(keys, _harmless(facts, "choices"))
         inputs = st.lists(
             st.one_of(one, st.builds(operator.or_, one, one | wild)), min_size=1, max_size=5
@@ -740,14 +761,14 @@ def _harmless(facts: Facts, key: str) -> list[str]:
 
 
 def texts(choices: list[str] | None = None) -> SearchStrategy[str]:
-    """Texts that can do no harm: no path outside the working directory, no home."""
+    """Draw harmless texts, which contain no path outside the working directory."""
     letters = st.characters(exclude_categories=["Cs"], exclude_characters="/~")
     drawn = st.text(letters, max_size=12).filter(lambda text: ".." not in text)
     return drawn | st.sampled_from(choices) if choices else drawn
 
 
 def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
-    """Any JSON value, of limited size."""
+    """Draw any JSON value of limited size."""
     leaves = (
         st.none()
         | st.booleans()
@@ -764,13 +785,13 @@ def wild_values(choices: list[str] | None = None) -> SearchStrategy[Any]:
 
 
 def wild_objects(keys: list[str], choices: list[str]) -> SearchStrategy[dict[str, Any]]:
-    """Objects with some of the keys that matter, and others."""
+    """Draw objects with some of the given keys, and others."""
     names = st.sampled_from(keys) | texts() if keys else texts()
     return st.dictionaries(names, wild_values(choices), max_size=4)
 
 
 def _likely_events(facts: Facts) -> list[str]:
-    """The events that matter to the module: those it registers for and names, then the other ones of either."""
+    """Return the events that the module registers for and names, then those of either kind."""
     registered = [event for _, event in facts["handlers"] if event != "*"]
     named = [event for event in EVENTS if event in facts["texts"]]
     known = [event for event in registered if event in facts["texts"]]
@@ -778,7 +799,7 @@ def _likely_events(facts: Facts) -> list[str]:
 
 
 def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
-    """Every event with a few payloads, likely ones with payloads that have one defect each, and sessions in which tools fail."""
+    """List every event with a few payloads, likely ones with one defect each, and whole sessions."""
     words, choices = facts["words"], facts["choices"]
     few = [(event, ordinary_payload(event)) for event in (*EVENTS, *UNKNOWN_EVENTS)]
     few += [(event, data) for event, _ in few for data in odd_payloads(event, words, briefly=True)]
@@ -797,11 +818,11 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
     names = ["look", *(word for word in _harmless(facts, "choices") if word not in tool_input)]
     for number, name in enumerate(names[:_MOST_NAMES]):
-        # With another name only the tool is another one.
+        # Under another name, only the tool differs.
         events = [
-            each
-            for each in session_events(name, tool_input)
-            if not number or each[0].startswith("tool:")
+            (event, data)
+            for event, data in session_events(name, tool_input)
+            if not number or event.startswith("tool:")
         ]
         yield {"events": [{"event": event, "data": data} for event, data in events], "routed": True}
 
@@ -812,10 +833,10 @@ _MOST_NAMES = 3
 
 
 def hook_events(facts: Facts) -> SearchStrategy[Any]:
-    """A few of the listed events one after the other, each with the payload of another one, or with any keys changed."""
-    listed = [each for events in listed_events(facts) for each in events["events"]]
+    """Draw a few listed events in a row, some with the payload of another, or with changed keys."""
+    listed = [entry for events in listed_events(facts) for entry in events["events"]]
     names = st.sampled_from([*_likely_events(facts), *EVENTS, *UNKNOWN_EVENTS]) | texts()
-    payloads = st.sampled_from([each["data"] for each in listed])
+    payloads = st.sampled_from([entry["data"] for entry in listed])
     keys = [
         *_harmless(facts, "words"),
         "path",
@@ -836,13 +857,14 @@ def hook_events(facts: Facts) -> SearchStrategy[Any]:
 
 _META = re.compile(r"[\\\[\](){}|*+?^$.]")
 _READABLE = st.characters(min_codepoint=32, max_codepoint=126)
-_LONGEST = 120
+_MAX_LENGTH = 120
 
 
 def texts_matching(text: str) -> list[str]:
-    """A few texts that a text matches when it is read as a pattern; the text itself if it is a plain one.
+    """Return a few texts that match a text read as a pattern, or the text itself if it is plain.
 
-    A gate that looks for certain words never objects to text drawn at random; examining it takes the text that it looks for.
+    A gate that looks for certain words never objects to text drawn at random, so that its
+    examination needs these words.
     """
     try:
         expression = re.compile(text, re.IGNORECASE) if _META.search(text) else None
@@ -850,28 +872,26 @@ def texts_matching(text: str) -> list[str]:
         expression = None
     if expression is None:
         return [text]
-    found: list[str] = []
+    matches: list[str] = []
     quiet = settings(
         max_examples=6, database=None, deadline=None, phases=[Phase.generate], derandomize=True
     )
     draw = given(st.from_regex(re.compile(text), fullmatch=True, alphabet=_READABLE))
 
     def collect(drawn: str) -> None:
-        found.append(drawn)
+        matches.append(drawn)
 
-    with suppress(HypothesisException, ValueError):  # a pattern that no readable text matches
+    # Maybe no readable text matches the pattern.
+    with suppress(HypothesisException, ValueError):
         quiet(draw(collect))()
-    matching = [
-        each
-        for each in dict.fromkeys(found)
-        if 0 < len(each) <= _LONGEST and expression.search(each)
+    usable = [
+        match
+        for match in dict.fromkeys(matches)
+        if 0 < len(match) <= _MAX_LENGTH and expression.search(match)
     ]
-    # A text with a dot in it may be meant literally: a name of a file, the end of a sentence.
-    return list(
-        dict.fromkeys(
-            [*sorted(matching, key=len)[:4], *([text] if expression.search(text) else [])]
-        )
-    ) or [text]
+    # A text with a dot may be literal: a file name, or the end of a sentence.
+    literal = [text] if expression.search(text) else []
+    return list(dict.fromkeys([*sorted(usable, key=len)[:4], *literal])) or [text]
 
 
 CASES: dict[
@@ -885,4 +905,7 @@ CASES: dict[
     "provider_dialogues": (dialogues, listed_dialogues),
     "tool_inputs": (tool_inputs, listed_inputs),
 }
-"""By the name of an input a strategy, and the cases with one feature each that are played before any are drawn; functions of the facts about the module."""
+"""Strategies by the name of an input, each with the listed cases that run before any are drawn.
+
+Both are functions of the facts about the module.
+"""

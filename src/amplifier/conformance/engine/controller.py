@@ -37,6 +37,7 @@ from amplifier.conformance.engine.job import (
     require_packages,
 )
 from amplifier.conformance.engine.results import (
+    ANOTHER_PROCESS,
     IMPORT,
     BackendRun,
     Progress,
@@ -72,7 +73,7 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
         process = await anyio.open_process(
             python_command("-m", "amplifier.conformance.engine.worker"),
             stderr=stderr,
-            env=_environment(home, job.backends[0]),
+            env=_environment(home, job),
             start_new_session=True,
         )
         try:
@@ -127,8 +128,12 @@ def _memory_directory() -> str | None:
     return str(place) if free > _MIN_FREE_BYTES else None
 
 
-def _environment(home: str, backend: str) -> dict[str, str]:
-    """The worker's environment variables: what running Python takes, and no credentials. Texts have other hashes on each backend."""
+def _environment(home: str, job: Job) -> dict[str, str]:
+    """Return the worker's environment variables: what running Python takes, and no credentials.
+
+    Texts have other hashes on each backend, unless the job gives a seed for them.
+    """
+    seed = BACKENDS.index(job.backends[0]) if job.hash_seed is None else job.hash_seed
     kept = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
     return {
         **{name: os.environ[name] for name in kept if name in os.environ},
@@ -139,7 +144,7 @@ def _environment(home: str, backend: str) -> dict[str, str]:
         "PYTHONUTF8": "0"
         if sys.platform == "linux"
         else "1",  # so that a file opened without an encoding depends on the locale
-        "PYTHONHASHSEED": str(BACKENDS.index(backend)),
+        "PYTHONHASHSEED": str(seed),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(cache_directory() / "hypothesis"),
     }
@@ -217,6 +222,7 @@ async def check_module(
     _run_static_checks(results)
     if not static:
         await _run_workers(results)
+        await _compare_processes(results)
     report = make_report(results)
     report.seconds = round(time.monotonic() - started, 2)
     # Once more, because some types are only known after the module was imported.
@@ -255,6 +261,27 @@ async def _run_workers(results: Results) -> None:
             group.start_soon(run, each)
     if problems:
         raise problems[0]
+
+
+async def _compare_processes(results: Results) -> None:
+    """Report answers that follow the hashes of texts.
+
+    Answers that differ between two processes may differ by chance, by the time or by the process.
+    Two more processes decide: one with the hashes of each.
+    """
+    seen = results.answers_of_processes()
+    if len(seen) < len(BACKENDS) or seen[0] == seen[1]:
+        return
+    controls = []
+    for hash_seed in range(len(BACKENDS)):
+        job = attrs.evolve(
+            results.job, backends=list(BACKENDS[:1]), only=[ANOTHER_PROCESS], hash_seed=hash_seed
+        )
+        control = Results(job=job, profile=results.profile, module_type=results.module_type)
+        await _run_workers(control)
+        controls += control.answers_of_processes()
+    if len(controls) == len(BACKENDS):
+        results.compare_processes(seen, controls)
 
 
 async def _run_backend(results: Results, run: BackendRun) -> None:

@@ -1,8 +1,4 @@
-"""What one run of the kit has to do, and whether that can be asked: unknown or inapplicable names are rejected before anything is examined.
-
-The controller sends a job to each worker process as JSON. A clause that no check could look at must not count as kept, and a module must not get a finding
-for a package that is missing here.
-"""
+"""Describe one run of the kit, and reject unknown or inapplicable names before it begins."""
 
 from __future__ import annotations
 
@@ -26,23 +22,28 @@ from amplifier.errors import AmplifierError, MissingExtraError
 from amplifier.loading.loader import missing_modules
 from amplifier.plan.dicts import find_things
 
+# The controller sends a job to each worker process as JSON. A clause that no check examined must
+# not count as kept, and a module must not get a finding for a package that is missing here.
+
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """What is to be examined, and how.
+    """The examination of one module.
 
     Attributes:
-        target: The module, located.
-        module_type: Its type, as far as the caller named one.
+        target: The located module.
+        module_type: The type that the caller named. None to use the declared one.
         config: The configuration to mount it with.
-        plan: What else the mount plan of its session holds.
+        plan: The rest of the session's mount plan.
         profile: ``quick`` or ``thorough``.
-        backends: Where to run it.
-        only: Clause ids or names of checks; all if empty.
-        replay: One step and its case, as `replay_token` made it.
-        skip: Names of steps that are done, or that ended an earlier worker.
-        has_hung: Whether a worker has ended in a call of the module.
-        seconds: What the worker may take, in seconds, not counting those in which there was no processor for it.
+        seed: Seeds every random choice.
+        backends: The backends to run it on.
+        only: Clause ids or names of checks. All if empty.
+        replay: A step and its case from `replay_token`. None to run all steps.
+        skip: Names of the steps that are done, or that ended an earlier worker.
+        has_hung: True if a worker has ended in a call of the module.
+        seconds: Deadline of the worker in seconds, without those spent waiting for a processor.
+        hash_seed: Seed for the hashes of texts in the worker. None gives each backend its own.
     """
 
     target: Target
@@ -57,9 +58,10 @@ class Job:
     skip: list[str] = attrs.field(factory=list)
     has_hung: bool = False
     seconds: float = 0.0
+    hash_seed: int | None = None
 
     def selects(self, check: Check) -> bool:
-        """Whether ``replay`` and ``only`` ask for a check."""
+        """Return whether ``replay`` and ``only`` select a check."""
         if self.replay is not None:
             return self.replay.partition(":")[0] == check.name
         return (
@@ -67,7 +69,10 @@ class Job:
         )
 
     def covers(self, check: Check, clause: str) -> bool:
-        """Whether a run is to decide a clause by a check: ``only`` may name clauses, and a check looks at others as well."""
+        """Return whether a run decides a clause by a check.
+
+        ``only`` may name clauses, and a check examines others as well.
+        """
         if not self.selects(check):
             return False
         return (
@@ -79,7 +84,7 @@ class Job:
 
 
 def replay_token(step: str, case: Any) -> str:
-    """A step and its case in one word for the command line."""
+    """Encode a step and its case in one word for the command line."""
     packed = (
         base64.urlsafe_b64encode(json.dumps(case, separators=(",", ":")).encode())
         .decode()
@@ -89,21 +94,21 @@ def replay_token(step: str, case: Any) -> str:
 
 
 def read_replay_token(text: str) -> tuple[str, Any]:
-    """The step and the case of a token.
+    """Return the step and the case of a token.
 
     Raises:
-        ValueError: The text is no token.
+        ValueError: The text is not a token.
     """
     step, _, packed = text.rpartition(":")
     return step, json.loads(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4)))
 
 
 _TOKEN = re.compile(r"[\w.]+:(asyncio|trio):[\w-]+", re.ASCII)
-_LONGEST_CASE = 40
+_MAX_CASE_LENGTH = 40
 
 
 def cache_directory() -> Path:
-    """Where the kit keeps what it may compute again: cases of findings, and tables of characters; not in the working directory."""
+    """Return the directory for cases of findings and tables of characters."""
     given = os.environ.get("XDG_CACHE_HOME")
     return Path(
         given if given and Path(given).is_absolute() else Path.home() / ".cache", "amplifier"
@@ -111,9 +116,12 @@ def cache_directory() -> Path:
 
 
 def shortened(token: str) -> str:
-    """A token that names a file with its case, if the case is long and the file can be written."""
+    """Store a long case in a file, and return a token that names it.
+
+    Returns the token itself if its case is short, or the file cannot be written.
+    """
     step, _, packed = token.rpartition(":")
-    if len(packed) <= _LONGEST_CASE:
+    if len(packed) <= _MAX_CASE_LENGTH:
         return token
     name = hashlib.sha256(packed.encode()).hexdigest()[:10]
     try:
@@ -126,10 +134,10 @@ def shortened(token: str) -> str:
 
 
 def expanded(token: str) -> str:
-    """A token with its case in it.
+    """Return a token that contains its case.
 
     Raises:
-        InvalidSelection: The file with the case is not there.
+        InvalidSelection: The file with the case does not exist.
     """
     step, _, name = token.rpartition(":case-")
     if not step:
@@ -138,7 +146,8 @@ def expanded(token: str) -> str:
         return f"{step}:{_case_file(name).read_text(encoding='ascii')}"
     except (OSError, ValueError):
         raise InvalidSelection(
-            f"replay {token!r}: the case is not in {_case_file(name)}; examine the module again, on the machine that is to replay it"
+            f"replay {token!r}: the case is not in {_case_file(name)}; "
+            "examine the module again, on the machine that is to replay it"
         ) from None
 
 
@@ -147,14 +156,14 @@ def _case_file(name: str) -> Path:
 
 
 class InvalidSelection(AmplifierError, ValueError):
-    """The caller asked for something that there is not; the text states what was found and what was expected."""
+    """Raised for a selection that does not exist. The text has what was found and expected."""
 
 
 def require_packages(backends: Iterable[str]) -> None:
-    """Make sure that everything is installed that running a module takes.
+    """Check that all packages for running a module are installed.
 
     Raises:
-        MissingExtraError: A package is missing; the error names it and its extra.
+        MissingExtraError: A package is missing. The error names it and its extra.
     """
     for package in ("hypothesis", "jsonschema_rs", *(name for name in backends if name == "trio")):
         if find_spec(package) is None:
@@ -164,10 +173,10 @@ def require_packages(backends: Iterable[str]) -> None:
 def reject_unknown(
     backends: Sequence[str], only: Iterable[str] = (), replay: str | None = None
 ) -> None:
-    """Make sure that every backend, clause and check exists.
+    """Check that every backend, clause and check exists.
 
     Raises:
-        InvalidSelection: One does not.
+        InvalidSelection: One does not exist.
     """
     if isinstance(backends, str):
         raise InvalidSelection(
@@ -175,7 +184,8 @@ def reject_unknown(
         )
     if not backends:
         raise InvalidSelection(
-            "backends is empty; expected 'asyncio', 'trio' or both; static=True only reads the module"
+            "backends is empty; expected 'asyncio', 'trio' or both; "
+            "static=True only reads the module"
         )
     for name in backends:
         if name not in BACKENDS:
@@ -196,40 +206,46 @@ def reject_unknown(
 
 
 def reject_unknown_modules(plan: Mapping[str, Any]) -> None:
-    """Make sure that every module that a plan names by its id alone is installed: a session would go on without it.
+    """Check that every module that a plan names by its id alone is installed.
+
+    A session would continue without a missing one.
 
     Raises:
-        InvalidSelection: One is not, or the plan has functions or objects, which another process cannot get.
+        InvalidSelection: A module is missing, or the plan has functions or objects, which can't be
+            sent to another process.
     """
     for path, what in find_things(plan):
         raise InvalidSelection(
-            f"plan: {path} is {what}; the module runs in a process of its own, so name modules by their ids"
+            f"plan: {path} is {what}; the module runs in a separate process, "
+            "so name modules by their ids"
         )
     for path, problem in missing_modules(plan):
         raise InvalidSelection(f"plan: {path}: {problem}")
 
 
 def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static: bool) -> None:
-    """Make sure that every clause or check applies to this type of module; nothing is rejected while the type is not known.
+    """Check that every clause or check applies to this type of module.
+
+    Nothing is rejected while the type is not known.
 
     Raises:
-        InvalidSelection: One belongs to another type, or is only looked at by running the module.
+        InvalidSelection: One belongs to another type, or needs to run the module.
     """
     if module_type is None:
         return
-    # A check may look at clauses of several types.
-    own = {clause.id for clause in clauses_for(module_type)}  # type: ignore[arg-type]  # a type that find_target accepts
+    # A check may examine clauses of several types. `find_target` has accepted this one.
+    own = {clause.id for clause in clauses_for(module_type)}  # type: ignore[arg-type]
     for name in names:
-        found = [
-            each
-            for each in checks_for(module_type)
-            if name == each.name or name in own.intersection(each.clauses)
+        matches = [
+            check
+            for check in checks_for(module_type)
+            if name == check.name or name in own.intersection(check.clauses)
         ]
-        if not found:
+        if not matches:
             raise InvalidSelection(
                 f"only {name!r}: this is not looked at in a module of the type {module_type!r}"
             )
-        if static and all(each.kind != "static" for each in found):
+        if static and all(check.kind != "static" for check in matches):
             raise InvalidSelection(
                 f"only {name!r}: this takes running the module; leave static out"
             )
@@ -251,7 +267,8 @@ def _reject_bad_token(replay: str, backends: Sequence[str]) -> None:
         )
     if backend not in backends:
         raise InvalidSelection(
-            f"replay {replay!r} is for {backend}; expected one for {', '.join(backends)}; add the backend"
+            f"replay {replay!r} is for {backend}; expected one for {', '.join(backends)}; "
+            "add the backend"
         )
 
 
@@ -259,5 +276,5 @@ def _nearest(name: str, names: list[str]) -> str:
     near = nearest_names(name, names)
     if not near:
         return "expected a clause such as 'T5' or a check such as 'tool.is_a_tool'"
-    exact = [each for each in near if each.casefold() == name.casefold()]
+    exact = [other for other in near if other.casefold() == name.casefold()]
     return did_you_mean(*(exact or near))

@@ -6,7 +6,7 @@ A clause that no check looked at must not count as kept.
 from __future__ import annotations
 
 import json
-import re
+import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -20,7 +20,8 @@ from amplifier.conformance.oracles.calls import first_difference
 from amplifier.conformance.report import ClauseOutcome, Finding, Report
 from amplifier.conformance.target.locate import BACKENDS, unknown_type
 from amplifier.conformance.target.mounted import DECLINED, Fault, StepCoverage
-from amplifier.conformance.target.source import source_location
+from amplifier.conformance.target.source import environment_in, source_location
+from amplifier.conformance.target.use import is_secret
 from amplifier.contracts import Clause, clauses_for
 
 ABANDONED = 3
@@ -34,7 +35,8 @@ IMPORT_HINT = (
     "leave work that may fail or take long to mount, and await it there instead of calling anyio.run or asyncio.run."
 )
 ANOTHER_PROCESS = "every_module.answers_the_same_in_another_process"
-_WORD = re.compile(r"\w+")
+Told = tuple[str, Any, str | None]
+"""A call, its input, and what it gave each time; None if that was not always the same."""
 ENDS_PROCESS_HINT = (
     "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 )
@@ -312,30 +314,33 @@ class Results:
             trio.unmounted = None
             self.add_fault(Fault(clause="A18", what=what), "every_module.mounts", "trio")
 
-    def compare_processes(self) -> None:
-        """Report a module that gives the same words in another order where texts have other hashes; the time, or a place, may differ."""
-        seen = [
+    def answers_of_processes(self) -> list[list[Told]]:
+        """Return the answers for a comparison, a list for each worker that has reached them."""
+        return [
             run.seen[ANOTHER_PROCESS].answers
             for run in self.runs.values()
             if ANOTHER_PROCESS in run.seen
         ]
-        for (name, given, usual), (other_name, other_given, other) in (
-            zip(*seen, strict=False) if len(seen) > 1 else ()
-        ):
-            is_same_call = (
-                (name, given) == (other_name, other_given)
-                and usual is not None
-                and other is not None
-            )
-            if (
-                is_same_call
-                and usual != other
-                and sorted(_WORD.findall(usual)) == sorted(_WORD.findall(other))
-            ):
-                what = f"in another process, in which texts have other hashes, {name} gave {first_difference(usual, other)}"
-                fault = Fault(
-                    clause="A25", what=what, input=given, hint="Sort what comes out of a set."
-                )
+
+    def compare_processes(self, seen: list[list[Told]], controls: list[list[Told]]) -> None:
+        """Report an answer that follows the hashes of texts.
+
+        Args:
+            seen: The answers in two processes, in which texts have other hashes.
+            controls: The answers in two more processes, with the same hashes as these.
+        """
+        for usual, other, usual_again, other_again in zip(*seen, *controls, strict=False):
+            name, given, text = usual
+            is_same_call = usual[:2] == other[:2]
+            is_repeated = usual == usual_again and other == other_again
+            if not is_same_call or not is_repeated or text is None or other[2] is None:
+                continue
+            if text != other[2]:
+                difference = first_difference(text, other[2])
+                what = "in another process, in which texts have other hashes,"
+                what = f"{what} {name} gave {difference}"
+                hint = "Sort what comes out of a set, and use no hash of a text."
+                fault = Fault(clause="A25", what=what, input=given, hint=hint)
                 self.add_fault(fault, ANOTHER_PROCESS, BACKENDS[0])
                 return
 
@@ -435,7 +440,6 @@ def make_report(results: Results) -> Report:
     if results.module_type is None:
         raise unknown_type(target.module_id)
     results.report_asyncio_only()
-    results.compare_processes()
     findings = results.findings()
     clauses = clauses_for(results.module_type)  # type: ignore[arg-type]  # a type that find_target accepts
     outcomes = [results.outcome(clause, findings) for clause in clauses]
@@ -487,6 +491,13 @@ def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str
         needed = "; give the configuration it needs" if is_config else ""
         place = f" on {backends}" if backends else ""
         notes.append(f"{reason}{needed}; not examined{place}: {', '.join(clauses)}")
+    withheld = [] if report.ok or report.profile == "static" else _withheld_keys(results)
+    if withheld:
+        names, verb = " and ".join(withheld), "are" if len(withheld) > 1 else "is"
+        notes.append(
+            f"{names} {verb} set here and kept from the module, which gets a made-up value; "
+            "give a key that it needs by --config"
+        )
     on_asyncio = (
         results.job.backends == ["asyncio"]
         and report.backends
@@ -495,3 +506,9 @@ def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str
     if on_asyncio and results.is_asked("A18") and "A18" in report.unexamined and "A18" not in gaps:
         notes.append("A18 was not examined: that takes trio as well")
     return list(dict.fromkeys(notes))
+
+
+def _withheld_keys(results: Results) -> list[str]:
+    """Return the variables with keys that the source reads, and that are set for the caller."""
+    names = environment_in(results.job.target)
+    return [name for name in names if name in os.environ and is_secret(name)]

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ from hypothesis import seed as seeded
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
-from amplifier.conformance.checks.registry import Check, checks_for
+from amplifier.conformance.checks.registry import CHECKS, Check, checks_for
 from amplifier.conformance.engine.cases import CASES, quiet_settings, texts_matching
 from amplifier.conformance.engine.job import Job, read_replay_token
 from amplifier.conformance.engine.results import (
@@ -39,6 +40,8 @@ from amplifier.conformance.engine.results import (
     IMPORT_HINT,
     TOO_SLOW,
 )
+from amplifier.conformance.engine.shrinking import shrunk
+from amplifier.conformance.inputs.in_words import in_words
 from amplifier.conformance.inputs.server_process import (
     service_address,
     with_service,
@@ -64,7 +67,12 @@ from amplifier.conformance.target.process import (
     started_processes,
 )
 from amplifier.conformance.target.source import choices_in, inputs_in, patterns_in, texts_in
-from amplifier.conformance.target.use import find_working_config, run_typical_operations, schema_of
+from amplifier.conformance.target.use import (
+    find_working_config,
+    run_typical_operations,
+    schema_of,
+    sought_texts,
+)
 from amplifier.errors import ModuleLoadError
 from amplifier.loading.importing import advise_on_alias
 from amplifier.models import from_json
@@ -274,6 +282,7 @@ class Runner:
         self._sent: set[str] = set()
         self._state = ProcessState()
         self._has_chosen = False
+        self._is_shrinking = self._is_locating = False
         self.step: str = ""
 
     def steps(self) -> list[Check]:
@@ -333,7 +342,9 @@ class Runner:
 
     def _send_faults(self) -> None:
         """Send what the step has found so far, each clause once: it may not come to its end. What it makes of it then takes its place."""
-        for fault in [] if self._playing is None else _with_input(self._playing):
+        if self._playing is None or self._is_shrinking:
+            return  # a smaller case may be none that a session could have
+        for fault in _with_input(self._playing, CHECKS[self.step].inputs):
             if fault.clause not in self._sent:
                 self._sent.add(fault.clause)
                 self._send(fault)
@@ -349,7 +360,7 @@ class Runner:
 
     def _guess_config(self) -> None:
         """Find the settings with which the module can be examined, what it looks for, and whether its calls start processes."""
-        if self._loaded.module_type == "hook":
+        if self._loaded.module_type in ("hook", "tool", "provider"):
             patterns = patterns_in(self._loaded.target)
             found_texts = (text for pattern in patterns for text in texts_matching(pattern))
             triggers = tuple(dict.fromkeys(found_texts))[:_MOST_TRIGGERS]
@@ -404,13 +415,45 @@ class Runner:
                 for fault in self._play(check, case, replayed)
             ]
         known: dict[str, Fault] = {}
+        places: dict[str, Any] = {}
         for number, case in enumerate(listed):
             for fault in self._play(check, case, {"listed": number}):
                 known.setdefault(fault.clause, fault)
+                places.setdefault(fault.clause, case)
         cases, examples = strategy(self._facts), self._examples
         play = partial(self._play, check)
         drawn = explore(cases, play, self._stage(None), examples=examples, known=set(known))
-        return [*known.values(), *drawn]
+        shown = [self._shrunk(check, fault, places[name]) for name, fault in known.items()]
+        return [*shown, *(self._shrunk(check, fault, fault.case) for fault in drawn)]
+
+    def _shrunk(self, check: Check, fault: Fault, case: Any) -> Fault:
+        """Return the fault of the smallest case that breaks the clause in the same way."""
+        smallest, gist, left = fault, _gist(fault.what), SHRINKING
+        budget = self._stage(None).budget(SHRINKING_CALLS)
+
+        def fails(candidate: Any) -> bool:
+            nonlocal smallest, left
+            left -= 1
+            if left < 0 or budget.is_spent():
+                return False
+            self._is_shrinking = True
+            try:
+                token = fault.case if candidate is case else None
+                found = self._play(check, candidate, token)
+            except Exception:  # noqa: BLE001 — it is not a case of this check any more
+                return False
+            finally:
+                self._is_shrinking = False
+            alike = [each for each in found if each.clause == fault.clause]
+            alike = [each for each in alike if _gist(each.what) == gist]
+            smallest = alike[0] if alike else smallest
+            return bool(alike)
+
+        smallest_case = shrunk(case, fails)
+        left, self._is_locating = max(left, 1), True
+        fails(smallest_case)
+        self._is_locating = False
+        return smallest
 
     def _play(self, check: Check, case: Any, token: Any = None) -> list[Fault]:
         """Run a check on a case; the token is what to write into a command that plays it again."""
@@ -447,7 +490,7 @@ class Runner:
         for note in stage.notes:
             self._emit({"note": note})
         self._send_faults()
-        return _with_input(stage)
+        return _with_input(stage, check.inputs)
 
     def _report_unawaited(
         self, stage: CheckContext, unawaited: list[tuple[str, list[tuple[str, int]]]]
@@ -474,7 +517,18 @@ class Runner:
             case=case,
             abort=lambda fault: self._abandon(self.step, fault),
             before_call=self._send_faults,
+            locates=self._is_locating,
         )
+
+
+_QUOTED = re.compile(r"(['\"]).*?\1")
+_PLAIN_WORD = re.compile(r"[A-Za-z_]{3,}")
+_GIST_WORDS = 4
+
+
+def _gist(what: str) -> list[str]:
+    """Return the first words of a fault, without values: they are the same in a smaller case."""
+    return _PLAIN_WORD.findall(_QUOTED.sub("", what))[:_GIST_WORDS]
 
 
 def exit_in(error: BaseException) -> BaseException | None:
@@ -486,16 +540,16 @@ def exit_in(error: BaseException) -> BaseException | None:
     return error if isinstance(error, (SystemExit, KeyboardInterrupt)) else None
 
 
-def _with_input(stage: CheckContext) -> list[Fault]:
-    """The faults of a check, each with its input: the case, where there is no other."""
-    return [
-        attrs.evolve(
-            fault,
-            input=without_service(stage.case if fault.input is None else fault.input),
-            case=without_service(stage.token),
+def _with_input(stage: CheckContext, inputs: str | None) -> list[Fault]:
+    """Return the faults of a check, each with its input: the case, where there is no other."""
+    faults = []
+    for fault in stage.faults:
+        is_case = fault.input is None or fault.input is stage.case
+        given = in_words(inputs, stage.case) if is_case else fault.input
+        faults.append(
+            attrs.evolve(fault, input=without_service(given), case=without_service(stage.token))
         )
-        for fault in stage.faults
-    ]
+    return faults
 
 
 async def _use(stage: CheckContext) -> None:
@@ -517,6 +571,7 @@ async def _gather_facts(stage: CheckContext) -> dict[str, Any]:
         "texts": texts_in(target),
         "choices": choices_in(target),
         "triggers": list(stage.loaded.triggers),
+        "sought": sought_texts(stage.loaded) if stage.loaded.module_type == "tool" else [],
         "tools": {},
         "handlers": [],
     }

@@ -104,12 +104,17 @@ def reaching_payloads(
         }
 
 
+_EMPTY: Payload = {"none": None, "zero": 0, "no": False, "list": [], "lists": [[], {}, None]}
+"""Members that a copy with a careless condition leaves out."""
+
+
 def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
     """A payload with a text inside all its texts, in lists and objects too, and one with the text by itself."""
     amid = f"a {trigger} b"
-    nested = {**base["tool_input"], "items": ["text", {"deep": ["text"]}]}
+    nested = {**base["tool_input"], "items": ["text", {"deep": ["text"], **_EMPTY}]}
     kept = {key: base[key] for key in NEUTRAL}
-    yield {**with_texts({**base, "tool_input": nested}, lambda _: amid), **copy.deepcopy(kept)}
+    whole = {**base, "tool_input": nested, "kit_empty": dict(_EMPTY)}
+    yield {**with_texts(whole, lambda _: amid), **copy.deepcopy(kept)}
     # By itself a text might be a path on this machine.
     if not any(part in trigger for part in ("/", "~", "..", "\\")):
         yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}

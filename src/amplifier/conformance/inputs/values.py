@@ -40,7 +40,8 @@ ODD_TEXTS = (
 IRREGULAR = ("naïve e\u0301 漢字 👩\u200d👧 " * 40, "Straße", "Strasse", "STRASSE", "9", "10")
 """Texts that ordinary users write: longer in bytes than in characters, nearly equal, and sorted differently as numbers and as texts."""
 
-DEEP: Any = json.loads('{"deep": [' * 40 + '"leaf"' + "]}" * 40)
+DEEP: Any = json.loads('{"deep": [' * 50 + '"leaf"' + "]}" * 50)
+"""A hundred levels."""
 
 ODD_VALUES: tuple[Any, ...] = (
     None,
@@ -138,6 +139,7 @@ def is_harmless(text: str) -> bool:
 _MAX_DEPTH = 6
 _MAX_CHOICES = 12
 _MAX_LENGTH = 5_000
+_MAX_LISTED = 200
 _MAX_NUMBER = 1_000_000
 """Code that counts to a bound must come to an end."""
 
@@ -213,6 +215,40 @@ class Values:
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
         """The plain value, and one for each other thing that the schema allows."""
         return distinct(self._values(schema, name, False, depth))
+
+    def bounds(self, schema: Any, name: str = "") -> Iterator[tuple[float, Any, Any]]:
+        """Return each bound of a schema with a value just inside of it and one just beyond.
+
+        A bound is one of a number, of the length of a text or of a list.
+        """
+        found = resolved(schema, self._root)
+        for key, step in (("minimum", 1), ("maximum", -1)):
+            limit = _limit(found.get(key))
+            if limit is not None:
+                yield limit, limit, limit - step
+            limit = _limit(found.get(f"exclusive{key.capitalize()}"))
+            if limit is not None:
+                yield limit, limit + step, limit
+                if "integer" not in kinds_of(found):
+                    yield limit, limit + step / 2, limit
+        for least, most, longest in (
+            ("minLength", "maxLength", _MAX_LENGTH),
+            ("minItems", "maxItems", _MAX_LISTED),
+        ):
+            for key, step in ((least, 1), (most, -1)):
+                count = found.get(key)
+                if isinstance(count, int) and 0 < count <= longest:
+                    inside = self._of_count(found, name, count)
+                    yield count, inside, self._of_count(found, name, count - step)
+
+    def _of_count(self, schema: Mapping[str, Any], name: str, count: int) -> Any:
+        """Return a text, or a list of items that differ, of a length."""
+        if "array" not in kinds_of(schema):
+            return "t" * count
+        item = self.plain(schema.get("items", {}), name)
+        if isinstance(item, str):
+            return [f"{item} {number}" for number in range(count)]
+        return [item] * count
 
     def branches(
         self, found: Mapping[str, Any], name: str = "", *, least: bool = False, depth: int = 0
@@ -319,6 +355,12 @@ class Values:
             if word in name:
                 return _of_length(FORMATS[form], schema)
         return _of_length("text", schema)
+
+
+def _limit(value: Any) -> int | float | None:
+    """Return a bound that code may count to."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= _MAX_NUMBER else None
 
 
 def kinds_of(schema: Mapping[str, Any]) -> list[str]:

@@ -28,6 +28,8 @@ _MAX_NUMBER = 1_000_000
 _LENGTHS = (0, 1, 2, 2, 3, 4)
 _TEXTS = ("text", "other", "it's", 'say "so"', "100%", "a_b", "ünï e\u0301")
 _MAX_WORDS = 6
+_OF_PATHS = ("/", "~", "..", "\\")
+"""A text with one of these might be a path on this machine."""
 _REPEATED = 0.5
 """How often a value is the one that its key was given first."""
 _GIVEN = 0.6
@@ -41,7 +43,8 @@ class VariedInputs:
     Args:
         schema: The schema of a tool.
         file_name: The name of a file that exists, for properties that look like paths.
-        words: Texts of the tool's source, used where any text will do.
+        words: Words of the tool's source, used where any text will do.
+        texts: Other texts for such places, such as those that the tool looks for.
         seed: Equal seeds draw equal inputs.
     """
 
@@ -51,11 +54,13 @@ class VariedInputs:
         file_name: str,
         *,
         words: Sequence[str] = (),
+        texts: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         self._schema = schema
         self._values = Values(schema, file_name)
         self._words = [word for word in words if is_harmless(word)][:_MAX_WORDS]
+        self._words += [text for text in texts if not any(part in text for part in _OF_PATHS)]
         self._random = random.Random(seed)
         self._first: dict[str, Any] = {}
 
@@ -162,6 +167,51 @@ def _choices(
         yield from _choices(resolved(inner, schema), schema, (*place, key))
     if "items" in part:
         yield from _choices(resolved(part["items"], schema), schema, (*place, 0))
+
+
+def objects_at(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Return the schema of each object inside the input, at any depth, with its place."""
+    yield from _objects(resolved(schema, schema), schema, ())
+
+
+def _objects(
+    part: Mapping[str, Any], schema: Mapping[str, Any], place: Place
+) -> Iterator[tuple[Place, dict[str, Any]]]:
+    if place and properties_of(part):
+        yield place, dict(part)
+    for key in ("anyOf", "oneOf"):
+        branches = part.get(key)
+        for branch in branches if place and isinstance(branches, list) else ():
+            rest = {each: part[each] for each in part if each != key}
+            whole = merged(resolved(branch, schema), rest)
+            if properties_of(whole):
+                yield place, whole
+    if len(place) >= _MAX_DEPTH:
+        return
+    for key, inner in properties_of(part).items():
+        yield from _objects(resolved(inner, schema), schema, (*place, key))
+    if "items" in part:
+        yield from _objects(resolved(part["items"], schema), schema, (*place, 0))
+
+
+def shown_place(place: Place) -> str:
+    """Return a place of a schema for a report."""
+    return repr("/".join("each" if key == 0 else str(key) for key in place))
+
+
+def places_of(given: Any, place: Place = ()) -> Iterator[Place]:
+    """Return the places of the texts in a value and of its lists that have items.
+
+    Of a list only the first item is searched.
+    """
+    if isinstance(given, str):
+        yield place
+    elif isinstance(given, dict) and len(place) < _MAX_DEPTH:
+        for key, member in given.items():
+            yield from places_of(member, (*place, key))
+    elif isinstance(given, list) and given:
+        yield place
+        yield from places_of(given[0], (*place, 0))
 
 
 def value_at(given: Any, place: Place) -> Any:

@@ -5,10 +5,12 @@ Each rule yields pairs of a broken clause and how it was broken. Rules read only
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from amplifier.conformance.target.turn_script import (
+    TOOLS,
     Answer,
     Call,
     LogEntry,
@@ -17,7 +19,7 @@ from amplifier.conformance.target.turn_script import (
     text_of,
     words_of,
 )
-from amplifier.conformance.target.turn_session import RESULT_KEYS
+from amplifier.conformance.target.turn_session import RESULT_KEYS, SCHEMA
 
 Violation = tuple[str, str]
 
@@ -30,6 +32,34 @@ def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
     yield from _check_tool_events(turn)
     yield from _check_requests(turn)
     yield from _check_transcript(turn)
+
+
+# ── where to look ──
+
+_STORED_RESULT = (("stored", "tool"), ("returned", None), ("started", None))
+_RUN = (("started", None), ("event", "tool:pre"))
+_ASKED = (("asked", None),)
+_PLACES: dict[str, tuple[tuple[str, str | None], ...]] = {
+    "O5": (("event", "execution:end"),),
+    "O6": (("event", "orchestrator:complete"),),
+    "O8": _RUN,
+    "O9": (("stored", "user"), *_ASKED),
+    **dict.fromkeys(("O7", "O10", "O18", "O19", "O20"), _ASKED),
+    **dict.fromkeys(("O11", "O12", "O13", "O14", "O29"), _STORED_RESULT),
+    **dict.fromkeys(("O15", "O16", "O17", "O22"), _RUN),
+    **dict.fromkeys(("O21", "O26"), (("failed", None),)),
+    **dict.fromkeys(("O24", "O30"), (("stored", "assistant"), ("answered", None))),
+}
+"""The entries of the log that a clause is about, the best first."""
+
+
+def place_of(turn: RecordedTurn, clause: str) -> str | None:
+    """Return the line of the loop that did last what a clause is about; None if none is known."""
+    for kind, name in _PLACES.get(clause, ()):
+        lines = [entry.line for _, entry in turn.entries(kind, name) if entry.line is not None]
+        if lines:
+            return lines[-1]
+    return None
 
 
 # ── start and end ──
@@ -77,7 +107,8 @@ def _ending(turn: RecordedTurn) -> str:
 def _allowed_statuses(turn: RecordedTurn) -> tuple[str, ...]:
     outcome = turn.outcome
     if turn.is_cancelled:
-        return ("cancelled",)
+        # A turn that is cancelled while it unwinds from an error has both endings.
+        return ("cancelled", "error") if turn.ends_with_a_failure else ("cancelled",)
     if outcome is not None and outcome.kind == "raised" and turn.has_failed:
         return ("error",)
     if turn.went_through and outcome is not None and outcome.returned:
@@ -129,6 +160,34 @@ def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
                     "O3",
                     f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block",
                 )
+
+
+def offer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
+    """Report tools that no request of a session offers, and tools that are offered as others than they are.
+
+    One request may leave tools out, for a plan or a summary, so all of them are looked at together.
+    """
+    asked = [entry.data for turn in turns for _, entry in turn.entries("asked") if entry.data]
+    if not asked or not all(turn.went_through for turn in turns):
+        return
+    offered = {
+        str(spec.get("name")): spec
+        for request in asked
+        for spec in request.get("tools") or ()
+        if isinstance(spec, Mapping)
+    }
+    missing = [name for name in TOOLS if name not in offered]
+    if missing:
+        yield "O10", f"no request of the session offers the tool {missing[0]!r}"
+        return
+    for name in TOOLS:
+        if offered[name].get("parameters") != SCHEMA:
+            shown = offered[name].get("parameters")
+            yield (
+                "O10",
+                f"a request gives the tool {name!r} the parameters {shown}; expected {SCHEMA}",
+            )
+            return
 
 
 def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
@@ -526,6 +585,11 @@ def _check_contents(
             continue
         text = words_of(results[call.id])
         if call.mark in text:
+            lost = [word for word in _PARTS.get(call.does, ()) if not _is_in(word, text)]
+            if lost:
+                what = f"the result stored for {call.id!r} does not hold {lost[0]!r} of what the tool returned"
+                yield "O13", f"{what}: {text[:120]!r}"
+                return
             continue
         others = [
             other.id for other in answer.calls if other.key != call.key and other.mark in text
@@ -538,6 +602,19 @@ def _check_contents(
                 f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}",
             )
         return
+
+
+_PARTS = {
+    "returns object": ("list", "1", "deep", "ä"),
+    "returns list": ("2.5", "a"),
+    "fails": ("it did not work",),
+}
+"""The parts of a result, beside its mark, that have to reach the model."""
+
+
+def _is_in(word: str, text: str) -> bool:
+    """Return whether a text holds a word as it is, or as JSON may write it."""
+    return word in text or json.dumps(word)[1:-1] in text
 
 
 _REFUSALS = (

@@ -1,7 +1,7 @@
-"""Rules of the contract about views: what a context may leave out of a view, and what it may not. Pure.
+"""Judge the views of a context by the rules of the contract.
 
-Contexts may shorten, summarise and leave out as they like; only the clauses are checked. Messages are recognised by their
-content, or by their mark.
+Contexts may shorten, summarise and leave out messages, so only the clauses are checked. Messages
+are identified by their content or their mark.
 """
 
 from __future__ import annotations
@@ -19,45 +19,48 @@ from amplifier.conformance.inputs.conversations import (
     total_size,
 )
 
-MOST_CHARACTERS = 7
-"""Characters per token that no way of counting reaches with three-letter words."""
-SURELY_TOO_MUCH = 12
-"""Characters of history per token of the budget at which a view surely has to leave something out."""
+MAX_CHARACTERS_PER_TOKEN = 7
+"""More characters per token than any way of counting gives for three-letter words."""
+EXCESS_CHARACTERS_PER_TOKEN = 12
+"""Characters of history per token of the budget from which a view has to leave something out."""
 
 INSTRUCTIONS = ("system", "developer")
 _SHOWN_TO_MODEL = ("role", "content", "tool_calls", "tool_call_id")
-"""The fields that a model is shown."""
+"""The fields that are sent to a model."""
 
 Violation = tuple[str, str]
-"""A clause, and what is wrong."""
+"""A clause and the violation in words."""
 
 
 def holds(stored: Any, given: Any) -> bool:
-    """Whether a stored message has every field of the given one with its value; more fields are allowed."""
+    """Return whether a stored message has every field of the given one, and maybe more."""
     if not isinstance(stored, dict):
         return False
     return all(key in stored and _same(stored[key], value) for key, value in given.items())
 
 
 def shows(shown: Any, given: Any) -> bool:
-    """Whether a message of a view is the given one; a view may leave out fields that no model is shown."""
+    """Return whether a message of a view is the given one, apart from fields for no model."""
     return holds(shown, {key: value for key, value in given.items() if key in _SHOWN_TO_MODEL})
 
 
 def difference(stored: Any, expected: Sequence[Message]) -> str | None:
-    """How a stored history differs from the expected one; None if it does not."""
+    """Describe the first difference of a stored history from the expected one. None if equal."""
     if not isinstance(stored, list):
         return f"get_messages returned {type(stored).__name__}; expected a list"
-    for position, (found, wanted) in enumerate(zip(stored, expected, strict=False)):
-        if not holds(found, wanted):
-            return f"message {position} of {len(expected)} is {shortened(found)}; expected {shortened(wanted)}"
+    for position, (message, wanted) in enumerate(zip(stored, expected, strict=False)):
+        if not holds(message, wanted):
+            return (
+                f"message {position} of {len(expected)} is {shortened(message)}; "
+                f"expected {shortened(wanted)}"
+            )
     if len(stored) != len(expected):
         return f"get_messages returned {len(stored)} messages; expected {len(expected)}"
     return None
 
 
 def is_whole(history: Sequence[Message], view: Any) -> bool:
-    """Whether a view shows everything as it is, instructions aside."""
+    """Return whether a view shows all messages unchanged, instructions aside."""
     if not isinstance(view, list):
         return False
     rest = iter(
@@ -71,20 +74,20 @@ def is_whole(history: Sequence[Message], view: Any) -> bool:
 
 
 def marks(view: Any) -> list[str]:
-    """The marks of the given messages in a view; messages that the context adds may differ each time."""
-    found = [mark_of(message) for message in view or () if isinstance(message, dict)]
-    return [mark for mark in found if mark is not None]
+    """Return the marks in a view, since messages that the context adds may differ each time."""
+    candidates = [mark_of(message) for message in view or () if isinstance(message, dict)]
+    return [mark for mark in candidates if mark is not None]
 
 
 def view_violations(
     history: Sequence[Message], view: Any, budget: int | None = None
 ) -> Iterator[Violation]:
-    """Every clause that a view breaks.
+    """Yield every violation of a view.
 
     Args:
-        history: What is stored.
-        view: What was returned for a request.
-        budget: The tokens it should fit into; None to leave that out.
+        history: The stored messages.
+        view: The result for a request.
+        budget: The number of tokens that it should fit into. None to leave that out.
     """
     if not isinstance(view, list) or not all(
         isinstance(message, dict) and "role" in message for message in view
@@ -103,16 +106,18 @@ def view_violations(
         yield from _fit(history, view, places, budget)
 
 
-# ── recognising ──
+# ── identification ──
 
 
 class _Positions:
     """The positions of the messages of a view in the history.
 
     Attributes:
-        candidates: For every message of the view the positions it may come from; empty for one that the context added.
-        chosen: One of them for each, in order as far as possible; None for an added one, or one out of order.
-        displaced: The messages that are surely out of order.
+        candidates: The possible positions of every message of the view. Empty for a message that
+            the context added.
+        chosen: One of them for each message, in order as far as possible. None for an added
+            message, or one out of order.
+        displaced: The indexes of messages that are certainly out of order.
     """
 
     def __init__(self, history: Sequence[Message], view: Sequence[Message]) -> None:
@@ -135,8 +140,8 @@ class _Positions:
                 if places:
                     last = self.chosen[at] = places[0]
                 elif any(
-                    _is_surely(message, history[place]) for place in self.candidates[at]
-                ) and not any(_may_be_left_of(later, message) for later in history[last + 1 :]):
+                    _is_certainly(message, history[place]) for place in self.candidates[at]
+                ) and not any(_may_be_rest_of(later, message) for later in history[last + 1 :]):
                     self.displaced.append(at)
 
     def shown(self) -> set[int]:
@@ -144,7 +149,7 @@ class _Positions:
 
 
 def _rank(message: Message) -> str:
-    """The group within which messages keep their order; instructions may be moved to the beginning."""
+    """Return the group that keeps its order. Instructions may be moved to the beginning."""
     return message["role"] if message["role"] in INSTRUCTIONS else ""
 
 
@@ -168,17 +173,17 @@ def _is_marked(message: Message) -> bool:
     )
 
 
-def _is_surely(shown: Message, message: Message) -> bool:
-    """Whether a message of a view cannot be one that the context added, such as a summary that begins like it."""
+def _is_certainly(shown: Message, message: Message) -> bool:
+    """Return whether a message of a view is not an addition, such as a summary that begins alike."""
     return (
         bool(shown.get("tool_call_id") or call_ids(shown))
         or shows(shown, message)
-        or _may_be_left_of(message, shown)
+        or _may_be_rest_of(message, shown)
     )
 
 
-def _may_be_left_of(message: Message, shown: Message) -> bool:
-    """Whether a message of a view may be what a context left of a message when it shortened it."""
+def _may_be_rest_of(message: Message, shown: Message) -> bool:
+    """Return whether a message of a view may be a shortened form of a message."""
     if any(shown.get(key) != message.get(key) for key in ("role", "tool_call_id")) or call_ids(
         shown
     ) != call_ids(message):
@@ -188,7 +193,7 @@ def _may_be_left_of(message: Message, shown: Message) -> bool:
 
 
 def _text(message: Message) -> str | None:
-    """The text of a message, whole or in blocks; None if it has anything else."""
+    """Return the text of a message, whole or in blocks. None if it has other content."""
     content = message.get("content")
     if isinstance(content, list):
         texts = [
@@ -207,21 +212,17 @@ def _order(
     history: Sequence[Message], view: Sequence[Message], places: _Positions
 ) -> Iterator[Violation]:
     for at in places.displaced[:1]:
-        yield (
-            "C10",
-            f"the view shows {shortened(view[at])} after messages that came later, or more than once",
-        )
+        shown = shortened(view[at])
+        yield "C10", f"the view shows {shown} after messages that came later, or more than once"
     newest_before = -1
     for at, place in enumerate(places.chosen):
         if place is None:
             continue
-        # Showing instructions earlier than they were given is common; showing them later changes their meaning.
-        # Of equal instructions it may be the last one that is shown.
+        # It is common to show instructions earlier than they were given. Showing them later changes
+        # their meaning. Of equal instructions, the view may show the last one.
         if _rank(view[at]) and max(places.candidates[at]) < newest_before:
-            yield (
-                "C10",
-                f"the view shows the instruction {shortened(view[at])} after messages that came later",
-            )
+            shown = shortened(view[at])
+            yield "C10", f"the view shows the instruction {shown} after messages that came later"
             return
         if not _rank(view[at]):
             newest_before = max(newest_before, place)
@@ -230,17 +231,17 @@ def _order(
 def _pairs(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
     called, answered = _ids(history)
     called_here, answered_here = _ids(view)
-    for each in sorted(called & answered):
-        if each in called_here and each not in answered_here:
-            yield "C9", f"the view shows the call {each!r} without its result"
+    for call_id in sorted(called & answered):
+        if call_id in called_here and call_id not in answered_here:
+            yield "C9", f"the view shows the call {call_id!r} without its result"
             return
-        if each in answered_here and each not in called_here:
-            yield "C9", f"the view shows the result of {each!r} without its call"
+        if call_id in answered_here and call_id not in called_here:
+            yield "C9", f"the view shows the result of {call_id!r} without its call"
             return
 
 
 def _ids(messages: Sequence[Message]) -> tuple[set[str], set[str]]:
-    called = {each for message in messages for each in call_ids(message)}
+    called = {call_id for message in messages for call_id in call_ids(message)}
     answered = {str(message["tool_call_id"]) for message in messages if message.get("tool_call_id")}
     return called, answered
 
@@ -254,20 +255,19 @@ def _systems(
     if len(shown) >= len(wanted):
         return
     for at, message in wanted:
-        # Several may be joined into one, in which an empty message leaves no trace.
+        # Several may be joined into one, in which an empty message is not visible.
         joined = bool(shown) and str(message.get("content") or "") in texts
         if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue
-        yield (
-            "C11",
-            f"the view leaves out the system message {shortened(message)}, number {at + 1} of {len(history)}",
-        )
+        where = f"number {at + 1} of {len(history)}"
+        yield "C11", f"the view leaves out the system message {shortened(message)}, {where}"
         return
 
 
 def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Violation]:
+    # The context decides where it shows instructions.
     if not history or _rank(history[-1]):
-        return  # the context decides where it shows instructions
+        return
     newest = history[-1]
     if not view:
         yield "C12", "the view is empty; expected at least the newest message"
@@ -275,8 +275,8 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Vio
     last = view[-1]
     if shows(last, newest) or (_identity(last) == _identity(newest) and _is_marked(newest)):
         return
-    # What is left of a shortened message may be equal to an older message.
-    is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_left_of(
+    # A shortened message may be equal to an older one.
+    is_older = any(shows(last, message) for message in history[:-1]) and not _may_be_rest_of(
         newest, last
     )
     if (
@@ -284,10 +284,8 @@ def _newest(history: Sequence[Message], view: Sequence[Message]) -> Iterator[Vio
         or is_older
         or last.get("tool_call_id") != newest.get("tool_call_id")
     ):
-        yield (
-            "C12",
-            f"the view ends with {shortened(last)}; expected the newest message, {shortened(newest)}",
-        )
+        wanted = shortened(newest)
+        yield "C12", f"the view ends with {shortened(last)}; expected the newest message, {wanted}"
 
 
 def _fit(
@@ -300,17 +298,17 @@ def _fit(
         if not _rank(message) and place not in unit
     ]
     taken, all_of_it = total_size(optional), total_size(history)
-    if total_size(view) >= all_of_it > SURELY_TOO_MUCH * budget:
+    if total_size(view) >= all_of_it > EXCESS_CHARACTERS_PER_TOKEN * budget:
         much = all_of_it // CHARACTERS_PER_TOKEN
         yield "C7", f"a history of about {much} tokens was returned whole for a budget of {budget}"
-    if taken > MOST_CHARACTERS * budget:
+    if taken > MAX_CHARACTERS_PER_TOKEN * budget:
         about = taken // CHARACTERS_PER_TOKEN
         biggest = max(optional, key=size)
         what = f"the view takes about {about} tokens, not counting system messages and the newest"
         yield "C8", f"{what}, for a budget of {budget}; its largest part is {shortened(biggest)}"
 
 
-# ── comparing ──
+# ── comparison ──
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -324,6 +322,6 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def shortened(value: Any) -> str:
-    """A value as Python writes it, or its beginning and its length."""
+    """Return the repr of a value, or its beginning and its length."""
     text = repr(value)
     return text if len(text) <= 140 else f"{text[:120]}… ({len(text)} characters)"

@@ -1,4 +1,7 @@
-"""Proves a plan: runs the composition of its modules with a scripted model, drawn faults and cancellations. Needs the ``testing`` extra."""
+"""The proof of a plan: its modules with a scripted model, drawn faults and cancellations.
+
+Needs the extra ``testing``.
+"""
 
 from amplifier.conformance.proof.search import Broken, Proof, examine_plan, prove_plan
 

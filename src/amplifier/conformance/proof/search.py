@@ -1,7 +1,4 @@
-"""Looks for a case in which a plan breaks a law: sweeps a plain conversation, then draws others, and makes what it finds small.
-
-The modules run for real, in this process, with a scripted model; the working directory and the home are a fresh folder. Time is virtual.
-"""
+"""The search for a case in which a plan breaks a law, and its reduction to a small one."""
 
 from __future__ import annotations
 
@@ -27,6 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from hypothesis.strategies import SearchStrategy
 
+from amplifier._internal.json import JSON
 from amplifier.conformance.engine.cases import quiet_settings
 from amplifier.conformance.engine.job import reject_unknown, require_packages
 from amplifier.conformance.inputs.values import sample_inputs
@@ -47,12 +45,12 @@ from amplifier.testing.virtual_time import TimeWatch
 
 _MODES = {"asyncio": ("asyncio-scope", "asyncio-native", "asyncio-native-twice"), "trio": ("trio",)}
 _SWEEP_SHARE = 0.5
-"""The part of the budget that the sweep of the plain conversation may take."""
+"""The part of the budget for the sweep of the plain conversation."""
 _REDUCTION_SHARE = 0.3
-"""The part of the budget that making one finding small may take, if need be beyond the whole."""
-_DRAWN = 50
+"""The part of the budget for the reduction of one finding, if necessary beyond the whole."""
+_CASES_AT_ONCE = 50
 """Cases drawn between two looks at the budget."""
-_PLACES = 12
+_MAX_MOVES = 12
 _FILE = "notes.txt"
 _PLAIN = {"orchestrator": "loop-basic", "context": "context-simple"}
 
@@ -63,8 +61,8 @@ class Broken:
 
     Attributes:
         law: One of `LAWS`.
-        what: How it is broken.
-        case: The least of a conversation, faults and a cancellation that breaks it.
+        what: The way in which it is broken.
+        case: The smallest conversation, faults and cancellation that break it.
         modules: The fewest modules of the plan with which it breaks.
         where: The await at which the cancellation came, if one did.
     """
@@ -76,7 +74,7 @@ class Broken:
     where: str
 
     def lines(self) -> list[str]:
-        """The finding as text."""
+        """Return the finding as text."""
         at = f", cancelled at {self.where}" if self.case["cancel"]["at"] else ""
         backend = self.case["cancel"]["mode"].partition("-")[0]
         return [
@@ -89,12 +87,14 @@ class Broken:
 
 @attrs.define(kw_only=True)
 class Proof:
-    """What the search found.
+    """The result of the search.
 
     Attributes:
+        seed: The seed of the search.
         broken: Each broken law once.
-        trials: How many sessions were run.
-        points: By mode, how many awaits of the plain conversation were cancelled, and how many there are.
+        trials: The number of sessions that ran.
+        seconds: The duration of the search.
+        points: By mode, how many awaits of the plain conversation were cancelled, and their number.
     """
 
     seed: int
@@ -104,26 +104,26 @@ class Proof:
     points: dict[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def lines(self) -> list[str]:
-        """The report as text."""
-        found = (
+        """Return the report as text."""
+        verdict = (
             f"{len(self.broken)} of {len(LAWS)} laws broken"
             if self.broken
             else f"all {len(LAWS)} laws hold"
         )
-        lines = [f"{found} in {self.trials} sessions, {self.seconds:.0f} s (seed {self.seed})"]
+        lines = [f"{verdict} in {self.trials} sessions, {self.seconds:.0f} s (seed {self.seed})"]
         lines += [
             f"  {mode}: cancelled at {done} of {count} awaits"
             for mode, (done, count) in self.points.items()
         ]
-        return lines + [line for each in self.broken for line in ("", *each.lines())]
+        return lines + [line for broken in self.broken for line in ("", *broken.lines())]
 
 
 def prove_plan(plan: Mapping[str, Any], **options: Any) -> Proof:
-    """Run a plan's modules together and raise what `examine_plan` finds; for a test, in one line. It takes the same options.
+    """Raise if `examine_plan` finds a broken law. It takes the same options.
 
     Raises:
-        AssertionError: A law is broken; the text is the report.
-        AmplifierError: The plan cannot be run at all.
+        AssertionError: A law is broken. The text is the report.
+        AmplifierError: The plan can't be run at all.
     """
     proof = examine_plan(plan, **options)
     if proof.broken:
@@ -143,25 +143,30 @@ def examine_plan(
 ) -> Proof:
     """Run a plan's modules together under drawn conversations, faults and cancellations.
 
+    The modules run in this process with a scripted model. The working directory and the home are a
+    fresh folder. Time is virtual.
+
     Args:
-        plan: The mount plan; functions and objects may be in it. Its providers are not used.
-        seconds: How long to look; what is found late is still made small.
-        sessions: Look in so many sessions instead, however long they take: then equal seeds find equal things.
+        plan: The mount plan, which may hold functions and objects. Its providers are not used.
+        seconds: The time for the search. A late finding is still reduced.
+        sessions: The number of sessions to search instead, however long they take. Then equal
+            seeds find the same.
         seed: Equal seeds draw equal cases.
-        backends: What to run it on.
-        case: Play this one only.
-        alarm: Interrupt a module that blocks the event loop, and name its line. This takes the process's alarm signal while it runs, so it
-            is for a process that does nothing else, such as the command ``amplifier plan prove``. Without it such a module blocks the search.
+        backends: The backends to run it on.
+        case: Play only this case.
+        alarm: True to interrupt a module that blocks the event loop, and name its line. This takes
+            the process's alarm signal, so it is for a process with no other work, such as the
+            command ``amplifier plan prove``. Without it such a module blocks the search.
 
     Raises:
-        AmplifierError: The plan cannot be run at all.
+        AmplifierError: The plan can't be run at all.
     """
     reject_unknown(backends)
     require_packages(backends)
-    anchored = _with_absolute_sources(plan)
+    absolute = _with_absolute_sources(plan)
     with _elsewhere():
         search = _Search(
-            anchored,
+            absolute,
             (seconds, sessions),
             seed,
             [mode for backend in backends for mode in _MODES[backend]],
@@ -172,7 +177,7 @@ def examine_plan(
 
 
 @attrs.frozen
-class _Found:
+class _Result:
     laws: dict[str, str]
     where: str
     points: int
@@ -182,14 +187,14 @@ class _Search:
     def __init__(
         self,
         plan: Mapping[str, Any],
-        most: tuple[float, int | None],
+        budget: tuple[float, int | None],
         seed: int,
         modes: Sequence[str],
         alarm: bool,
     ) -> None:
         self._plan = plan
         self._alarm = alarm
-        self._most = most
+        self._budget = budget
         self._modes = modes
         self._random = random.Random(seed)
         self._resources = Resources()
@@ -197,12 +202,13 @@ class _Search:
         self.proof: Proof = Proof(seed=seed)
 
     def run(self, case: Case | None) -> None:
-        """Look for broken laws until the budget is used, or play one case."""
+        """Search until the budget is used up, or play one case."""
         if case is not None:
             self._take(self._trial(case), case)
         else:
             tools = self._tools()
-            self._began = time.monotonic()  # what was imported until now does not count
+            # The imports until now don't count.
+            self._began = time.monotonic()
             self._sweep(_plain_case(tools))
             self._draw(
                 _cases(tools, self._modes, max(count for _, count in self.proof.points.values()))
@@ -210,16 +216,16 @@ class _Search:
         self.proof.seconds = time.monotonic() - self._began
 
     def _used(self) -> float:
-        """How much of the budget is used, 1 for all of it."""
-        seconds, sessions = self._most
+        """Return the used part of the budget, 1 for all of it."""
+        seconds, sessions = self._budget
         return (
             (time.monotonic() - self._began) / seconds
             if sessions is None
             else self.proof.trials / sessions
         )
 
-    def _tools(self) -> dict[str, list[dict[str, Any]]]:
-        """The tools that the plan offers to its model, with some inputs of each."""
+    def _tools(self) -> dict[str, list[dict[str, JSON]]]:
+        """Return the tools that the plan offers to its model, with some inputs of each."""
         world = PlanWorld(self._plan, {"turns": []})
         report = _run(
             world, {"mode": self._modes[0], "at": 0, "second": None}, self.proof.seed, self._alarm
@@ -227,9 +233,9 @@ class _Search:
         if isinstance(report, str):
             raise AmplifierError(f"the plan cannot be run: the event loop was blocked at {report}")
         if not world.provider.requests:
-            found = "; ".join(violation.detail for violation in report.violations)
+            details = "; ".join(violation.detail for violation in report.violations)
             raise AmplifierError(
-                f"the plan cannot be run: {found or 'its loop does not ask its provider'}"
+                f"the plan cannot be run: {details or 'its loop does not ask its provider'}"
             )
         offered = world.provider.requests[0].tools or ()
         return {
@@ -239,14 +245,14 @@ class _Search:
         }
 
     def _sweep(self, plain: Case) -> None:
-        """Cancel the plain conversation at every await, in an order drawn by the seed, as far as the budget goes."""
+        """Cancel the plain conversation at every await, in a drawn order, within the budget."""
         left: dict[str, list[int]] = {}
         for mode in self._modes:
             case = {**plain, "cancel": {"mode": mode, "at": 0, "second": None}}
-            found = self._trial(case)
-            self._take(found, case)
-            left[mode] = self._random.sample(range(1, found.points + 1), found.points)
-            self.proof.points[mode] = (0, found.points)
+            result = self._trial(case)
+            self._take(result, case)
+            left[mode] = self._random.sample(range(1, result.points + 1), result.points)
+            self.proof.points[mode] = (0, result.points)
         while any(left.values()) and self._used() < _SWEEP_SHARE:
             for mode in [mode for mode in self._modes if left[mode]]:
                 second = self._random.choice((1, 2, 3, 5, 8)) if mode.endswith("-twice") else None
@@ -263,27 +269,26 @@ class _Search:
                 self._take(self._trial(case), case)
             return False
 
-        quiet = quiet_settings(_DRAWN, Phase.generate)
+        quiet = quiet_settings(_CASES_AT_ONCE, Phase.generate)
         while self._used() < 1:
-            with contextlib.suppress(
-                HypothesisException
-            ):  # it says that no case satisfies the condition
+            # Hypothesis reports that no case satisfies the condition.
+            with contextlib.suppress(HypothesisException):
                 find(cases, breaks, settings=quiet, random=random.Random(self._random.random()))
 
-    def _trial(self, case: Case, plan: Mapping[str, Any] | None = None) -> _Found:
+    def _trial(self, case: Case, plan: Mapping[str, Any] | None = None) -> _Result:
         """Play a case."""
         self.proof.trials += 1
         processes = started_processes()
         world = PlanWorld(self._plan if plan is None else plan, case)
         report = _run(world, case["cancel"], self.proof.seed, self._alarm)
         if isinstance(report, str):
-            return _Found(
+            return _Result(
                 {"ends": f"the event loop was blocked for {_BLOCKED_SECONDS:g} s at {report}"},
                 report,
                 0,
             )
         laws = dict(map(_law_of, reversed(report.violations)))
-        # The environment marks what is no child of this process.
+        # The environment marks descendants that aren't children of this process.
         if (
             started_processes() > processes
             and "ends" not in laws
@@ -291,24 +296,24 @@ class _Search:
         ):
             laws["nothing left"] = "a process that was started in the session runs on after it"
         where = next((violation.where for violation in report.violations), "")
-        return _Found(laws, where, sum(report.points.values()))
+        return _Result(laws, where, sum(report.points.values()))
 
-    # ── making it small ──
+    # ── reduction ──
 
-    def _take(self, found: _Found, case: Case) -> None:
-        """Note the laws that a case breaks and that were not known to be broken, each with the least that breaks it."""
-        known = {each.law for each in self.proof.broken}
-        for law in [law for law in found.laws if law not in known]:
-            plan, least, last = self._reduced(law, case, found)
+    def _take(self, result: _Result, case: Case) -> None:
+        """Note the laws that a case is the first to break, each with the smallest such case."""
+        known = {broken.law for broken in self.proof.broken}
+        for law in [law for law in result.laws if law not in known]:
+            plan, least, last = self._reduced(law, case, result)
             modules = tuple(module_hashes({**plan, "providers": []}))
             self.proof.broken.append(
                 Broken(law=law, what=last.laws[law], case=least, modules=modules, where=last.where)
             )
 
     def _reduced(
-        self, law: str, case: Case, last: _Found
-    ) -> tuple[Mapping[str, Any], Case, _Found]:
-        """Leave out one step or one module after the other while the law still breaks."""
+        self, law: str, case: Case, last: _Result
+    ) -> tuple[Mapping[str, Any], Case, _Result]:
+        """Leave out one step or module after the other while the law still breaks."""
         until = self._used() + _REDUCTION_SHARE
         plan, again = self._plan, True
         while again:
@@ -316,37 +321,39 @@ class _Search:
             less = [(plan, smaller) for smaller in _with_less(case)] + [
                 (fewer, case) for fewer in _with_fewer(plan)
             ]
-            # With a step less the same await has another number; that is tried when nothing else helps.
+            # Without a step, the same await has another number. That is tried last.
             elsewhere = [
                 (fewer, moved) for fewer, smaller in less for moved in _cancelled_elsewhere(smaller)
             ]
             for fewer, tried in [*less, *elsewhere]:
                 if self._used() > until:
                     break
-                found = self._trial(tried, fewer)
-                if law in found.laws:
-                    plan, case, last, again = fewer, tried, found, True
+                result = self._trial(tried, fewer)
+                if law in result.laws:
+                    plan, case, last, again = fewer, tried, result, True
                     break
         return plan, case, last
 
 
 def _law_of(violation: Violation) -> tuple[str, str]:
-    """The law that a finding of the sweep is about, and how it is broken; the world's own findings begin with it."""
+    """Return the law of a finding of the sweep, and its text. The world's begin with the law."""
     law, _, what = violation.detail.partition(": ")
     return (KINDS[violation.kind], violation.detail) if violation.kind in KINDS else (law, what)
 
 
 _BLOCKED_SECONDS = 5.0
-"""Real seconds after which code that neither returns to the loop nor lets it wait is interrupted."""
+"""Real seconds after which code that keeps the loop from running is interrupted."""
 _IDLE = ("selectors.py", "virtual_time.py", "_io_epoll.py", "_io_kqueue.py", "_io_windows.py")
 """Files in which a loop waits."""
 
 
 class _Watch(TimeWatch):
-    """Lets time pass as on the wall while a process runs that was started in the trial, of which trio's clock does not know; ends a trial that blocks its loop.
+    """Lets time pass for processes that a trial starts, and ends a trial that blocks its loop.
+
+    Time passes as on the wall while such a process runs, since trio's clock can't observe it.
 
     Attributes:
-        blocked: The line that blocked the loop; empty if none did.
+        blocked: The line that blocked the loop, or an empty text.
     """
 
     def __init__(self) -> None:
@@ -362,7 +369,7 @@ class _Watch(TimeWatch):
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Interrupt the body when it blocks the loop; only the main thread can be interrupted."""
+        """Interrupt the body when it blocks the loop. Only the main thread can be interrupted."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -381,32 +388,39 @@ class _Watch(TimeWatch):
             signal.signal(signal.SIGALRM, before)
 
     def _ring(self, _signal: int, frame: FrameType | None) -> None:
-        stack = [] if frame is None else [each for each, _ in traceback.walk_stack(frame)]
-        if any(each.f_code.co_filename.endswith(_IDLE) for each in stack):
+        stack = [] if frame is None else [caller for caller, _ in traceback.walk_stack(frame)]
+        if any(caller.f_code.co_filename.endswith(_IDLE) for caller in stack):
             self.on_turn()
         elif time.monotonic() - self._last > _BLOCKED_SECONDS * machine_load():
             own = next(
-                (each for each in stack if not _is_of_a_library(each.f_code.co_filename)), stack[0]
+                (caller for caller in stack if not _is_of_a_library(caller.f_code.co_filename)),
+                stack[0],
             )
             self.blocked = f"{own.f_code.co_filename}:{own.f_lineno} {own.f_code.co_name}"
-            raise KeyboardInterrupt  # the one thing that loops and modules let through
+            # Loops and modules let nothing else through.
+            raise KeyboardInterrupt
 
 
 def _is_of_a_library(file: str) -> bool:
     return file.startswith((sysconfig.get_path("stdlib"), "<")) or "site-packages" in file
 
 
-def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int, alarm: bool) -> SweepReport | str:
-    """Run one trial; without a cancellation its awaits are counted as well. Returns the line that blocked the loop instead of a report, if one did."""
+def _run(world: PlanWorld, cancel: Mapping[str, JSON], seed: int, alarm: bool) -> SweepReport | str:
+    """Run one trial. Without a cancellation its awaits are counted as well.
+
+    Returns:
+        The report, or the line that blocked the loop.
+    """
     watch = _Watch()
-    which: dict[str, Any] = {"only": cancel["at"]} if cancel["at"] else {"max_points": 0}
-    which |= {"seed": seed, "expect": (ExecutionCancelled,), "watch": watch}
+    options: dict[str, Any] = {"only": cancel["at"]} if cancel["at"] else {"max_points": 0}
+    options |= {"seed": seed, "expect": (ExecutionCancelled,), "watch": watch}
     if cancel["second"] is not None:
-        which["second_after"] = (cancel["second"],)
-    logging.disable(logging.CRITICAL)  # what modules log about faults that were injected is no news
+        options["second_after"] = (cancel["second"],)
+    # Modules log the injected faults.
+    logging.disable(logging.CRITICAL)
     try:
         with watch.interrupting() if alarm else contextlib.nullcontext():
-            return cancel_everywhere(lambda: world, modes=(cancel["mode"],), **which)
+            return cancel_everywhere(lambda: world, modes=(cancel["mode"],), **options)
     except KeyboardInterrupt:
         if not watch.blocked:
             raise
@@ -415,8 +429,8 @@ def _run(world: PlanWorld, cancel: Mapping[str, Any], seed: int, alarm: bool) ->
         logging.disable(logging.NOTSET)
 
 
-def _plain_case(tools: Mapping[str, list[dict[str, Any]]]) -> Case:
-    """Every tool once, in two answers, and a text."""
+def _plain_case(tools: Mapping[str, list[dict[str, JSON]]]) -> Case:
+    """Return a case that calls every tool once, in two answers, and ends with a text."""
     own: dict[str, list[Any]] = {FAULTY: [{"does": "nothing"}], "no_such_tool": [{}]}
     calls = [{"tool": name, "input": inputs[0]} for name, inputs in {**own, **tools}.items()]
     half = (len(calls) + 1) // 2
@@ -428,16 +442,16 @@ def _plain_case(tools: Mapping[str, list[dict[str, Any]]]) -> Case:
 
 
 def _cases(
-    tools: Mapping[str, list[dict[str, Any]]], modes: Sequence[str], points: int
+    tools: Mapping[str, list[dict[str, JSON]]], modes: Sequence[str], points: int
 ) -> SearchStrategy[Case]:
     own: dict[str, list[Any]] = {
         FAULTY: [{"does": does} for does in CHOICES["tool"]],
         "no_such_tool": [{}],
     }
     calls = [
-        {"tool": name, "input": given}
+        {"tool": name, "input": arguments}
         for name, inputs in {**own, **tools}.items()
-        for given in inputs
+        for arguments in inputs
     ]
     errors = st.sampled_from(CHOICES["provider"]).map(lambda name: {"error": name})
     answers = st.lists(st.just("Hm.") | st.sampled_from(calls), min_size=1, max_size=4) | errors
@@ -455,13 +469,16 @@ def _cases(
 
 
 def _cancelled_elsewhere(case: Case) -> list[Case]:
-    """The case with another await cancelled, one shortly before."""
-    places = range(case["cancel"]["at"] - 1, max(0, case["cancel"]["at"] - 1 - _PLACES), -1)
+    """Return the case with each of the awaits shortly before cancelled instead."""
+    places = range(case["cancel"]["at"] - 1, max(0, case["cancel"]["at"] - 1 - _MAX_MOVES), -1)
     return [{**case, "cancel": {**case["cancel"], "at": at}} for at in places]
 
 
 def _with_less(case: Case) -> Iterator[Case]:
-    """The case without its cancellation, and without each of its faults of hooks, turns, answers and parts of answers."""
+    """Yield the case without its cancellation, and without each of its other parts.
+
+    The parts are faults of hooks, turns, answers and parts of answers.
+    """
     if case["cancel"]["at"]:
         yield {**case, "cancel": {**case["cancel"], "at": 0, "second": None}}
     yield from ({**case, "hooks": less} for less in _one_less(case["hooks"]))
@@ -478,7 +495,10 @@ def _with_less(case: Case) -> Iterator[Case]:
 
 
 def _with_fewer(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The plan without each of its modules; without its loop and its context means with the plainest."""
+    """Yield the plan without each of its modules.
+
+    The plainest loop and context take the place of others.
+    """
     for section in ("hooks", "tools"):
         yield from ({**plan, section: less} for less in _one_less(list(plan.get(section) or ())))
     if plan.get("agents"):
@@ -494,7 +514,7 @@ def _one_less(items: list[Any]) -> list[list[Any]]:
 
 
 def _with_absolute_sources(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The plan with its relative paths to modules as seen from here; the proof runs elsewhere."""
+    """Return the plan with absolute paths to modules, since the proof runs elsewhere."""
     anchored = merge_plans(plan, {})
     for holder, key, _, _ in places_of(anchored):
         source = holder[key].get("source") if isinstance(holder[key], dict) else None
@@ -505,7 +525,7 @@ def _with_absolute_sources(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
-    """Work in a fresh folder, which is the home as well, and come back."""
+    """Work in a fresh folder, which is also the home, and come back."""
     here, environment = Path.cwd(), dict(os.environ)
     with tempfile.TemporaryDirectory(
         prefix="amplifier-proof-", ignore_cleanup_errors=True
@@ -514,7 +534,7 @@ def _elsewhere() -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith(("XDG_", "AMPLIFIER_"))]:
             del os.environ[name]
         if modules := environment.get(SEARCH_PATH_VARIABLE):
-            places = [str(here / each) for each in modules.split(os.pathsep) if each]
+            places = [str(here / place) for place in modules.split(os.pathsep) if place]
             os.environ[SEARCH_PATH_VARIABLE] = os.pathsep.join(places)
         os.environ["HOME"] = folder
         mark_descendants()

@@ -1,4 +1,4 @@
-"""One trial of a proof: a session of the plan with a scripted model, the faults of a case, and the laws that hold afterwards.
+"""One trial of a proof: a session with a scripted model, the faults of a case, and the laws.
 
 A case is a dict of JSON values::
 
@@ -7,8 +7,8 @@ A case is a dict of JSON values::
      "approval": "silent",
      "cancel": {"mode": "trio", "at": 17, "second": None}}
 
-A turn is a list of answers; an answer is a list of texts and calls, or an error. The session also has a tool of the proof's own, `FAULTY`,
-which raises, hangs or fails as its input demands.
+A turn is a list of answers. An answer is a list of texts and calls, or an error. The session also
+has the tool `FAULTY`, which raises, hangs or fails as its input demands.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
+from amplifier._internal.json import JSON
 from amplifier.conformance.inputs.conversations import call_ids
 from amplifier.conformance.target.turn_script import results_in
 from amplifier.errors import (
@@ -40,20 +41,23 @@ from amplifier.plan import merge_plans
 from amplifier.testing import MockApprovalSystem, MockProvider, MockTool
 
 Case = dict[str, Any]
-Event = tuple[str, dict[str, Any]]
+Event = tuple[str, dict[str, JSON]]
 
 FAULTY: Final = "faulty_tool"
 LAWS: Final = {
     "ends": "every turn, and the session, ends in bounded time",
     "cancellation": "a cancellation reaches whoever asked for it",
-    "errors": "nothing comes out of a turn but what was injected",
+    "errors": "a turn raises only injected errors",
     "events": "events come in order and in pairs",
-    "calls": "every tool call has one result, directly after the message that made it, in the context and in every request",
+    "calls": (
+        "every tool call has one result, directly after the message that made it, in the context "
+        "and in every request"
+    ),
     "gates": "a call that a hook denies, or that no one allows, is not run",
     "goes on": "after a fault or a stop the next turn is answered",
     "cleanup": "every module is mounted, and its cleanups run and do not fail",
     "nothing left": "no task, thread, process or coroutine is left",
-    "stop report": "session.last_stop names what was stopped, and everything stops",
+    "stop report": "session.last_stop names everything that was stopped, and everything stops",
 }
 KINDS: Final = {
     "HANG": "ends",
@@ -64,7 +68,7 @@ KINDS: Final = {
     "THREAD": "nothing left",
     "NOISE": "nothing left",
 }
-"""From the oracle of the cancellation sweep to the law."""
+"""The law of each oracle of the cancellation sweep."""
 _ERRORS = {
     error.__name__: error
     for error in (NetworkError, RateLimitError, ContextLengthError, StreamError)
@@ -76,7 +80,7 @@ CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "event": ("prompt:submit", "provider:request", "provider:response", "tool:pre", "tool:post"),
     "approval": ("allow", "deny", "silent", "raise"),
 }
-"""What may happen, by where it happens."""
+"""The possible faults, by the place at which they happen."""
 _TURN_SECONDS = 600.0
 _LAST = "This is the last answer."
 _FIRST_HANDLER = -1_000_000
@@ -87,11 +91,12 @@ class PlanWorld:
     """One session that plays a case.
 
     Args:
-        plan: The plan under proof; its provider is replaced, it gets the faulty tool, and each turn a deadline.
-        case: What happens in it.
+        plan: The plan under proof. Its provider is replaced, and it gets the faulty tool and a
+            deadline for each turn.
+        case: The case to play.
 
     Attributes:
-        provider: The scripted model, with the requests it got.
+        provider: The scripted model, with the requests that it received.
     """
 
     def __init__(self, plan: Mapping[str, Any], case: Case) -> None:
@@ -102,8 +107,8 @@ class PlanWorld:
         self._stops = self._runs = self._calls = 0
         self._refused: dict[Any, str] = {None: "it was called without its input"}
         self._events: list[Event] = []
-        self._found: list[tuple[str, str]] = []
-        self._messages: list[dict[str, Any]] | None = None
+        self._problems: list[tuple[str, str]] = []
+        self._messages: list[dict[str, JSON]] | None = None
         loop = (plan.get("session") or {}).get("orchestrator")
         wanted = (
             (loop.get("config") or {}).get("default_provider")
@@ -160,14 +165,17 @@ class PlanWorld:
             if not self._hangs:
                 self._note("ends", "a turn ran out of time although nothing had hung")
         except ExecutionDenied:
-            pass  # a hook may deny at prompt:submit and at provider:request
+            # A hook may deny at prompt:submit and at provider:request.
+            pass
         except AmplifierError as error:
             if type(error).__name__ not in injected:
                 self._note(
                     "errors",
-                    f"a turn raised {type(error).__name__}: {error}; injected was {injected or None}",
+                    f"a turn raised {type(error).__name__}: {error}; injected was "
+                    f"{injected or None}",
                 )
-        session.coordinator.cancellation.reset()  # as an application does that goes on after a stop
+        # An application that continues after a stop does the same.
+        session.coordinator.cancellation.reset()
 
     async def _go_on(self, session: AmplifierSession) -> None:
         self._answers, self._left_faults = [[_LAST]], []
@@ -175,7 +183,8 @@ class PlanWorld:
         if _LAST not in answer:
             self._note(
                 "goes on",
-                f"after the turns of the case, a turn whose model says {_LAST!r} returned {answer!r}",
+                f"after the turns of the case, a turn whose model says {_LAST!r} returned "
+                f"{answer!r}",
             )
 
     def _look_at_stop(self, session: AmplifierSession, began: int) -> None:
@@ -210,9 +219,9 @@ class PlanWorld:
             )
 
     def _note(self, law: str, what: str) -> None:
-        self._found.append((law, what))
+        self._problems.append((law, what))
 
-    # ── what the modules meet ──
+    # ── the application's side ──
 
     async def _answer(self, _request: Any) -> Any:
         answer = self._answers.pop(0) if self._answers else ["There is nothing more to say."]
@@ -222,11 +231,12 @@ class PlanWorld:
                 for part in answer
             ]
         await _misbehave(answer["error"])
-        self._answers.insert(0, answer)  # a retry meets it again
+        # A retry gets the same answer.
+        self._answers.insert(0, answer)
         return _ERRORS[answer["error"]]("injected by the proof")
 
-    def _numbered(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The input of a call; that of the faulty tool distinguishes it from the others."""
+    def _numbered(self, call: dict[str, JSON]) -> dict[str, Any]:
+        """Return the input of a call. A call of the faulty tool gets a number."""
         self._calls += 1
         return (
             {**call["input"], "number": self._calls}
@@ -234,19 +244,19 @@ class PlanWorld:
             else dict(call["input"])
         )
 
-    async def _use(self, given: dict[str, Any]) -> str:
+    async def _use(self, arguments: dict[str, JSON]) -> str:
         self._runs += 1
-        if given.get("number") in self._refused:
-            self._note("gates", f"a tool was run although {self._refused[given['number']]}")
-        await _misbehave(given.get("does"))
-        return "word " * (20_000 if given.get("does") == "much" else 1)
+        if arguments.get("number") in self._refused:
+            self._note("gates", f"a tool was run although {self._refused[arguments['number']]}")
+        await _misbehave(arguments.get("does"))
+        return "word " * (20_000 if arguments.get("does") == "much" else 1)
 
     async def _approve(self, _prompt: str) -> str:
         await _misbehave(self._case.get("approval"))
         return "Deny" if self._case.get("approval") == "deny" else "Allow"
 
-    async def _hook(self, token: Any, event: str, data: dict[str, Any]) -> HookResult | None:
-        fault = next((each for each in self._left_faults if each["event"] == event), None)
+    async def _hook(self, token: Any, event: str, data: dict[str, JSON]) -> HookResult | None:
+        fault = next((fault for fault in self._left_faults if fault["event"] == event), None)
         if fault is None:
             return None
         self._left_faults.remove(fault)
@@ -268,35 +278,34 @@ class PlanWorld:
                 (token.request_graceful if fault["does"] == "stop" else token.request_immediate)()
         return None
 
-    async def _record(self, event: str, data: dict[str, Any]) -> None:
+    async def _record(self, event: str, data: dict[str, JSON]) -> None:
         self._events.append((event, data))
 
     # ── the laws ──
 
     def check(self) -> list[str]:
-        """The laws that do not hold now, and how; those of the sweep's own oracles are not among them."""
+        """Return the broken laws, with details. The sweep's own oracles report the others."""
         return [f"{law}: {what}" for law, what in self._broken()]
 
     def _broken(self) -> Iterator[tuple[str, str]]:
-        yield from self._found
-        yield from (("events", what) for what in _event_problems(self._events))
+        yield from self._problems
+        yield from (("events", problem) for problem in _event_problems(self._events))
         ended = sum(
             name in _ENDS and data.get("tool_name") == FAULTY for name, data in self._events
         )
         if ended < self._runs and not (
             self._stops or self._hangs or self._case.get("cancel", {}).get("at")
         ):
-            yield (
-                "events",
-                f"a tool was run {self._runs} times, and tool:post or tool:error came {ended} times",
-            )
+            runs = f"a tool was run {self._runs} times"
+            yield "events", f"{runs}, and tool:post or tool:error came {ended} times"
         for number, request in enumerate(self.provider.requests, start=1):
             messages = [to_dict(message) for message in request.messages]
             yield from (
-                ("calls", f"in request {number} {what}") for what in pair_problems(messages)
+                ("calls", f"in request {number} {problem}") for problem in pair_problems(messages)
             )
         yield from (
-            ("calls", f"in the context {what}") for what in pair_problems(self._messages or [])
+            ("calls", f"in the context {problem}")
+            for problem in pair_problems(self._messages or [])
         )
 
 
@@ -308,14 +317,17 @@ async def _misbehave(does: str | None) -> None:
         await anyio.sleep_forever()
 
 
-def pair_problems(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """What is wrong with the calls and results of a conversation."""
+def pair_problems(messages: list[dict[str, JSON]]) -> Iterator[str]:
+    """Yield the problems with the calls and results of a conversation."""
     waiting: list[str] = []
     for message in [*messages, {"role": "user"}]:
         results = [call_id for call_id, _ in results_in(message)]
         for call_id in results:
             if call_id not in waiting:
-                yield f"there is a result of {call_id!r}, which no message before it called, or which had one"
+                yield (
+                    f"there is a result of {call_id!r}, which no message before it called, or "
+                    "which had one"
+                )
         waiting = [call_id for call_id in waiting if call_id not in results]
         if not results and message["role"] in ("assistant", "user"):
             if waiting:
@@ -331,7 +343,7 @@ def pair_problems(messages: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _unfinished(events: list[Event]) -> list[str]:
-    """The tools whose call was announced and has not been reported as ended."""
+    """Return the tools with an announced call that hasn't been reported as ended."""
     begun: dict[Any, str] = {}
     for event, data in events:
         if event == "tool:pre":
@@ -364,7 +376,8 @@ def _event_problems(events: list[Event]) -> Iterator[str]:
         if name == "tool:pre":
             state[call] = "begun"
         elif name in _ENDS and call is not None:
-            # A call that cannot be run, of a tool that does not exist, is an error without a beginning.
+            # A call of an unknown tool is an error without a beginning.
             if state.get(call) == "ended" or (name == "tool:post" and call not in state):
-                yield f"{name} of {data.get('tool_name')} came {'twice' if call in state else 'without a tool:pre'}"
+                how = "twice" if call in state else "without a tool:pre"
+                yield f"{name} of {data.get('tool_name')} came {how}"
             state[call] = "ended"

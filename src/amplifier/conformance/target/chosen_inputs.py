@@ -15,7 +15,7 @@ from amplifier.conformance.inputs.varied import VariedInputs
 from amplifier.conformance.target.calls import Budget
 from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedModule
 from amplifier.conformance.target.source import choices_in
-from amplifier.conformance.target.use import execute, schema_of
+from amplifier.conformance.target.use import execute, schema_of, sought_texts
 
 _DRAWN = 100
 _ASKED_ALONE = 32
@@ -40,7 +40,11 @@ async def choose_inputs(ctx: CheckContext) -> dict[str, tuple[Input, ...]]:
     for name, schema in list(schemas.items())[:_MAX_TOOLS]:
         if schema and not budget.is_spent():
             drawn = VariedInputs(
-                schema, CANARY, words=choices_in(ctx.loaded.target), seed=ctx.seed
+                schema,
+                CANARY,
+                words=choices_in(ctx.loaded.target),
+                texts=sought_texts(ctx.loaded),
+                seed=ctx.seed,
             ).draw(_DRAWN // min(len(schemas), _MAX_TOOLS))
             chosen = await _chosen(ctx, name, drawn, budget)
             most = max(1, (_MAX_WRITERS + _MAX_READERS) // len(schemas))

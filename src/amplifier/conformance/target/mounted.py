@@ -402,6 +402,7 @@ class CheckContext:
         abort: Called with a fault when the module cannot be stopped and the process has to end.
         before_call: Called before every call of the module, which may be the last of this process.
         coverage: The extent of the examination, which derived contexts share.
+        locates: True to find the lines of the module that call a double, which takes time.
     """
 
     loaded: LoadedTarget
@@ -415,6 +416,7 @@ class CheckContext:
     abort: Callable[[Fault], NoReturn] | None = None
     before_call: Callable[[], None] = lambda: None
     coverage: StepCoverage = attrs.field(factory=StepCoverage)
+    locates: bool = False
 
     @property
     def is_thorough(self) -> bool:

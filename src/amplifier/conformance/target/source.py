@@ -87,6 +87,36 @@ def patterns_in(target: Target) -> list[str]:
     )
 
 
+_CUTTING = (
+    *("split", "rsplit", "partition", "rpartition", "join", "replace", "strip", "lstrip"),
+    *("rstrip", "startswith", "endswith", "find", "rfind", "index", "count", "removeprefix"),
+    "removesuffix",
+)
+_MAX_SEPARATORS = 12
+
+
+@functools.cache
+def separators_in(target: Target) -> list[str]:
+    """Return the short texts without letters at which the source cuts or joins other texts.
+
+    None of them makes a path, a home or a parent directory of a text.
+    """
+    if starts_programs(target):
+        return []
+    found: list[str] = []
+    for node in _nodes(target):
+        if isinstance(node, ast.Call) and _is_method(node, *_CUTTING):
+            found += _texts([*node.args, getattr(node.func, "value", None)])
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+            found += _texts([node.left])
+    return [text for text in dict.fromkeys(found) if _is_separator(text)][:_MAX_SEPARATORS]
+
+
+def _is_separator(text: str) -> bool:
+    is_short = 0 < len(text) <= 3 and not any(each.isalnum() for each in text)
+    return is_short and not any(part in text for part in ("/", "~", "..", "\\", "\x00"))
+
+
 def _trees(target: Target) -> list[tuple[Path, ast.Module]]:
     return [(file, tree) for file in target.sources() if (tree := parsed(file)) is not None]
 

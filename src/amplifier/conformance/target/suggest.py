@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amplifier.conformance.target.locate import parsed
+from amplifier.contracts import CONTRACTS
 
 _LIBRARIES = {
     "pydantic_ai": ("FunctionToolset", "Tool", "tool", "tool_plain"),
@@ -43,11 +44,48 @@ def fitting_command(reference: str) -> str | None:
         name = _tool_name(tree, imported)
         if name is not None:
             return f"amplifier validate python {shlex.quote(f'{file}:{name}')}"
-    return (
-        f"amplifier module validate {shlex.quote(str(files[0]))}"
-        if path.is_dir() and len(files) == 1
-        else None
+    return _for_one_file(files[0], is_given=path.is_file()) if len(files) == 1 else None
+
+
+def _for_one_file(file: Path, *, is_given: bool) -> str | None:
+    """Return the command for a file on its own: a module that lacks its type, or a function."""
+    tree = parsed(file)
+    functions = [
+        node.name
+        for node in (() if tree is None else tree.body)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    if tree is not None and "mount" in functions:
+        module_type = None if _declares_type(tree) else _mounted_type(tree)
+        words = ["amplifier", "module", "validate", str(file)]
+        words += ["--type", module_type] if module_type else []
+        return shlex.join(words) if module_type or not is_given else None
+    public = [name for name in functions if not name.startswith("_")]
+    if not public:
+        return None
+    return f"amplifier validate python {shlex.quote(f'{file}:{public[0]}')}"
+
+
+def _declares_type(tree: ast.Module) -> bool:
+    targets = [each for node in tree.body if isinstance(node, ast.Assign) for each in node.targets]
+    return any(
+        isinstance(each, ast.Name) and each.id == "__amplifier_module_type__" for each in targets
     )
+
+
+def _mounted_type(tree: ast.Module) -> str | None:
+    """Return the type of a module by the mount point that its source names; None if it names none."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr == "register" and getattr(node.func.value, "attr", "") == "hooks":
+            return "hook"
+        place = node.args[0] if node.func.attr == "mount" and node.args else None
+        if isinstance(place, ast.Constant):
+            for contract in CONTRACTS.values():
+                if contract.mount_point == place.value:
+                    return contract.module_type
+    return None
 
 
 def _dependencies(package: Path) -> dict[str, object]:

@@ -1,12 +1,13 @@
-"""The script of turns: answers of the model, the tool calls in them, and the hook results for each; and the log of a turn that was run.
+"""Scripts of turns, with the model's answers, tool calls and hook results, and logs of turns.
 
-A case consists of JSON values, so that it can be drawn, shrunk and replayed; this file turns it into records with a unique
-mark in every part that has to be found in a transcript.
+A case consists of JSON values, so that it can be drawn, shrunk and replayed. This file turns it
+into records, with a unique mark in every part that has to be found in a transcript.
 
     {"turns": [{"prompt": "…", "submit": "deny", "answers": [ANSWER, …]}], "history": 2, "streams": true, …}
     ANSWER = {"blocks": [BLOCK, …], "request": "deny", "error": "NotFoundError", "stops": "asked"}
     BLOCK = {"say": "…"} | {"think": "…"} | {"sealed": "…"} | {"reason": "…"} | {"odd": "…"}
-          | {"call": "alpha", "does": "returns", "steps": 2, "pre": "modify", "post": "inject", "stops": true}
+          | {"call": "alpha", "does": "returns", "steps": 2, "pre": "modify", "post": "inject",
+             "stops": true}
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ RAISED: dict[str, type[Exception]] = {
     "AccessDeniedError": errors.AccessDeniedError,
     "RateLimitError": errors.RateLimitError,
 }
-"""Errors by name; of the taxonomy one that a retry may fix, and those that it would not."""
+"""Errors by name: one that a retry may fix, others of the taxonomy, and some outside it."""
 _RETRYABLE = ("RateLimitError",)
 
 
@@ -69,15 +70,15 @@ class Call:
     """One tool call.
 
     Attributes:
-        number: Which one of the case, from 1.
+        number: Its number in the case, from 1.
         tool: The tool's name.
-        does: What the tool does: ``returns``, ``fails``, ``raises ValueError``, ``nothing``, …
-        steps: How often it suspends.
-        idle: How often it suspends after that without being counted.
-        pre: The hook result at tool:pre; None for none.
-        post: The hook result at tool:post.
-        stops: The tool requests a graceful stop while it runs.
-        id: The call's id; chosen so that sorting by id is not sorting by order.
+        does: The tool's action: ``returns``, ``fails``, ``raises ValueError``, ``nothing``, …
+        steps: Number of its suspensions.
+        idle: Number of further suspensions that are not counted.
+        pre: The hook result at tool:pre. None for none.
+        post: The hook result at tool:post. None for none.
+        stops: True if the tool requests a graceful stop while it runs.
+        id: The call's id. The order of ids is not the order of calls.
         key: A text in the arguments that identifies the call.
     """
 
@@ -94,7 +95,7 @@ class Call:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments that the model passes."""
+        """The arguments that the model sends."""
         return {
             "key": 7 if self.does == "misfits" else self.key,
             "note": {"about": [self.key, None]},
@@ -116,12 +117,12 @@ class Call:
         return f"replaced-{self.key}"
 
     def word(self, event: str) -> str:
-        """A word that only the hook result for this event of this call contains."""
+        """Return a word that only the hook result for this event of this call contains."""
         return f"{event.replace(':', '-')}-{self.number}x"
 
     @property
     def is_odd(self) -> bool:
-        """Whether the tool returns something else than a ToolResult."""
+        """Whether the tool returns something other than a ToolResult."""
         return self.does in ("returns None", "returns str")
 
     @property
@@ -142,14 +143,15 @@ class Answer:
     """One answer of the model.
 
     Attributes:
-        number: Which one of the case, from 1.
-        blocks: Its content.
-        calls: The calls among them.
-        request: The hook result at the provider:request before it.
-        error: The error to raise instead.
-        times: How often the error is raised before the next answer; 0 for every time.
-        stops: ``asked``: a graceful stop is requested while the model works; ``told``: at provider:response.
-        steps: How often the provider suspends.
+        number: Its number in the case, from 1.
+        blocks: The content.
+        calls: The calls in the content.
+        request: The hook result at the provider:request before it. None for none.
+        error: The error to raise instead of answering. None to answer.
+        times: Number of times that the error is raised before the next answer. 0 for every time.
+        stops: ``asked`` to request a graceful stop while the model works, ``told`` to request it at
+            provider:response. None for no stop.
+        steps: Number of suspensions of the provider.
     """
 
     number: int
@@ -163,12 +165,12 @@ class Answer:
 
     @property
     def texts(self) -> list[str]:
-        """Its texts, block by block."""
+        """The texts of its text blocks."""
         return [str(block["say"]) for block in self.blocks if "say" in block]
 
     @property
     def thoughts(self) -> list[str]:
-        """Its thinking texts, block by block."""
+        """The texts of its thinking blocks."""
         return [str(block["think"]) for block in self.blocks if "think" in block]
 
     @property
@@ -177,24 +179,24 @@ class Answer:
         return f"say{self.number}x"
 
     def word(self) -> str:
-        """A word that only the hook result at the provider:request before it contains."""
+        """Return a word that only the hook result at the provider:request before it contains."""
         return f"provider-request-{self.number}x"
 
     def structured(self, *, also: tuple[str, ...] = ("odd",)) -> list[dict[str, Any]]:
-        """Its blocks that are neither text nor calls, as JSON without empty members.
+        """Return the blocks that are neither text nor calls, as JSON without empty members.
 
         Args:
             also: Kinds of blocks to include beside those that the contract defines.
         """
         kinds = {"think", "sealed", "reason", *also}
-        found = [block_of(block, self.calls) for block in self.blocks if kinds & block.keys()]
+        blocks = [block_of(block, self.calls) for block in self.blocks if kinds & block.keys()]
         return [
             {key: value for key, value in to_dict(block).items() if value is not None}
-            for block in found
+            for block in blocks
         ]
 
     def response(self) -> ChatResponse:
-        """The answer as a new ChatResponse."""
+        """Return the answer as a new ChatResponse."""
         calls = [
             ToolCall(id=call.id, name=call.tool, arguments=call.arguments) for call in self.calls
         ]
@@ -206,7 +208,7 @@ class Answer:
         )
 
     def exception(self) -> Exception | None:
-        """The error that the provider raises, if any."""
+        """Return the error that the provider raises. None if it answers."""
         if self.error is None:
             return None
         kind = RAISED[self.error]
@@ -218,7 +220,13 @@ class Answer:
 
 @attrs.frozen(kw_only=True)
 class ScriptedTurn:
-    """One turn: a prompt and the answers that the model has for it."""
+    """One turn: a prompt and the model's answers.
+
+    Attributes:
+        prompt: The prompt.
+        answers: The model's answers, in order.
+        submit: The hook result at prompt:submit. None for none.
+    """
 
     prompt: str
     answers: list[Answer]
@@ -231,7 +239,7 @@ class ScriptedTurn:
 
 
 def block_of(block: dict[str, Any], calls: list[Call]) -> ContentBlockUnion:
-    """A block of a case as a content block."""
+    """Convert a block of a case to a content block."""
     if "say" in block:
         return TextBlock(text=str(block["say"]))
     if "think" in block:
@@ -250,12 +258,15 @@ def block_of(block: dict[str, Any], calls: list[Call]) -> ContentBlockUnion:
     return ToolCallBlock(id=call.id, name=call.tool, input=call.arguments)
 
 
+_ANSWER_OPTIONS = ("request", "error", "times", "stops", "steps")
+
+
 def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
-    """The turns of a case, with everything numbered."""
+    """Read the turns of a case, and number their parts."""
     turns: list[ScriptedTurn] = []
     answers = calls = 0
     for turn in case["turns"]:
-        made = []
+        scripted = []
         for answer in turn["answers"]:
             answers += 1
             blocks: list[dict[str, Any]] = []
@@ -274,11 +285,10 @@ def read_turns(case: dict[str, Any]) -> list[ScriptedTurn]:
                             for key, value in block.items()
                         }
                     )
-            options = {
-                key: answer[key] for key in ("request", "error", "stops", "steps") if key in answer
-            }
-            made.append(Answer(number=answers, blocks=blocks, calls=own, **options))
-        turns.append(ScriptedTurn(prompt=turn["prompt"], answers=made, submit=turn.get("submit")))
+            options = {key: answer[key] for key in _ANSWER_OPTIONS if key in answer}
+            scripted.append(Answer(number=answers, blocks=blocks, calls=own, **options))
+        submit = turn.get("submit")
+        turns.append(ScriptedTurn(prompt=turn["prompt"], answers=scripted, submit=submit))
     return turns
 
 
@@ -288,7 +298,8 @@ def _call(block: dict[str, Any], number: int, before: list[Call]) -> Call:
     }
     tool = UNKNOWN_TOOL if options.get("does") == "unknown" else block["call"]
     key = f"key{number}x"
-    if block.get("twin") and before:  # the same call once more, under another id
+    # The same call once more, under another id.
+    if block.get("twin") and before:
         twin = before[-1]
         key, tool, options["does"] = twin.key, twin.tool, twin.does
     return Call(
@@ -305,15 +316,18 @@ class LogEntry:
     """One entry of the log.
 
     Attributes:
-        kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``, ``started``, ``returned``, ``raised``,
-            ``interrupted``, ``decision``, ``approval`` or ``stop``.
+        kind: ``event``, ``view``, ``storing``, ``stored``, ``asked``, ``answered``, ``failed``,
+            ``started``, ``returned``, ``raised``, ``interrupted``, ``decision``, ``approval`` or
+            ``stop``.
         name: The event, the tool, the provider or the role.
         data: A copy of the details.
+        line: The line of the loop that led to it, ``file:line``. None if it was not looked for.
     """
 
     kind: str
     name: str
     data: Any = None
+    line: str | None = None
 
 
 @attrs.define
@@ -323,10 +337,10 @@ class RecordedTurn:
     Attributes:
         script: The script of the turn.
         log: All entries, in order.
-        outcome: How execute ended; None while it runs.
-        is_cancelled: The check cancelled it.
-        context_failed: The context failed as scripted.
-        is_limited: Its model never stops, so that the loop has to.
+        outcome: The outcome of execute. None while it runs.
+        is_cancelled: True if the check cancelled it.
+        context_failed: True if the context failed as scripted.
+        is_limited: True if the model never stops, so that the loop has to.
     """
 
     script: ScriptedTurn
@@ -337,15 +351,15 @@ class RecordedTurn:
     is_limited: bool = False
 
     def entries(self, kind: str, name: str | None = None) -> list[tuple[int, LogEntry]]:
-        """The entries of one kind with their positions."""
+        """Return the entries of one kind with their positions."""
         return [
-            (index, each)
-            for index, each in enumerate(self.log)
-            if each.kind == kind and (name is None or each.name == name)
+            (index, entry)
+            for index, entry in enumerate(self.log)
+            if entry.kind == kind and (name is None or entry.name == name)
         ]
 
     def positions(self, kind: str, name: str | None = None) -> list[int]:
-        """The positions of the entries of one kind."""
+        """Return the positions of the entries of one kind."""
         return [index for index, _ in self.entries(kind, name)]
 
     @property
@@ -355,25 +369,31 @@ class RecordedTurn:
 
     @property
     def was_stopped(self) -> bool:
-        """A graceful stop was asked for."""
+        """Whether a graceful stop was requested."""
         return bool(self.positions("stop"))
 
     @property
     def was_denied(self) -> bool:
-        """A hook denied the turn or one of its model calls."""
+        """Whether a hook denied the turn or one of its model calls."""
         return any(
-            each.data["action"] == "deny" and each.name in _TURN_GATES
-            for _, each in self.entries("decision")
+            entry.data["action"] == "deny" and entry.name in _TURN_GATES
+            for _, entry in self.entries("decision")
         )
 
     @property
     def has_failed(self) -> bool:
-        """Provider or context failed on purpose."""
+        """Whether the provider or the context failed on purpose."""
         return bool(self.positions("failed")) or self.context_failed
 
     @property
+    def ends_with_a_failure(self) -> bool:
+        """Whether a failure on purpose came after the last answer of the model."""
+        answered = max(self.positions("answered"), default=-1)
+        return self.context_failed or any(at > answered for at in self.positions("failed"))
+
+    @property
     def went_through(self) -> bool:
-        """Nothing ended the turn early."""
+        """Whether nothing ended the turn early."""
         return not (
             self.is_cancelled
             or self.was_stopped
@@ -384,17 +404,20 @@ class RecordedTurn:
 
     @property
     def broke_on_odd_result(self) -> bool:
-        """It raised after a tool had returned something else than a ToolResult, which is as much the tool's fault."""
+        """Whether it raised after a tool had returned something other than a ToolResult.
+
+        That is as much the tool's fault.
+        """
         odd = any(
-            each.data["call"] is not None and each.data["call"].is_odd
-            for _, each in self.entries("returned")
+            entry.data["call"] is not None and entry.data["call"].is_odd
+            for _, entry in self.entries("returned")
         )
         return odd and self.outcome is not None and self.outcome.kind == "raised"
 
     @property
     def answers(self) -> list[tuple[int, Answer]]:
         """The answers of the model, with their positions."""
-        return [(index, each.data) for index, each in self.entries("answered")]
+        return [(index, entry.data) for index, entry in self.entries("answered")]
 
     @property
     def calls(self) -> list[Call]:
@@ -403,13 +426,15 @@ class RecordedTurn:
 
     @property
     def stored_results(self) -> list[tuple[int, str, Any]]:
-        """The stored tool results: position, call id and result."""
+        """Position, call id and result of each stored tool result."""
         return [
-            (at, *found) for at, each in self.entries("stored") for found in results_in(each.data)
+            (at, *result)
+            for at, entry in self.entries("stored")
+            for result in results_in(entry.data)
         ]
 
     def next_asked(self, position: int) -> int | None:
-        """The position of the next model call after a position."""
+        """Return the position of the next model call. None if there is none."""
         return next((index for index in self.positions("asked") if index > position), None)
 
 
@@ -420,7 +445,7 @@ _TURN_GATES = ("prompt:submit", "provider:request")
 
 
 def plain(value: Any) -> Any:
-    """A copy of a value with models converted to JSON; other values stay as they are."""
+    """Copy a value, and convert models in it to JSON."""
     if isinstance(value, Model):
         return to_dict(value)
     if isinstance(value, Mapping):
@@ -431,7 +456,7 @@ def plain(value: Any) -> Any:
 
 
 def words_of(value: Any) -> str:
-    """All text in a value, joined, to search marks in."""
+    """Return all text in a value, joined, for a search of marks."""
     return "\n".join(_strings(value))
 
 
@@ -450,30 +475,32 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, or the text blocks of a list."""
+    """Return the text of a message's content, which is a string or the text blocks of a list."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         return "\n".join(
-            str(each["text"]) for each in content if isinstance(each, Mapping) and "text" in each
+            str(block["text"])
+            for block in content
+            if isinstance(block, Mapping) and "text" in block
         )
     return "" if content is None else words_of(content)
 
 
 def results_in(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """The tool results in a stored message: pairs of call id and result.
+    """Return the tool results in a stored message as pairs of call id and result.
 
-    One message for each result, or blocks of type ``tool_result`` in any message.
+    They are one message each, or blocks of type ``tool_result`` in any message.
     """
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
-    found = [
+    results = [
         (str(block.get("tool_call_id") or block.get("tool_use_id") or ""), block)
         for block in blocks
         if isinstance(block, Mapping) and block.get("type") == "tool_result"
     ]
-    if found:
-        return found
+    if results:
+        return results
     if message.get("role") in ("tool", "function"):
         return [(str(message.get("tool_call_id") or ""), content)]
     return []

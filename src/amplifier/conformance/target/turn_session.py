@@ -1,6 +1,7 @@
-"""A loop in a real session with scripted model, tools, hooks, context and user, and the turns it runs there.
+"""Run the turns of a loop in a real session with scripted model, tools, hooks, context and user.
 
-The doubles suspend where the real ones would and log everything. Every suspension of a double is counted, and the turn can be cancelled at one of them.
+The doubles suspend where the real ones would, and log everything. Every suspension of a double is
+counted, and the turn can be cancelled at one of them.
 """
 
 from __future__ import annotations
@@ -41,37 +42,38 @@ from amplifier.testing import MockApprovalSystem, MockProvider
 
 PROVIDERS = ("one", "two", "three")
 SECONDS = 4.0
-"""The time limit of one turn; doubles never wait, so any loop can keep it."""
+"""Deadline of one turn in seconds. Doubles never wait, so any loop can keep it."""
 MAX_MODEL_CALLS = 300
-"""Model calls after which a turn of a few answers counts as one without a limit."""
+"""Model calls after which a turn of a few answers counts as endless."""
 MAX_ENDLESS_MODEL_CALLS = 1_500
-"""The same for a turn whose model never stops, in which the loop's own limit has to apply first."""
+"""The same for a turn whose model never stops, where the loop's own limit has to apply first."""
 _offers_tools: set[Path] = set()
-"""Loops that have sent a request with tools before."""
+"""Loops that have sent a request with tools."""
 _NOTHING_MORE = Answer(number=0, blocks=[{"say": "There is nothing more to say."}], calls=[])
 
 
 class ScriptedSession:
-    """One case, run in the session of one mounted loop: hands out the answers of the case and logs what the doubles report.
+    """One case in the session of a mounted loop. Gives out the answers and logs the doubles.
 
     Args:
         mounted: The mounted loop and its session.
-        case: The turns; see `turn_script`.
-        endless: Let the model call a tool in every answer, whatever the script holds.
+        case: The turns, as in `turn_script`.
+        endless: Let the model call a tool in every answer, regardless of the script.
 
     Attributes:
         scripts: The turns of the case.
-        turn: The turn that is running, or ran last.
+        turn: The turn that runs, or ran last.
         turns: All turns so far.
         running: The tool calls in progress.
-        suspensions: How often a double has suspended.
-        model_calls: How often the model was called in this turn.
+        suspensions: Number of suspensions of doubles.
+        model_calls: Number of model calls in this turn.
         last_answer: The model's last answer.
-        cancel_at: The suspension at which to call `cancel`; 0 for never.
+        cancel_at: The suspension at which to call `cancel`. 0 for never.
         cancel: Cancels the turn.
-        cancelled_where: The double that was suspended then.
-        was_delivered: The cancellation was raised at that suspension, so nothing shielded it.
-        gave_up: The clause that an endless loop breaks, if the turn was cut off for that.
+        cancelled_where: The double that was suspended at that point.
+        cancelled_line: The line of the loop that awaited it, ``file:line``.
+        was_delivered: True if the cancellation was raised at that suspension, unshielded.
+        gave_up: The clause that an endless loop violates. None if the turn was not ended for that.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class ScriptedSession:
         self.cancel_at: int = 0
         self.cancel: Callable[[], Any] = lambda: None
         self.cancelled_where: str = ""
+        self.cancelled_line: str | None = None
         self.was_delivered: bool = False
         self.gave_up: str | None = None
         core: Any = mounted.session.coordinator
@@ -122,7 +125,8 @@ class ScriptedSession:
         """Run all turns of the case, one after another."""
         for script in self.scripts:
             await self.run_turn(script)
-            self.mounted.session.coordinator.cancellation.reset()  # as an application does that goes on after a stop
+            # As an application that continues after a stop does.
+            self.mounted.session.coordinator.cancellation.reset()
         return self.turns
 
     async def run_turn(
@@ -132,12 +136,12 @@ class ScriptedSession:
         seconds: float = SECONDS,
         with_coordinator: bool = True,
     ) -> RecordedTurn:
-        """Run one turn; its error is part of its outcome.
+        """Run one turn. Its error is part of its outcome.
 
         Args:
-            script: The turn; the first one of the case by default.
-            seconds: The time limit.
-            with_coordinator: Pass the coordinator, which loops may do without.
+            script: The turn. By default the first one of the case.
+            seconds: The deadline.
+            with_coordinator: Pass the coordinator, which is optional for loops.
         """
         self._begin(script)
         execute, arguments = (
@@ -158,7 +162,7 @@ class ScriptedSession:
         return turn
 
     async def execute_unguarded(self) -> Any:
-        """Call execute for the first turn without deadline and watchdog, for a caller that counts suspensions."""
+        """Call execute for the first turn without a deadline or watchdog."""
         self._begin(None)
         self.turn.is_cancelled = True
         return await self.mounted.instance.execute(**self.arguments())
@@ -172,7 +176,7 @@ class ScriptedSession:
         self.cancelled_where = ""
 
     def arguments(self, *, with_coordinator: bool = True) -> dict[str, Any]:
-        """The arguments of execute: those of the kernel that it accepts."""
+        """Return the arguments of execute: those of the kernel that it accepts."""
         core = self.mounted.session.coordinator
         offered = {
             "prompt": self.turn.script.prompt,
@@ -193,7 +197,7 @@ class ScriptedSession:
         )
 
     def cancel_from_now(self, suspension: int | None) -> None:
-        """Cancel the turn at the n-th suspension from now; None for never."""
+        """Cancel the turn at the n-th suspension from now. None for never."""
         if suspension is None:
             self.cancel_at = 0
         else:
@@ -201,13 +205,16 @@ class ScriptedSession:
 
     def note(self, kind: str, name: str, data: Any = None) -> None:
         """Add an entry to the log of the turn."""
-        self.turn.log.append(LogEntry(kind, name, data))
+        ctx = self.mounted.ctx
+        line = ctx.line_of(inspect.currentframe()) if ctx.locates else None
+        self.turn.log.append(LogEntry(kind, name, data, line))
 
     async def suspend(self, where: str) -> None:
-        """Suspend once; cancel the turn first if this is the chosen suspension."""
+        """Suspend once, and cancel the turn first if this is the chosen suspension."""
         self.suspensions += 1
         if self.suspensions == self.cancel_at:
             self.cancelled_where = where
+            self.cancelled_line = self.mounted.ctx.line_of(inspect.currentframe())
             self.cancel()
             try:
                 await anyio.lowlevel.checkpoint()
@@ -223,19 +230,20 @@ class ScriptedSession:
         self.mounted.session.coordinator.cancellation.request_graceful()
 
     def give_up(self, clause: str) -> None:
-        """Cut off a loop that goes on without end, against a clause."""
+        """End an endless loop that violates a clause."""
         self.gave_up = clause
         self.turn.is_cancelled = True
         self.cancel()
 
     def peek_answer(self) -> Answer | None:
-        """The model's next answer."""
+        """Return the model's next answer."""
         return self._left[0] if self._left else None
 
     def next_answer(self, has_tools: bool = False) -> Answer:
         """Take the model's next answer.
 
-        A loop that offers tools as a rule may leave them out once, for a plan or a summary; then the model calls none.
+        A loop that usually offers tools may leave them out once, for a plan or a summary. Then the
+        model calls none.
         """
         loop = self.mounted.loaded.target.file
         if has_tools:
@@ -261,7 +269,7 @@ class ScriptedSession:
         return answer
 
     def call_with(self, key: Any, tool: Any) -> Call | None:
-        """The call of this case with a key in its arguments; without a key, the last call of that tool."""
+        """Return the call with a key in its arguments, or without a key the tool's last call."""
         if isinstance(key, str) and key in self._calls:
             return self._calls[key]
         if key is None and isinstance(tool, str):
@@ -278,13 +286,14 @@ SCHEMA: dict[str, Any] = {
 
 
 class ScriptedContext:
-    """Stores every message; each view for a request starts with a marker message.
+    """Stores every message. Each view for a request starts with a marker message.
 
     Args:
         player: The state of the turn.
-        case: Holds ``history``, the number of messages of an earlier turn that it starts with; ``compacts``, whether the view leaves
-            out that turn; ``fails``, ``add`` or ``view`` and the number of the call that fails.
-        keeps: The view holds at most so many of the newest messages, for turns that never end; 0 for all.
+        case: The case. ``history`` is the number of messages of an earlier turn at the start,
+            ``compacts`` leaves that turn out of the view, and ``fails`` is ``add`` or ``view`` with
+            the number of the call that fails.
+        keeps: Maximum number of newest messages in a view, for endless turns. 0 for all.
     """
 
     def __init__(self, player: ScriptedSession, case: dict[str, Any], *, keeps: int = 0) -> None:
@@ -309,6 +318,10 @@ class ScriptedContext:
         await self._player.suspend("context.add_message")
         self._maybe_fail("add")
         self._store(copied)
+        # A context that writes a file may be cancelled when the message is there already. Of a
+        # result a loop could not tell whether to store it again.
+        if copied["role"] == "assistant":
+            await self._player.suspend("context.add_message")
 
     def _store(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
@@ -317,7 +330,7 @@ class ScriptedContext:
     async def get_messages_for_request(
         self, token_budget: int | None = None, provider: Any | None = None
     ) -> list[dict[str, Any]]:
-        """A view that starts with a marker message."""
+        """Return a view that starts with a marker message."""
         await self._player.suspend("context.get_messages_for_request")
         self._maybe_fail("view")
         name = f"view{self._counts['view']}x"
@@ -329,12 +342,12 @@ class ScriptedContext:
         return view
 
     async def get_messages(self) -> list[dict[str, Any]]:
-        """All messages."""
+        """Return all messages."""
         await self._player.suspend("context.get_messages")
         return list(plain(self.messages))
 
     async def set_messages(self, messages: list[dict[str, Any]]) -> None:
-        """Replace everything; messages added at the end are logged as stored."""
+        """Replace everything, and log messages that are added at the end as stored."""
         await self._player.suspend("context.set_messages")
         new = [plain(message) for message in messages]
         known = len(self.messages) if new[: len(self.messages)] == self.messages else 0
@@ -355,7 +368,7 @@ class ScriptedContext:
 
 
 def scripted_provider(player: ScriptedSession, name: str, *, streams: bool) -> Any:
-    """Returns the answers of the script, one for each call; it has a stream method only if it ``streams``."""
+    """Make a provider that returns the answers of the script, with `stream` only if it ``streams``."""
 
     async def respond(request: Any) -> ChatResponse:
         if not isinstance(request, ChatRequest):
@@ -378,12 +391,12 @@ def scripted_provider(player: ScriptedSession, name: str, *, streams: bool) -> A
     double = MockProvider(respond, name=name)
     offered = ("name", "get_info", "list_models", "complete", "parse_tool_calls")
     return (
-        double if streams else SimpleNamespace(**{each: getattr(double, each) for each in offered})
+        double if streams else SimpleNamespace(**{name: getattr(double, name) for name in offered})
     )
 
 
 class ScriptedTool:
-    """Does what the script holds for the call whose key is in the input."""
+    """Acts as the script says for the call whose key is in the input."""
 
     def __init__(self, player: ScriptedSession, name: str) -> None:
         self._player = player
@@ -392,11 +405,12 @@ class ScriptedTool:
         self.input_schema = SCHEMA
 
     def get_schema(self) -> dict[str, Any]:
-        """The JSON Schema of the input."""
+        """Return the JSON Schema of the input."""
         return SCHEMA
 
-    async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002 - the contract's name
-        """Run the call; the script may make it return something else than a ToolResult."""
+    # The contract names the parameter.
+    async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002
+        """Run the call. The script may make it return something other than a ToolResult."""
         player = self._player
         given = plain(input)
         key = given.get("key") if isinstance(given, dict) else None
@@ -440,7 +454,7 @@ class ScriptedTool:
 
 
 def result_of(call: Call) -> Any:
-    """What a tool returns for a call."""
+    """Return the result of a tool for a call."""
     mark = call.mark
     results: dict[str, Any] = {
         "fails": ToolResult(success=False, error={"message": f"{mark}: it did not work"}),
@@ -463,7 +477,7 @@ def result_of(call: Call) -> Any:
 
 
 def scripted_approvals(player: ScriptedSession) -> MockApprovalSystem:
-    """A user who answers as the prompt itself demands: allows what starts with ``yes:``."""
+    """Make a user who allows prompts that start with ``yes:`` and denies all others."""
 
     async def answer(prompt: str) -> str:
         await player.suspend("approval")
@@ -477,12 +491,12 @@ def scripted_approvals(player: ScriptedSession) -> MockApprovalSystem:
 FIRST = -1_000_000
 RESULT_KEYS = ("result", "tool_result")
 _SUSPENDING = ("prompt", "provider", "tool")
-"""Events at which the logging hook suspends; not at execution:start, before which a turn has not begun."""
+"""Events at which the logging hook suspends. A turn has not begun before execution:start."""
 _ENDLESS = 300
 
 
 class ScriptedHooks:
-    """A hook that logs every event, and one that decides as the script holds; both are registered with the session's own registry."""
+    """A hook that logs every event, and one that decides by the script, in the session's registry."""
 
     def __init__(self, player: ScriptedSession, hooks: Any) -> None:
         self._player = player
@@ -499,12 +513,12 @@ class ScriptedHooks:
             self._registered.append(hooks.register(event, self._decide, name="scripted"))
 
     def unregister(self) -> None:
-        """Unregister both."""
+        """Unregister both hooks."""
         for end in self._registered:
             end()
 
     def reset(self) -> None:
-        """Forget which results were returned already."""
+        """Forget the results that were returned."""
         self._answered: set[tuple[str, int]] = set()
         self._request_denied = False
         self._repeats = 0
@@ -552,19 +566,19 @@ class ScriptedHooks:
     ) -> HookResult | None:
         if event != "prompt:submit" and (event, number) in self._answered:
             return None
-        made = _hook_result(event, action, word, data, call)
-        if made is not None:
+        result = _hook_result(event, action, word, data, call)
+        if result is not None:
             self._answered.add((event, number))
-            self._request_denied |= made.action == "deny" and event == "provider:request"
-            detail = {"action": made.action, "what": action, "word": word, "number": number}
+            self._request_denied |= result.action == "deny" and event == "provider:request"
+            detail = {"action": result.action, "what": action, "word": word, "number": number}
             self._player.note("decision", event, detail)
-        return made
+        return result
 
 
 def _hook_result(
     event: str, action: str | None, word: str, data: dict[str, Any], call: Call | None
 ) -> HookResult | None:
-    """The hook's result; None for none, also where a modify would find nothing to change."""
+    """Return the hook's result. None for none, also if there is nothing to modify."""
     match action:
         case "deny":
             return HookResult(action="deny", reason=f"because {word}")
@@ -590,9 +604,11 @@ def _hook_result(
                 action="ask_user", approval_prompt=f"{action.removeprefix('ask ')}: may it {word}?"
             )
         case "ask yes, inject" | "ask yes, inject once":
-            told = [ContextInjection(content=f"mind {word}", ephemeral=action.endswith("once"))]
+            injection = ContextInjection(content=f"mind {word}", ephemeral=action.endswith("once"))
             return HookResult(
-                action="ask_user", approval_prompt=f"yes: may it {word}?", context_injections=told
+                action="ask_user",
+                approval_prompt=f"yes: may it {word}?",
+                context_injections=[injection],
             )
         case "modify":
             changed = _modified(event, data, word, call)
@@ -601,28 +617,28 @@ def _hook_result(
 
 
 def _modified(event: str, data: dict[str, Any], word: str, call: Call | None) -> dict[str, Any]:
-    """The changed keys of a payload."""
+    """Return the changed keys of a payload."""
     if event == "prompt:submit":
         return {"prompt": f"{data.get('prompt')} {word}"}
     if call is None:
         return {}
     if event == "tool:pre":
         return {"tool_input": {"key": call.new_key}}
-    found = {
+    results = {
         key: data[key]
         for key in RESULT_KEYS
         if key in data and call.mark in words_of(shown(data[key]))
     }
-    return {key: _replaced(value, call.mark, call.new_mark) for key, value in found.items()}
+    return {key: _replaced(value, call.mark, call.new_mark) for key, value in results.items()}
 
 
 def shown(value: Any) -> Any:
-    """A tool's result in a payload as JSON values, whatever type the loop puts there."""
+    """Return a tool's result in a payload as JSON values, whatever its type there."""
     return [value.output, value.error] if isinstance(value, ToolResult) else value
 
 
 def _replaced(value: Any, old: str, new: str) -> Any:
-    """A value with one word replaced wherever it occurs, as redaction does."""
+    """Replace a word wherever it occurs in a value, as redaction does."""
     if isinstance(value, str):
         return value.replace(old, new)
     if isinstance(value, ToolResult):
@@ -640,7 +656,7 @@ def _replaced(value: Any, old: str, new: str) -> Any:
 
 
 def needs_coordinator(function: Callable[..., Any]) -> bool:
-    """Whether a function has a required parameter ``coordinator``."""
+    """Return whether a function has a required parameter ``coordinator``."""
     try:
         parameter = inspect.signature(function).parameters.get("coordinator")
     except (TypeError, ValueError):

@@ -26,6 +26,7 @@ from amplifier.conformance.inputs.payloads import ordinary_payload, reaching_pay
 from amplifier.conformance.inputs.server_process import SERVICE, is_served
 from amplifier.conformance.inputs.values import (
     distinct,
+    is_harmless,
     kinds_of,
     properties_of,
     sample_inputs,
@@ -46,6 +47,7 @@ from amplifier.conformance.target.source import (
     choices_in,
     environment_in,
     inputs_in,
+    separators_in,
     settings_in,
     texts_in,
 )
@@ -121,6 +123,16 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
                 Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample))
             )
     return found
+
+
+_MAX_PATTERN_TEXTS = 8
+
+
+def sought_texts(loaded: LoadedTarget) -> list[str]:
+    """Return texts that the source of a tool looks for in others, and texts with its separators."""
+    patterns = [text for text in loaded.triggers if not is_harmless(text)]
+    parted = [f"one{mark}two{mark}{mark}three" for mark in separators_in(loaded.target)]
+    return [*patterns[:_MAX_PATTERN_TEXTS], *parted]
 
 
 def schema_of(tool: Any) -> dict[str, Any] | None:
@@ -287,6 +299,20 @@ def _handled(mounted: MountedModule) -> list[tuple[Any, str]]:
     )
 
 
+def handling(mounted: MountedModule, event: str, data: dict[str, Any]) -> list[Operation]:
+    """Return the call of each handler that is registered for an event."""
+    return [
+        Operation(
+            f"the handler {registration.name!r} on {event}",
+            {"event": event, "data": data},
+            partial(_handle, registration, event, data),
+            event in _ENDING,
+        )
+        for registration in mounted.registrations
+        if registration.event in (event, "*")
+    ]
+
+
 async def _handle(
     registration: Any, event: str, payload: dict[str, Any], mounted: MountedModule
 ) -> Any:
@@ -338,12 +364,27 @@ def _steady(value: Any) -> Any:
     return [_steady(member) for member in value] if isinstance(value, list) else value
 
 
+_REFUSED: dict[str, Any] = {
+    "turns": [
+        {
+            "prompt": "Try it.",
+            "answers": [
+                {"error": "RateLimitError", "times": 1},
+                {"blocks": [{"say": "Tried. "}]},
+            ],
+        }
+    ]
+}
+"""A turn whose provider refuses once, which a loop may survive."""
+
+
 def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
-    return (
-        []
-        if mounted.instance is None
-        else [Operation("a turn with two tools", None, partial(_turn, TURN))]
-    )
+    if mounted.instance is None:
+        return []
+    return [
+        Operation("a turn with two tools", None, partial(_turn, TURN)),
+        Operation("a turn whose provider refuses once", None, partial(_turn, _REFUSED)),
+    ]
 
 
 async def _turn(case: dict[str, Any], mounted: MountedModule) -> Any:

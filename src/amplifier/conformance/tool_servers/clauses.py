@@ -1,4 +1,4 @@
-"""The promises that any tool keeps, whether an MCP server or a Python library offers it."""
+"""The promises of any tool, offered by an MCP server or by a Python library."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _PROMISES = {
     "S5": _required(
         "Any input is answered, with a result or an error, and the server stays usable.",
         source=_OURS,
-        hint="Check the input before you use it, catch what may fail, and put a deadline on what may never end.",
+        hint="Check the input before you use it, catch what may fail, and put a deadline on what "
+        "may never end.",
     ),
     "S6": _required(
         "A failure is an error, not a text in a successful result.",

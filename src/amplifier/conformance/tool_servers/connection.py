@@ -1,4 +1,4 @@
-"""One connection to a server: its list as it was sent, its answers, and its process at the end."""
+"""One connection to a server: its list of tools, its answers, and the end of its process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from amplifier.modules.tools.mcp import ProcessTree, ServiceProcess
 from .subject import Subject, SubjectProblem
 
 OPENING_SECONDS = 120.0
-"""A package runner may have to download the server first."""
+"""Seconds for the opening. A package runner may have to download the server first."""
 ENDING_SECONDS = 10.0
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _MAX_PAGES = 100
@@ -49,7 +49,7 @@ _MAX_429_SECONDS = 60.0
 _DYING_SECONDS = 5.0
 _MAX_429_TRIES = 10
 
-# Folders in which package runners and interpreters keep copies of what they downloaded or compiled.
+# Folders in which package runners and interpreters keep downloaded or compiled copies.
 _CACHES = frozenset(
     {".npm", ".cache", "__pycache__", ".local", ".config", ".node-gyp", ".bun", ".deno"}
 )
@@ -59,17 +59,17 @@ ReplyKind = Literal["result", "error", "refused", "invalid", "late", "lost"]
 
 @attrs.frozen(kw_only=True)
 class Reply:
-    """What became of one call.
+    """The outcome of one call.
 
     Attributes:
-        kind: ``result`` for success, ``error`` for a result with isError, ``refused`` for an error of
-            the protocol, ``invalid`` for an answer that breaks the protocol, ``late`` for none in
-            time, ``lost`` for a connection that ended.
+        kind: ``result`` for success, ``error`` for a result with isError, ``refused`` for an error
+            of the protocol, ``invalid`` for an answer that breaks the protocol, ``late`` for none
+            in time, ``lost`` for a connection that ended.
         text: The texts of the answer, or the message of the error.
         value: The content and the structured content, as JSON.
         structured: The structured content, or None.
         raised: The exception that a Python object raised, and its line, or None.
-        seconds: How long it took.
+        seconds: The time from the call to the answer.
     """
 
     kind: ReplyKind
@@ -81,12 +81,12 @@ class Reply:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the server answered as the protocol wants it."""
+        """True if the server answered as the protocol demands."""
         return self.kind in ("result", "error", "refused")
 
     @property
     def is_failure(self) -> bool:
-        """Whether the server reported a failure."""
+        """True if the server reported a failure."""
         return self.kind in ("error", "refused")
 
     @property
@@ -99,19 +99,19 @@ class Reply:
         )
 
     def __str__(self) -> str:
-        words = " ".join(self.text.split())[:150]
+        text = " ".join(self.text.split())[:150]
         if self.kind == "late":
             return f"gave no answer within {self.seconds:.0f} s"
         if self.kind == "lost":
-            return f"ended the connection ({words})"
+            return f"ended the connection ({text})"
         if self.kind == "invalid":
-            return f"sent an invalid answer: {words}"
-        return f"{'succeeded with' if self.kind == 'result' else 'failed with'} {words!r}"
+            return f"sent an invalid answer: {text}"
+        return f"{'succeeded with' if self.kind == 'result' else 'failed with'} {text!r}"
 
 
 @attrs.frozen
 class Usage:
-    """What the processes of a server hold: open files, threads, processes and kilobytes of memory."""
+    """Open files, threads, processes and kilobytes of memory of a server's processes."""
 
     files: int
     threads: int
@@ -121,11 +121,11 @@ class Usage:
 
 @attrs.define
 class Ending:
-    """How a program ended after the last byte of its standard input.
+    """The end of a program after the last byte of its standard input.
 
     Attributes:
-        seconds: How long it took, or None if it did not end in time.
-        left: The command lines of processes that were still there.
+        seconds: The time until it ended, or None if it didn't end in time.
+        left: The command lines of processes that were still running.
     """
 
     seconds: float | None = None
@@ -138,12 +138,12 @@ class Link:
     Attributes:
         name: The server's name and version as it states them.
         tools: Its list of tools as it was sent.
-        printed: Lines on standard output that were not messages.
-        has_changed: Whether the server announced that its list has changed.
-        late_results: For each result that came after its call was cancelled, the seconds since then,
-            and how often the list was asked for and answered in between.
-        gave_up: Why the server was left alone, or an empty text.
-        ending: How the program ended, once it has.
+        printed: Lines on standard output that weren't messages.
+        has_changed: True if the server announced that its list has changed.
+        late_results: For each result that came after its call was cancelled, the seconds since
+            then, and how many lists of tools were read in between.
+        gave_up: The reason why the server is left alone, or an empty text.
+        ending: The end of the program, or None.
     """
 
     def __init__(self, subject: Subject, folder: Path, rate: float | None) -> None:
@@ -179,7 +179,7 @@ class Link:
             tools := message.result.get("tools"), list
         ):
             self._raw += json.loads(json.dumps(tools))
-            # The SDK refuses a list with one invalid tool as a whole, and checks results by their schema.
+            # The SDK refuses a list with one invalid tool as a whole, and checks results itself.
             message.result["tools"] = [
                 {key: member for key, member in tool.items() if key != "outputSchema"}
                 for tool in tools
@@ -197,7 +197,7 @@ class Link:
             self.has_changed = True
 
     async def read_tools(self) -> list[dict[str, Any]]:
-        """Read the list of tools as it is now."""
+        """Read the current list of tools."""
         assert self._client is not None
         self._raw = []
         cursor: str | None = None
@@ -212,7 +212,7 @@ class Link:
         ]
 
     async def start(self, client: Client) -> None:
-        """Take an entered client into use."""
+        """Start using a client that was entered."""
         self._client = client
         info = client.server_info
         self.name = "unnamed server" if info is None else f"{info.name} {info.version}".strip()
@@ -222,7 +222,7 @@ class Link:
     # ── calls ──
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> Reply:
-        """Call a tool and return its reply, whatever it is."""
+        """Call a tool and return its reply."""
         assert self._client is not None
         await self._pace()
         started = time.monotonic()
@@ -255,7 +255,7 @@ class Link:
             text = f"{type(error).__name__}: {error}"
         self.is_lost = self.is_lost or kind == "lost"
         if kind == "lost" and self.process is not None:
-            # The end of its output is seen a moment before the end of the program.
+            # Its output ends a moment before the program does.
             with anyio.move_on_after(_DYING_SECONDS):
                 await self.process.wait_for_death()
             text = self.how_it_ended() or text
@@ -283,13 +283,13 @@ class Link:
     async def call_cancelled(
         self, tool: str, arguments: dict[str, Any], after: float, seconds: float
     ) -> Reply | None:
-        """Call a tool and cancel the call; return its reply if that came first."""
+        """Call a tool and cancel the call. Return its reply if that came first."""
         with anyio.move_on_after(after):
             return await self.call(tool, arguments, seconds)
         return None
 
     async def _pace(self) -> None:
-        """Wait until another call is due, so that there are never more than so many in a second."""
+        """Wait until another call is due, so that the rate isn't exceeded."""
         if self._rate is None:
             return
         count = max(1, int(self._rate))
@@ -312,31 +312,31 @@ class Link:
                 self._deadlines.discard(scope)
 
     def postpone(self, seconds: float) -> None:
-        """Give the calls that run more time, because the server wants to be left alone for so long."""
+        """Give the running calls more time, because the server asked for a pause."""
         for scope in self._deadlines:
             scope.deadline += seconds
 
     # ── the program ──
 
     def files(self) -> dict[str, bytes | None]:
-        """Return the files below the fresh folder; directories have None."""
-        found: dict[str, bytes | None] = {}
+        """Return the contents of the files below the fresh folder by name."""
+        contents: dict[str, bytes | None] = {}
         for directory, names, files in os.walk(self.folder):
             names[:] = [name for name in names if name not in _CACHES]
             for name in files:
                 path = Path(directory, name)
                 if path.suffix != ".log":
                     with suppress(OSError):
-                        found[str(path.relative_to(self.folder))] = path.read_bytes()
-        return found
+                        contents[str(path.relative_to(self.folder))] = path.read_bytes()
+        return contents
 
     def usage(self) -> Usage | None:
-        """Measure the processes of the program; None where that cannot be done."""
+        """Measure the processes of the program. Return None where that isn't possible."""
         if self.process is None or not HAS_PROC:
             return None
-        # Below a supervisor, which is not part of the program.
-        found = [each for each in descendants(self.process.process.pid) if each.is_alive]
-        pids = [each.pid for each in found] or [self.process.process.pid]
+        # The program runs below a supervisor, which doesn't count.
+        below = [child for child in descendants(self.process.process.pid) if child.is_alive]
+        pids = [child.pid for child in below] or [self.process.process.pid]
         status = [read_proc(f"/proc/{pid}/status", 4096).decode("ascii", "replace") for pid in pids]
         return Usage(
             files=sum(map(_count_files, pids)),
@@ -346,20 +346,20 @@ class Link:
         )
 
     def how_it_ended(self) -> str:
-        """Return how the program ended and its last words; empty for a URL or while it runs."""
+        """Describe the end of the program. Return an empty text for a URL or while it runs."""
         if self.process is None or not self.process.has_ended():
             return ""
         lines = self.stderr.decode("utf-8", "backslashreplace").strip().splitlines()[-3:]
-        words = f"; its last lines on standard error: {' | '.join(lines)}" if lines else ""
-        return self.subject.without_secrets(f"it {self.process.how_it_ended()}{words}")
+        tail = f"; its last lines on standard error: {' | '.join(lines)}" if lines else ""
+        return self.subject.without_secrets(f"it {self.process.how_it_ended()}{tail}")
 
 
-def _can_be_read(tool: Any) -> bool:
+def _can_be_read(tool: object) -> bool:
     try:
-        found = Tool.model_validate(tool, by_name=False)
+        parsed = Tool.model_validate(tool, by_name=False)
     except ValidationError:
         return False
-    return found.input_schema.get("type") == "object"
+    return parsed.input_schema.get("type") == "object"
 
 
 def _count_files(pid: int) -> int:
@@ -370,8 +370,8 @@ def _count_files(pid: int) -> int:
 
 
 def _number(text: str, name: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 # ── opening ──
@@ -386,11 +386,12 @@ async def open_link(
     Args:
         subject: The server.
         folder: A fresh folder, with ``work`` and ``home`` in it.
-        rate: Calls in a second at most; None for any number.
+        rate: The maximum number of calls in a second, or None for no limit.
 
     Raises:
-        SubjectProblem: The server cannot be used; the text says why.
+        SubjectProblem: The server can't be used. The text gives the reason.
     """
+    # Some older servers end at a first message that is unknown to them.
     # Some older servers end at a first message that they do not know.
     modes = (
         ("auto", "legacy")
@@ -435,20 +436,20 @@ def _problem(link: Link, error: BaseException) -> SubjectProblem:
     if isinstance(error, SubjectProblem):
         return error
     ended = link.how_it_ended()
-    words = ended or link.subject.without_secrets(
+    reason = ended or link.subject.without_secrets(
         f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     )
     printed = f"; it printed {link.printed[0]!r}, which is not a message" if link.printed else ""
     noun = "Python object" if link.subject.kind == "python" else "MCP server"
     return SubjectProblem(
-        f"{link.subject.shown} cannot be used as an {noun}: {words}{printed}".replace(
+        f"{link.subject.shown} cannot be used as an {noun}: {reason}{printed}".replace(
             "an Py", "a Py"
         )
     )
 
 
 class _Streams:
-    """The streams of a transport as the SDK's client takes them, with our notes taken on the way."""
+    """The streams of a transport for the SDK's client. They take notes on the way."""
 
     def __init__(self, link: Link, streams: tuple[Any, Any]) -> None:
         self._pair = (
@@ -464,7 +465,7 @@ class _Streams:
 
 
 class _Tapped:
-    """A stream of messages. Other members, which the SDK looks for, are those of the stream below."""
+    """A stream of messages. Its other members are those of the stream below."""
 
     def __init__(
         self,
@@ -505,7 +506,7 @@ def _transport(link: Link) -> Any:
 
 @asynccontextmanager
 async def _program(link: Link) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the program. At the end close its input, see whether it ends, and end what is left."""
+    """Start the program. At the end close its input, watch it end, and end its remains."""
     process = link.process = _start(link)
     try:
         try:
@@ -534,18 +535,18 @@ def _start(link: Link) -> ServiceProcess:
     environment = link.subject.environment(link.folder / "home")
     work = link.folder / "work"
     if os.sep in program:
-        found: str | None = str(link.subject.folder / program)
+        path: str | None = str(link.subject.folder / program)
     else:
-        found = shutil.which(program, path=environment["PATH"])
-    if found is None or not os.access(found, os.X_OK):
+        path = shutil.which(program, path=environment["PATH"])
+    if path is None or not os.access(path, os.X_OK):
         raise SubjectProblem(
             f"the program {program!r} was not found; install it, or name it with its path"
         )
-    # The program runs in a fresh folder, so files are named from where the user stands.
-    given = [_from_here(word, link.subject.folder) for word in arguments]
-    words = [word.replace("{directory}", str(work)) for word in given]
+    # The program runs in a fresh folder, but its files are relative to the user's.
+    absolute = [_from_here(word, link.subject.folder) for word in arguments]
+    words = [word.replace("{directory}", str(work)) for word in absolute]
     try:
-        return ServiceProcess([found, *words], directory=str(work), environment=environment)
+        return ServiceProcess([path, *words], directory=str(work), environment=environment)
     except OSError as error:
         raise SubjectProblem(
             f"{link.subject.shown} cannot be started: {error.strerror or error}"
@@ -553,7 +554,7 @@ def _start(link: Link) -> ServiceProcess:
 
 
 def _from_here(word: str, folder: Path) -> str:
-    """Return an argument; the name of a file that is there becomes its absolute path."""
+    """Return an argument. The name of an existing file becomes its absolute path."""
     if word.startswith(("-", "/", "@", "{")) or word in (".", ".."):
         return word
     return str(folder / word) if (folder / word).is_file() else word
@@ -591,7 +592,7 @@ async def _read(link: Link, process: ServiceProcess, inbox: Any) -> None:
     with inbox, suppress(anyio.ClosedResourceError, LineTooLong):
         while chunk := await read_chunk(process.stdout):
             for message in _messages(link, lines.feed(chunk)):
-                # After the client has left, the rest is read and dropped.
+                # After the client has left, the rest is read and discarded.
                 with suppress(anyio.BrokenResourceError):
                     await inbox.send(message)
 
@@ -640,9 +641,9 @@ async def _remote(link: Link) -> AsyncIterator[tuple[Any, Any]]:
 
 
 class _PatientTransport(httpx2.AsyncBaseTransport):
-    """Sends a request again after a server answered that there were too many.
+    """Sends a request again after an answer that there were too many.
 
-    A server that never stops to say so is left alone after some tries, and the examination ends.
+    A server that never stops answering so is left alone after some tries, and the examination ends.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, link: Link) -> None:
@@ -653,7 +654,7 @@ class _PatientTransport(httpx2.AsyncBaseTransport):
         tries = 0
         while True:
             response = await self._inner.handle_async_request(request)
-            # Only calls are worth the wait. The rest is the SDK's reading on and its farewell.
+            # Only calls are worth the wait, unlike the SDK's other requests.
             if response.status_code != 429 or request.method != "POST":
                 return response
             tries += 1

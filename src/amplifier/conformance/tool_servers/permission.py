@@ -1,42 +1,44 @@
-"""Which tools may be called: nothing is called that was not permitted, for a tool may delete or send."""
+"""Permissions to call tools. A tool may delete or send, so each call has to be permitted."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import attrs
 
-from amplifier._internal.json import visible_text
+from amplifier._internal.json import JSON, visible_text
 from amplifier._internal.spelling import suggestion
 from amplifier.errors import AmplifierError
 
 
 class PermissionProblem(AmplifierError, ValueError):
-    """A tool was named that there is not. The text states the names there are."""
+    """A name isn't that of a tool. The text lists the names of all tools."""
 
 
-def hints_of(tool: dict[str, Any]) -> dict[str, Any]:
+def hints_of(tool: dict[str, JSON]) -> dict[str, JSON]:
     """Return the annotations of a listed tool."""
     hints = tool.get("annotations")
     return hints if isinstance(hints, dict) else {}
 
 
-def is_read_only(tool: dict[str, Any]) -> bool:
-    """Return whether a tool declares that it changes nothing. Without a hint it may do anything."""
+def is_read_only(tool: dict[str, JSON]) -> bool:
+    """Return whether a tool declares that it changes nothing.
+
+    A tool without a hint may do anything.
+    """
     return hints_of(tool).get("readOnlyHint") is True
 
 
 @attrs.frozen(kw_only=True)
 class Permissions:
-    """The tools of a server, by what may be done with them.
+    """The tools of a server, by the decision about them.
 
     Attributes:
-        called: Tools that will be called.
-        skipped: Tools that the user left out.
-        undecided: Tools that nobody has permitted or left out. They are not called.
-        trusts_hints: Whether tools that declare readOnlyHint are called by default.
+        called: Names of the tools that will be called.
+        skipped: Names of the tools that the user left out.
+        undecided: Names of the tools that were neither permitted nor left out. They aren't called.
+        trusts_hints: True if tools that declare readOnlyHint are called by default.
     """
 
     called: tuple[str, ...]
@@ -59,26 +61,29 @@ class Permissions:
         ] or ["there is no tool to call"]
 
     def without_calls(self) -> Permissions:
-        """Return the same with what would be called left open."""
+        """Return permissions that leave all calls undecided."""
         return attrs.evolve(self, called=(), undecided=self.called + self.undecided)
 
     def to_type(self, command: Sequence[str]) -> str:
-        """Return the line that decides about the tools left open."""
-        return f"{shlex.join(command)} --call-all, or with --call NAME and --skip NAME for each of them"
+        """Return the command that decides about the undecided tools."""
+        return (
+            f"{shlex.join(command)} --call-all, or with --call NAME and --skip NAME for each of "
+            "them"
+        )
 
 
 def decide(
-    tools: Iterable[dict[str, Any]],
+    tools: Iterable[dict[str, JSON]],
     *,
     call: Sequence[str] = (),
     call_all: bool = False,
     skip: Sequence[str] = (),
     trusts_hints: bool,
 ) -> Permissions:
-    """Sort tools by what may be done with them. A tool that is both permitted and skipped is skipped.
+    """Sort tools into those to call, skipped ones and undecided ones. Skipping wins.
 
     Raises:
-        PermissionProblem: A name is not that of a tool.
+        PermissionProblem: A name isn't that of a tool.
     """
     offered = {str(tool["name"]): tool for tool in tools}
     for option, names in (("--call", call), ("--skip", skip)):
@@ -86,7 +91,8 @@ def decide(
             if name not in offered:
                 known = ", ".join(offered) or "none"
                 raise PermissionProblem(
-                    f"{option} {name!r}: there is no such tool{suggestion(name, offered) or '.'} The tools are: {known}"
+                    f"{option} {name!r}: there is no such tool{suggestion(name, offered) or '.'} "
+                    f"The tools are: {known}"
                 )
     called: list[str] = []
     undecided: list[str] = []

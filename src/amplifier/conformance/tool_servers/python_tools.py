@@ -1,7 +1,7 @@
-"""Serves Python functions and tools of other libraries over standard streams, as they are.
+"""Serves Python functions and tools of other libraries over standard streams, unchanged.
 
-The kit runs this file as a program: ``python -P python_tools.py PLACES PACKAGE:OBJECT``. It imports
-the object in a process of its own, natively on asyncio, and only what the object itself needs.
+The kit runs this file as a program: ``python -P python_tools.py PLACES PACKAGE:OBJECT``. The
+program imports the object natively on asyncio, and only what the object itself needs.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 Call = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
-class Failure(Exception):  # a result of a call
-    """A tool reported a failure in its own way."""
+class Failure(Exception):
+    """A tool reported a failure in its own way. It becomes a result."""
 
 
 class Adapted:
     """One tool as a server lists it.
 
     Args:
-        name: Its name.
-        description: For the model.
-        schema: Of its input.
+        name: The name of the tool.
+        description: Its description for the model.
+        schema: The schema of its input.
         call: Runs it, and raises if it fails.
         hints: Annotations of the protocol.
     """
@@ -60,7 +60,7 @@ async def adapt(thing: Any) -> list[Adapted]:
     """Return the tools of an object.
 
     Raises:
-        TypeError: It is not a tool, a list of tools or a function.
+        TypeError: It isn't a tool, a list of tools or a function.
     """
     if isinstance(thing, list | tuple | set | frozenset):
         return [tool for member in thing for tool in await adapt(member)]
@@ -78,16 +78,16 @@ async def adapt(thing: Any) -> list[Adapted]:
 
         return [_own(FunctionTool(thing))]
     raise TypeError(
-        f"{type(thing).__name__} is not a function, a tool or toolset of pydantic-ai, a function tool of openai-agents, "
-        "a tool of LangChain, or a list of these"
+        f"{type(thing).__name__} is not a function, a tool or toolset of pydantic-ai, a function "
+        "tool of openai-agents, a tool of LangChain, or a list of these"
     )
 
 
 def _own(tool: Any) -> Adapted:
     from amplifier.contracts import tool_schema  # noqa: PLC0415  # other objects do without
 
-    async def call(given: dict[str, Any]) -> Any:
-        result = await tool.execute(given)
+    async def call(arguments: dict[str, Any]) -> Any:
+        result = await tool.execute(arguments)
         if not result.success:
             raise Failure(
                 (result.error or {}).get("message") or json.dumps(result.error, default=repr)
@@ -101,7 +101,7 @@ def _own(tool: Any) -> Adapted:
 
 
 async def _pydantic_ai(thing: Any) -> list[Adapted]:
-    # It is installed, for it is its object.
+    # The object is one of the library's, so the library is installed.
     library = importlib.import_module("pydantic_ai")
     model = importlib.import_module("pydantic_ai.models.test").TestModel()
     toolsets = importlib.import_module("pydantic_ai.toolsets")
@@ -110,9 +110,9 @@ async def _pydantic_ai(thing: Any) -> list[Adapted]:
     )
     context = library.RunContext(deps=None, model=model, usage=library.RunUsage())
 
-    async def call(name: str, tool: Any, given: dict[str, Any]) -> Any:
-        # As its agent does: the input is validated, then the toolset calls the tool.
-        read = tool.args_validator.validate_python(given)
+    async def call(name: str, tool: Any, arguments: dict[str, Any]) -> Any:
+        # Its agent does the same: it validates the input, then the toolset calls the tool.
+        read = tool.args_validator.validate_python(arguments)
         return await toolset.call_tool(name, read, context, tool)
 
     return [
@@ -130,16 +130,16 @@ _AGENTS_FAILURE = "An error occurred while running the tool"
 
 
 def _openai_agents(tool: Any) -> Adapted:
-    # It is installed, for it is its object.
+    # The object is one of the library's, so the library is installed.
     make_context = importlib.import_module("agents.tool_context").ToolContext
 
-    async def call(given: dict[str, Any]) -> Any:
-        text = json.dumps(given)
+    async def call(arguments: dict[str, Any]) -> Any:
+        text = json.dumps(arguments)
         context = make_context(
             context=None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text
         )
         answer = await tool.on_invoke_tool(context, text)
-        # The library's own way to report a failure to the model.
+        # The library reports a failure to the model like this.
         if isinstance(answer, str) and answer.startswith(_AGENTS_FAILURE):
             raise Failure(answer)
         return answer
@@ -148,16 +148,16 @@ def _openai_agents(tool: Any) -> Adapted:
 
 
 def _langchain(tool: Any) -> Adapted:
-    async def call(given: dict[str, Any]) -> Any:
+    async def call(arguments: dict[str, Any]) -> Any:
         message = await tool.ainvoke(
-            {"type": "tool_call", "id": "call_1", "name": tool.name, "args": given}
+            {"type": "tool_call", "id": "call_1", "name": tool.name, "args": arguments}
         )
         if getattr(message, "status", "success") == "error":
             raise Failure(str(message.content))
         return getattr(message, "content", message)
 
-    found = tool.tool_call_schema
-    schema = found if isinstance(found, dict) else found.model_json_schema()
+    declared = tool.tool_call_schema
+    schema = declared if isinstance(declared, dict) else declared.model_json_schema()
     return Adapted(tool.name, tool.description, {"type": "object", **schema}, call)
 
 
@@ -168,10 +168,10 @@ _NO_METHOD, _NO_TOOL = -32601, -32602
 
 
 class Server:
-    """Answers the messages of one client, with each call in a task of its own.
+    """Answers the messages of one client. Each call runs in its own task.
 
     Args:
-        tools: By name.
+        tools: The tools by name.
         send: Writes one message.
     """
 
@@ -181,8 +181,8 @@ class Server:
         self._running: dict[Any, Any] = {}
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
-        """Answer until the input ends; calls that run then are cancelled."""
-        import anyio  # noqa: PLC0415  # after the places of packages are known
+        """Answer until the input ends. Then the running calls are cancelled."""
+        import anyio  # noqa: PLC0415 — after sys.path was extended
 
         async with anyio.create_task_group() as group:
             async for line in lines:
@@ -193,9 +193,9 @@ class Server:
                     scope = self._running[number] = anyio.CancelScope()
                     group.start_soon(self._call, number, params, scope)
                 elif method == "notifications/cancelled":
-                    found = self._running.get(params.get("requestId"))
-                    if found is not None:
-                        found.cancel()
+                    running = self._running.get(params.get("requestId"))
+                    if running is not None:
+                        running.cancel()
                 elif number is not None and method is not None:
                     self._send({"jsonrpc": "2.0", "id": number, **self._answer(method, params)})
             group.cancel_scope.cancel()
@@ -228,12 +228,12 @@ class Server:
         self._running.pop(number, None)
 
 
-async def _result_of(tool: Adapted, given: dict[str, Any]) -> dict[str, Any]:
+async def _result_of(tool: Adapted, arguments: dict[str, Any]) -> dict[str, Any]:
     try:
-        value = await tool.call(given)
+        value = await tool.call(arguments)
     except Failure as failure:
         return {"content": [{"type": "text", "text": str(failure)}], "isError": True}
-    except Exception as error:  # noqa: BLE001  # a foreign tool fails in any way, and the kit judges it
+    except Exception as error:  # noqa: BLE001 — third-party code, which the kit judges
         raised = {"type": type(error).__name__, "location": _location(error)}
         text = f"{type(error).__name__}: {error}"
         return {
@@ -262,8 +262,8 @@ def find(reference: str) -> Any:
     """Import ``package:object``, or ``file.py:object``.
 
     Raises:
-        AttributeError: The object is not there.
-        ImportError: The package cannot be imported.
+        AttributeError: The object doesn't exist.
+        ImportError: The package can't be imported.
     """
     name, _, path = reference.partition(":")
     if name.endswith(".py"):
@@ -274,12 +274,12 @@ def find(reference: str) -> Any:
 
 
 def main(places: str, reference: str) -> int:
-    """Serve an object until standard input ends; return the exit code."""
+    """Serve an object until standard input ends. Return the exit code."""
     sys.path[:] = [*json.loads(places), *sys.path]
-    # What the tools print must not come between the messages.
+    # Text that the tools print must not come between the messages.
     out = os.dup(1)
     os.dup2(2, 1)
-    import anyio  # noqa: PLC0415  # after the places of packages are known
+    import anyio  # noqa: PLC0415 — after sys.path was extended
 
     def send(message: dict[str, Any]) -> None:
         data = json.dumps(message, ensure_ascii=True).encode() + b"\n"
@@ -304,7 +304,7 @@ def main(places: str, reference: str) -> int:
 
     try:
         anyio.run(run, backend="asyncio")
-    except Exception as error:  # noqa: BLE001  # the import of foreign code fails in any way
+    except Exception as error:  # noqa: BLE001 — third-party code
         where = _location(error)
         place = f" at {where}" if where else ""
         sys.stderr.write(f"{type(error).__name__}: {error}{place}\n")

@@ -1,4 +1,4 @@
-"""The whole examination of tools as they are, from a command line to a report."""
+"""The whole examination of tools, from a command line to a report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import attrs
 
-from amplifier._internal.json import redact_text
+from amplifier._internal.json import JSON, redact_text
 from amplifier._internal.spelling import suggestion
 from amplifier.conformance.engine.job import (
     InvalidSelection,
@@ -45,16 +45,16 @@ _CANARY_TEXT = "this file belongs to the user\n"
 
 @attrs.frozen(kw_only=True)
 class Choice:
-    """Which tools may be called, and how often.
+    """The tools that may be called, and the limits of their calls.
 
     Attributes:
         call: Names of tools that may be called.
-        call_all: Whether all may be called.
+        call_all: True if all tools may be called.
         skip: Names of tools that must not be called.
-        max_calls: Calls of each tool at most.
-        rate: Calls of a URL in a second at most.
-        call_seconds: Seconds in which a call has to be answered.
-        replay: The token of a finding, to reproduce this one only.
+        max_calls: The maximum number of calls of each tool.
+        rate: The maximum number of calls of a URL in a second.
+        call_seconds: The deadline of a call, in seconds.
+        replay: The token of a finding, to reproduce only this one.
         arguments_file: The file with fixed arguments, for the command that reproduces a finding.
     """
 
@@ -67,8 +67,8 @@ class Choice:
     replay: str | None = None
     arguments_file: str | None = None
 
-    def decide(self, subject: Subject, tools: Sequence[dict[str, Any]]) -> Permissions:
-        """Sort the tools of a server by what may be done with them."""
+    def decide(self, subject: Subject, tools: Sequence[dict[str, JSON]]) -> Permissions:
+        """Sort the tools of a server by the decision about them."""
         named = [tool for tool in tools if isinstance(tool.get("name"), str) and tool["name"]]
         return decide(
             named,
@@ -80,12 +80,12 @@ class Choice:
 
     def words(self) -> list[str]:
         """Return the options that permit the same calls again."""
-        words = (
+        permitted = (
             ["--call-all"]
             if self.call_all
             else [word for name in self.call for word in ("--call", name)]
         )
-        return words + [word for name in self.skip for word in ("--skip", name)]
+        return permitted + [word for name in self.skip for word in ("--skip", name)]
 
 
 def _require_packages(subject: Subject) -> None:
@@ -99,7 +99,7 @@ def _require_packages(subject: Subject) -> None:
 async def _opened(subject: Subject, choice: Choice) -> AsyncIterator[Link]:
     """Open a connection in a fresh folder with a home and a user's file in it."""
     _require_packages(subject)
-    # The SDK takes a second to import, in which the progress has to be shown.
+    # The SDK takes a second to import. The progress is shown in the meantime.
     opening = await anyio.to_thread.run_sync(_import_connection)
     with tempfile.TemporaryDirectory(
         prefix="amplifier-validate-", ignore_cleanup_errors=True
@@ -119,7 +119,8 @@ def _furnished(root: str) -> Path:
 
 
 def _import_connection() -> Any:
-    from . import connection  # noqa: PLC0415  # needs an extra, and takes a second
+    # It belongs to an extra, and takes a second.
+    from . import connection  # noqa: PLC0415
 
     return connection
 
@@ -135,13 +136,14 @@ async def check_tools(
 
     Args:
         subject: The server or object.
-        choice: Which tools may be called. By default those of a program that declare readOnlyHint.
-        announce: Gets what will be called and what not, before anything is called, and returns
-            whether to go on. Otherwise nothing is called.
-        progress: Gets the name of a check, how many are done, and how many there are.
+        choice: The tools that may be called. By default those of a program that declare
+            readOnlyHint.
+        announce: Gets the permissions before anything is called, and returns whether to continue.
+            If not, nothing is called.
+        progress: Gets the name of a check, its number, and the number of checks.
 
     Raises:
-        AmplifierError: The subject cannot be used, or the choice does not fit it.
+        AmplifierError: The subject can't be used, or the choice doesn't fit it.
     """
     from . import checks  # noqa: PLC0415  # needs an extra
 
@@ -179,11 +181,11 @@ async def check_tools(
 
 
 def examination_of(target: str, **options: Any) -> tuple[Subject, Choice]:
-    """Return subject and choice for the options of a suite.
+    """Return the subject and the choice for the options of a suite.
 
     Raises:
         InvalidSelection: An option is unknown.
-        SubjectProblem: The target cannot be used as it is.
+        SubjectProblem: The target can't be used as it is.
     """
     known = [attribute.name for cls in (Choice, Subject) for attribute in attrs.fields(cls)]
     if unknown := sorted(set(options) - set(known)):
@@ -212,15 +214,15 @@ def _read_replay(token: str, names: list[str]) -> tuple[str, Any]:
     return name, case
 
 
-def _narrow(exam: Examination, case: dict[str, Any]) -> None:
-    """Leave the tool of a finding and its input; readers that show the state stay."""
+def _narrow(exam: Examination, case: dict[str, JSON]) -> None:
+    """Begin with the input of a finding. Readers that show the state stay."""
     for tool in exam.tools:
         if tool.name != case.get("tool"):
             continue
-        given = case.get("input")
-        if isinstance(given, dict):
-            others = [each for each in tool.inputs if each != tool.fix(given)]
-            tool.inputs = [tool.fix(given), *others]
+        arguments = case.get("input")
+        if isinstance(arguments, dict):
+            first = tool.fix(arguments)
+            tool.inputs = [first, *(other for other in tool.inputs if other != first)]
 
 
 # ── the report ──
@@ -236,23 +238,23 @@ def _report(
     clauses = clauses_of(subject.kind)
     outcomes = []
     for clause in clauses:
-        found = [
+        findings = [
             _finding(subject, choice, fault, clause)
             for fault in exam.faults
             if fault.clause == clause.id
         ]
         checks = {fault.check for fault in exam.faults if fault.clause == clause.id}
-        status = "broken" if found else "kept" if clause.id in exam.examined else "not_checked"
+        status = "broken" if findings else "kept" if clause.id in exam.examined else "not_checked"
         outcomes.append(
             ClauseOutcome(
                 id=clause.id,
                 level=clause.level,
                 text=clause.text,
                 law=None,
-                status=status,  # type: ignore[arg-type]  # one of the three words above
+                status=status,  # type: ignore[arg-type]
                 how=[how(name) for name in sorted(checks) if name != "server.ends"],
                 backends=["asyncio"] if status != "not_checked" else [],
-                findings=found,
+                findings=findings,
             )
         )
     report = Report(
@@ -281,13 +283,15 @@ def _verdict(report: Report, permissions: Permissions, exam: Examination) -> Ver
 
 
 def _finding(subject: Subject, choice: Choice, fault: ServerFault, clause: Any) -> Finding:
-    shown = subject.shown_input(fault.tool or "", fault.given)
-    case: dict[str, Any] = {}
+    shown = subject.shown_input(fault.tool or "", fault.arguments)
+    case: dict[str, JSON] = {}
     if fault.tool is not None:
         fixed = subject.fixed(fault.tool)
         case = {"tool": fault.tool}
-        if fault.given is not None:
-            case["input"] = {key: value for key, value in fault.given.items() if key not in fixed}
+        if fault.arguments is not None:
+            case["input"] = {
+                key: value for key, value in fault.arguments.items() if key not in fixed
+            }
     token = shortened(replay_token(f"{fault.check}:asyncio", case))
     words = [*subject.command(choice.arguments_file), *choice.words(), "--replay", token]
     return Finding(
@@ -296,7 +300,7 @@ def _finding(subject: Subject, choice: Choice, fault: ServerFault, clause: Any) 
         what=(f"{fault.tool}: " if fault.tool else "") + subject.without_secrets(fault.what),
         check=fault.check,
         backend="asyncio",
-        input=None if fault.given is None else {"tool": fault.tool, "input": _inert(shown)},
+        input=None if fault.arguments is None else {"tool": fault.tool, "input": _inert(shown)},
         location=fault.location,
         hint=clause.hint,
         reproduce=shlex.join(words),
@@ -344,22 +348,23 @@ def _notes(
 
 
 def _cut_short(exam: Examination, permissions: Permissions) -> list[str]:
-    """Return which checks ended early for which tools."""
+    """Return notes about the checks that ended early."""
     by_tools: dict[tuple[str, ...], list[str]] = {}
     for check, tools in exam.cut_short.items():
         by_tools.setdefault(tuple(tools), []).append(check.partition(".")[2].replace("_", " "))
     return [
         f"{CUT_SHORT}, because of slow calls or --max-calls: "
-        f"{'all tools' if set(tools) == set(permissions.called) else ', '.join(tools)} ({', '.join(checks)})"
+        f"{'all tools' if set(tools) == set(permissions.called) else ', '.join(tools)} "
+        f"({', '.join(checks)})"
         for tools, checks in by_tools.items()
     ]
 
 
-def read_arguments(text: str) -> Mapping[str, Mapping[str, Any]]:
+def read_arguments(text: str) -> Mapping[str, Mapping[str, JSON]]:
     """Read the file of fixed arguments: an object by the names of tools, ``*`` for every tool.
 
     Raises:
-        InvalidSelection: It is not such an object.
+        InvalidSelection: It isn't such an object.
     """
     try:
         value = json.loads(text)
@@ -369,6 +374,7 @@ def read_arguments(text: str) -> Mapping[str, Mapping[str, Any]]:
         isinstance(member, dict) for member in value.values()
     ):
         raise InvalidSelection(
-            '--arguments: expected an object by the names of tools, such as {"search": {"index": "books"}, "*": {}}'
+            "--arguments: expected an object by the names of tools, such as "
+            '{"search": {"index": "books"}, "*": {}}'
         )
     return value

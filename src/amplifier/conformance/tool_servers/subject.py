@@ -1,4 +1,4 @@
-"""The server or Python object under examination, how it is started, and what must stay secret."""
+"""The server or Python object under examination: its start, its settings, its secrets."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from amplifier.conformance.inputs.values import properties_of
 from amplifier.errors import AmplifierError
 
 HIDDEN = "[REDACTED]"
-_SHORTEST_SECRET = 4
+_MIN_SECRET_LENGTH = 4
 _PASSED = ("PATH", "LANG")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _SECRET_OPTION = re.compile(r"(?i)^--?[\w-]*(key|token|secret|password|passwd|auth)[\w-]*$")
 
 
 class SubjectProblem(AmplifierError, ValueError):
-    """The server or object cannot be examined as it was named. The text says what to do."""
+    """The server or object can't be examined as it was named. The text says what to do."""
 
 
 def as_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names as a tuple; one text is one name."""
+    """Return names as a tuple. A single text is one name."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 @attrs.frozen(kw_only=True)
 class Subject:
-    """What is examined, and with which settings.
+    """The server or object under examination, with its settings.
 
     Attributes:
         kind: ``command`` for a program, ``url`` for a remote server, ``python`` for an object.
-        target: The command line, the URL or ``package:object`` as it was given.
+        target: The command line, the URL or ``package:object`` as the user wrote it.
         env: Names of variables of this process that a program gets.
-        headers: Headers for a URL as they were given. ``${NAME}`` in them is a variable.
+        headers: Headers for a URL as the user wrote them. ``${NAME}`` in them is a variable.
         arguments: Fixed values of arguments by tool, and under ``*`` for every tool.
         folder: The user's working directory, for files and Python packages.
         auth: Makes the object that adds a login to requests to a URL, or None.
@@ -82,7 +82,7 @@ class Subject:
     # ── starting it ──
 
     def words(self) -> list[str]:
-        """Return the program and its arguments; none for a URL.
+        """Return the program and its arguments, or an empty list for a URL.
 
         Raises:
             SubjectProblem: The command line has an open quote.
@@ -99,23 +99,24 @@ class Subject:
             raise SubjectProblem(f"{self.target!r} is not a command line: {error}") from error
 
     def environment(self, home: Path) -> dict[str, str]:
-        """Return everything that a program sees of the environment."""
-        found = {name: os.environ[name] for name in (*_PASSED, *self.env) if name in os.environ}
-        return {"PATH": os.defpath, **found, "HOME": str(home)}
+        """Return the whole environment of a program."""
+        passed = {name: os.environ[name] for name in (*_PASSED, *self.env) if name in os.environ}
+        return {"PATH": os.defpath, **passed, "HOME": str(home)}
 
     def sent_headers(self) -> dict[str, str]:
         """Return the headers with the values of their variables."""
         return {
-            name: _VARIABLE.sub(lambda found: os.environ[found[1]], value)
+            name: _VARIABLE.sub(lambda match: os.environ[match[1]], value)
             for name, value in self.headers.items()
         }
 
     def fixed(self, tool: str, listed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the arguments whose values the user has fixed for a tool.
+        """Return the values of arguments that the user has fixed for a tool.
 
         Args:
-            tool: Its name.
-            listed: It as its server lists it. Values for all tools go to those that have such an argument.
+            tool: The name of the tool.
+            listed: The tool in the form of its server's list. A value for all tools applies to
+                those with such an argument.
         """
         for_all = self.arguments.get("*", {})
         if listed is not None:
@@ -125,26 +126,28 @@ class Subject:
         return {**for_all, **self.arguments.get(tool, {})}
 
     def reject_misfits(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse fixed values that would go nowhere, for they may be there to keep calls harmless.
+        """Refuse fixed values without effect, since they may be there to keep calls harmless.
 
         Raises:
-            SubjectProblem: A tool or an argument that is named does not exist.
+            SubjectProblem: They name a tool or an argument that doesn't exist.
         """
         names = {str(tool.get("name")): _argument_names(tool) for tool in tools}
         every = [key for keys in names.values() for key in keys]
-        for tool, given in self.arguments.items():
+        for tool, fixed in self.arguments.items():
             if tool != "*" and tool not in names:
                 known = ", ".join(names) or "none"
                 raise SubjectProblem(
-                    f"--arguments names {tool!r}: there is no such tool{suggestion(tool, names) or '.'} The tools are: {known}"
+                    f"--arguments names {tool!r}: there is no such tool"
+                    f"{suggestion(tool, names) or '.'} The tools are: {known}"
                 )
             keys = every if tool == "*" else names[tool]
-            for key in given:
+            for key in fixed:
                 # A tool without named arguments may take any.
                 if key not in keys and (keys or tool == "*"):
                     owner = "no tool has" if tool == "*" else f"{tool!r} does not have"
                     raise SubjectProblem(
-                        f"--arguments fixes {key!r}, an argument that {owner}{suggestion(key, keys)}"
+                        f"--arguments fixes {key!r}, an argument that {owner}"
+                        f"{suggestion(key, keys)}"
                     )
 
     # ── showing it ──
@@ -169,7 +172,7 @@ class Subject:
         return self.without_secrets(redact_text(shlex.join(shown)))
 
     def command(self, arguments_file: str | None = None) -> list[str]:
-        """Return the command line that examines it again, without secrets."""
+        """Return the command line that repeats the examination, without secrets."""
         words = ["amplifier", "validate", "python" if self.kind == "python" else "mcp", self.shown]
         for name in self.env:
             words += ["--env", name]
@@ -178,25 +181,25 @@ class Subject:
         return [*words, *(["--arguments", arguments_file] if arguments_file else [])]
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without values of variables, headers and fixed arguments."""
+        """Return a text without the values of variables, headers and fixed arguments."""
         for secret in self._secrets():
             text = text.replace(secret, HIDDEN)
         return redact_text(text)
 
-    def shown_input(self, tool: str, given: Any) -> Any:
-        """Return an input for a report: fixed arguments are named, not shown."""
-        if not isinstance(given, dict):
-            return given
+    def shown_input(self, tool: str, arguments: object) -> object:
+        """Return an input for a report. Fixed arguments appear without their values."""
+        if not isinstance(arguments, dict):
+            return arguments
         fixed = self.fixed(tool)
         return {
-            key: "(from --arguments)" if key in fixed else value for key, value in given.items()
+            key: "(from --arguments)" if key in fixed else value for key, value in arguments.items()
         }
 
     def _secrets(self) -> list[str]:
         values = [os.environ.get(name, "") for name in self.env]
         for value in self.sent_headers().values():
             values += [value, *value.split()[1:]]
-        values += [text for given in self.arguments.values() for text in _texts(given)]
+        values += [text for fixed in self.arguments.values() for text in _texts(fixed)]
         if self.kind == "url":
             parts = urlsplit(self.target)
             values += [
@@ -204,7 +207,7 @@ class Subject:
                 *(pair.partition("=")[2] for pair in parts.query.split("&")),
             ]
         return sorted(
-            {value for value in values if len(value) >= _SHORTEST_SECRET}, key=len, reverse=True
+            {value for value in values if len(value) >= _MIN_SECRET_LENGTH}, key=len, reverse=True
         )
 
 
@@ -214,7 +217,7 @@ def _argument_names(tool: Mapping[str, Any]) -> list[str]:
     return list(properties_of(resolved(schema, schema))) if isinstance(schema, dict) else []
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

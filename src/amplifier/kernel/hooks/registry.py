@@ -58,7 +58,7 @@ MAX_DEPTH = 32
 NEVER_HIDDEN = frozenset({CONTENT_BLOCK_RESET})
 """Events that reach the reader of a stream although a hook denies them.
 
-They take back what the reader has. Without them it would have the pieces of a repeated answer twice.
+They take back text that the reader has. Otherwise it would have a repeated answer twice.
 """
 
 RECORDED = frozenset(

@@ -9,7 +9,6 @@ import contextvars
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -154,5 +153,6 @@ def timestamp() -> str:
     """Return the time of an event, such as ``2026-01-31T12:00:00.000001+00:00``."""
     # Virtual clocks replace time_ns(), but not datetime.now().
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC).replace(microsecond=nanoseconds // 1000)
-    return moment.isoformat(timespec="microseconds")
+    # Every event has one, and a datetime takes twice as long.
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{moment}.{nanoseconds // 1000:06}+00:00"

@@ -121,16 +121,15 @@ def _parts_of(plan: object) -> list[object]:
 
 def _add_parts(values: Iterable[object], parts: list[object], depth: int) -> None:
     for value in values:
-        kind = type(value)
-        if kind is str:
+        if type(value) is str:
             parts.append(value)
-        elif (kind is dict or kind is list) and depth < _MAX_DEPTH:
-            container = cast("dict[object, object] | list[object]", value)
-            parts.append(len(container))
-            if isinstance(container, dict):
-                parts.extend(container)
-                container = list(container.values())
-            _add_parts(container, parts, depth + 1)
+        elif type(value) is dict and depth < _MAX_DEPTH:
+            parts.append(len(value))
+            parts.extend(value)
+            _add_parts(value.values(), parts, depth + 1)
+        elif type(value) is list and depth < _MAX_DEPTH:
+            parts.append(len(value))
+            _add_parts(value, parts, depth + 1)
         elif isinstance(value, str) or not isinstance(value, Collection):
             parts.append(value)
         else:

@@ -1,4 +1,4 @@
-"""The list of places that programs outside a sandbox run or obey without being asked."""
+"""The list of places that programs outside a sandbox run or obey automatically."""
 
 # Why the list is about names: a program that starts automatically finds its files by name, in any
 # folder that a person opens. So an entry holds at any depth, and for names that do not exist yet.
@@ -34,7 +34,8 @@ from amplifier.errors import PlanError
 from .configuration import list_of, option, record
 from .git_configuration import named_by_configuration
 from .place_sweep import Sweep, fold, is_git_layout, repositories_above
-from .session import default_sessions_directory
+from .session import default_sessions_directory, working_directory
+from .started_places import started_places
 
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -267,6 +268,7 @@ ASIDE: Final = ".amplifier-aside"
 """Suffix of files that were moved aside in their folder. No program obeys such a name."""
 
 UNPROTECTED: Final = Judgement("none")
+_STARTED: Final = "the agent runs it when it starts, because its plan names it"
 
 _patterns = list_of(
     "names such as '.envrc' or 'deploy/hooks', or absolute paths",
@@ -296,11 +298,13 @@ class ProtectedPlaces:
         added: Further names, as in `ENTRIES`, or absolute paths, which need permission.
         allowed: Names or absolute paths that need no permission. The agent's own code is refused
             nevertheless.
+        started: Absolute paths that the plan makes the agent run when it begins.
         sweep: Finds the places in a folder.
     """
 
     added: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
+    started: tuple[str, ...] = ()
     sweep: Sweep = attrs.field(
         init=False, eq=False, repr=False, default=attrs.Factory(Sweep, takes_self=True)
     )
@@ -328,6 +332,9 @@ class ProtectedPlaces:
         for pattern in self.added:
             if _matches(pattern, path, names):
                 return Judgement("ask", f"the plan protects {pattern!r}")
+        for place in self.started:
+            if is_below(path, place):
+                return Judgement("ask", _STARTED)
         reason = _reason_by_name(names, _ENTRIES_FOR_FILE_TOOLS)
         if reason is None:
             reason = _reason_by_place(path, root)
@@ -355,12 +362,16 @@ class ProtectedPlaces:
 
     def reason_for(self, path: str) -> str:
         """Return the reason why the name of a place protects it, or an empty text."""
+        if path in self.started:
+            return _STARTED
         reason = _reason_by_name(_folded_names(path), {}, only_last=True)
         return reason or (_LOGIN if path in _places_of_home(_home()) else "")
 
     def may_be_entry(self, name: str) -> bool:
         """Check whether a name can be the last one of an entry in any folder."""
-        return bool(self.added) or _may_be_entry(name)
+        return _may_be_entry(name) or any(
+            _ends_with(pattern, name) for pattern in (*self.added, *self.started)
+        )
 
     def is_entry(self, path: str) -> bool:
         """Check whether a path is the top of a place that commands must not change."""
@@ -370,6 +381,7 @@ class ProtectedPlaces:
         reason = _reason_by_name(names, {}, only_last=True)
         return (
             reason is not None
+            or path in self.started
             or path in _places_of_home(_home())
             or any(_matches(pattern, path, names, only_last=True) for pattern in self.added)
         )
@@ -394,8 +406,9 @@ def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
     config: Any = getattr(coordinator, "config", None)
     session = config.get("session") if isinstance(config, dict) else None
     value = session.get("protected_places") if isinstance(session, dict) else None
+    started = started_places(config, str(working_directory(coordinator, Path.cwd())))
     if value is None:
-        return ProtectedPlaces()
+        return ProtectedPlaces(started=started)
     try:
         setting = record(_Setting, "a mapping with add and allow").read(value)
     except PlanError as error:
@@ -404,7 +417,7 @@ def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
             for path, text in error.problems
         ]
         raise PlanError(problems) from None
-    return ProtectedPlaces(setting.add, setting.allow)
+    return ProtectedPlaces(setting.add, setting.allow, started)
 
 
 # ── the agent's own ───────────────────────────────────────────────────────────────────────────────
@@ -478,9 +491,20 @@ def _ends_at(pattern: str, names: Sequence[str], *, only_last: bool) -> bool:
 def _matches(pattern: str, path: str, names: Sequence[str], *, only_last: bool = False) -> bool:
     """Check whether a path is at or below a name or path from the plan."""
     if pattern.startswith(("/", "~/")):
-        place = os.path.realpath(Path(pattern).expanduser())
-        return path == place if only_last else is_below(path, place)
+        given = str(Path(pattern).expanduser())
+        # A link of this name, and what it leads to.
+        places = (os.path.normpath(given), os.path.realpath(given))
+        return any(path == place if only_last else is_below(path, place) for place in places)
     return _ends_at(pattern, names, only_last=only_last)
+
+
+@functools.lru_cache(maxsize=4096)
+def _ends_with(pattern: str, name: str) -> bool:
+    """Check whether a name can be the last one of what a plan names."""
+    last = pattern.rstrip("/").rpartition("/")[2]
+    if not pattern.startswith(("/", "~/")):
+        return _compiled(last)[0].match(fold(name)) is not None
+    return name in (last, os.path.realpath(Path(pattern).expanduser()).rpartition("/")[2])
 
 
 _LITERAL: Final = {fold(entry): entry for entry in ENTRIES if not {"*", "/"} & set(entry)}

@@ -1,4 +1,4 @@
-"""Blocking work in threads that can be asked to stop, bounded in number and in time."""
+"""Blocking work in threads that can be stopped, bounded in number and in time."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ class Workers:
         self._limiter = anyio.CapacityLimiter(threads)
         self._timeout = timeout
 
-    async def run(self, work: Callable[[Stop], _Result], *, what: str) -> _Result:
+    async def run(self, work: Callable[[Stop], _Result], *, label: str) -> _Result:
         """Do blocking work in a thread, and return or raise once the thread is done with it.
 
         Args:
             work: Receives the `Stop` that it has to check between steps.
-            what: The tool and its subject, for reports.
+            label: The tool and its subject, for reports.
 
         Raises:
             ToolFailure: The time ran out.
@@ -137,9 +137,9 @@ class Workers:
                     logger.warning(
                         "%s: the thread hangs in a system call and was left behind; "
                         "it stops once the call returns",
-                        what,
+                        label,
                     )
         has_ended = future.done() and not future.cancelled()
         if has_ended and (future.exception() is None or not scope.cancelled_caught):
             return future.result()
-        raise ToolFailure("Timeout", f"{what}: timed out after {self._timeout:g} s")
+        raise ToolFailure("Timeout", f"{label}: timed out after {self._timeout:g} s")

@@ -590,7 +590,7 @@ class EventLog:
 
         try:
             await Workers(threads=1, timeout=_OPENING_SECONDS).run(
-                work, what=f"opening {self.options.path}"
+                work, label=f"opening {self.options.path}"
             )
         except (OSError, ToolFailure) as error:
             _logger.warning(

@@ -369,7 +369,7 @@ class RedactionHook:
         try:
             if text_size(data, _MAX_SIZE_ON_LOOP) > _MAX_SIZE_ON_LOOP:
                 redacted = await self._workers.run(
-                    lambda _stop: self._redactor.redact(data), what=f"redaction of {event}"
+                    lambda _stop: self._redactor.redact(data), label=f"redaction of {event}"
                 )
             else:
                 redacted = self._redactor.redact(data)

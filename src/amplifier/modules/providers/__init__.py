@@ -1,3 +1,3 @@
-"""Providers: one file or folder per module; what begins with "_" is shared by several of them."""
+"""Providers. Files that begin with an underscore are shared by several of them."""
 
 __all__: list[str] = []

@@ -1,22 +1,23 @@
-"""A cassette: its file, what it has recorded, and the sessions of this process that share it.
+"""A cassette: its file, its recordings, and the sessions of this process that share it."""
 
-The file is made for reading a diff. The first member of a line gives its kind. Messages and tools are written once, before the first
-request that has them, and requests refer to them by the digest of their content: a changed prompt is one changed line, not one in each
-request after it. The lines after a request, up to the next one, are what came back::
-
-    {"cassette": 1}
-    {"provider": "openai", "info": {…}}
-    {"message": "5f2b…", "value": {"role": "user", "content": "…"}}
-    {"tool": "9c01…", "value": {"name": "read_file", …}}
-    {"request": "main", "provider": "openai", "messages": ["5f2b…"], "tools": ["9c01…"], "settings": {…}}
-    {"chunk": "block_delta", "index": 0, "block_type": "text", "text": "…"}
-    {"response": {…}}
-    {"error": "RateLimitError", "message": "…", …}
-
-A recording is found by its place (the session, and for a child session the tool calls that led to it), the provider, the
-request, and how often the same request was made there before. The place keeps parallel child sessions apart whose
-requests are equal: which of them asks first is up to the scheduler.
-"""
+# The format makes diffs readable. The first member of a line is its kind. Messages and tools are
+# written once, before the first request that has them, and requests refer to them by the digest of
+# their content. So a changed prompt is one changed line instead of one in each later request. The
+# lines between two requests are the answer to the first of them:
+#
+#     {"cassette": 1}
+#     {"provider": "openai", "info": {…}}
+#     {"message": "5f2b…", "value": {"role": "user", "content": "…"}}
+#     {"tool": "9c01…", "value": {"name": "read_file", …}}
+#     {"request": "main", "provider": "openai", "messages": ["5f2b…"], "tools": ["9c01…"],
+#      "settings": {…}}
+#     {"chunk": "block_delta", "index": 0, "block_type": "text", "text": "…"}
+#     {"response": {…}}
+#     {"error": "RateLimitError", "message": "…", …}
+#
+# A recording is found by its place, the provider, the request, and the number of equal requests
+# before it. The place is the session, and for a child session the tool calls that led to it. It
+# distinguishes equal requests of parallel child sessions, whose order depends on the scheduler.
 
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ import attrs
 
 import amplifier.errors as error_classes
 from amplifier._internal.json import (
+    JSON,
     REDACTED,
     Frame,
     canonical_dumps,
@@ -55,17 +57,20 @@ from amplifier.models import (
 
 from ._local_answers import Answer
 
+# Members of requests and messages that only affect the delivery, or belong to the application.
 _NOT_COMPARED = ("stream", "timeout", "metadata", "conversation_id", "producer_model")
-"""How the answer is delivered, and what is for the application: of a request, and of a message."""
 _RANDOM_ID = re.compile(
-    r"(?<![\w.:-])[\w.:-]{1,200}?-[0-9a-f]{16}_[\w.:-]{1,60}+"  # a child session of tool-task: PARENT-RANDOM_AGENT
-    r"|(?<![0-9A-Za-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16})(?![0-9A-Za-z])",
+    # A child session of tool-task has the id PARENT-RANDOM_AGENT.
+    r"(?<![\w.:-])[\w.:-]{1,200}?-[0-9a-f]{16}_[\w.:-]{1,60}+"
+    r"|(?<![0-9A-Za-z])"
+    r"(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{16})"
+    r"(?![0-9A-Za-z])",
     re.ASCII,
 )
-_SHORTEST_SECRET = 8
-"""Shorter values of sensitive names, such as ``AUTH=none``, are ordinary words that occur in other texts, too."""
+# Shorter values of sensitive names, such as ``AUTH=none``, are common words of other texts.
+_MIN_SECRET = 8
+# Directories in variables that are named like a password.
 _NO_SECRETS = ("PWD", "OLDPWD")
-"""Variables that have the name of a password and hold a directory."""
 _SHOWN = 120
 _CONTEXT = 40
 _MISSING = object()
@@ -75,87 +80,91 @@ _MISSING = object()
 
 
 class Scrubber:
-    """Removes secrets from JSON values and exchanges texts with placeholders.
+    """Removes secrets from JSON values, and replaces texts by placeholders.
 
-    Secrets are what `redact_secrets` finds, and the values that the plan and the environment have under sensitive names,
-    wherever they occur: a service may quote a key in an error.
+    Secrets are the matches of `redact_secrets`, and the values under sensitive names in the plan
+    and the environment. They are removed wherever they occur, because a service may quote a key in
+    an error.
 
     Args:
-        placeholders: Names and the texts that they stand for.
+        placeholders: Texts by the names of their placeholders.
         plan: The mount plan.
     """
 
-    def __init__(self, placeholders: Mapping[str, str], plan: Mapping[str, Any]) -> None:
+    def __init__(self, placeholders: Mapping[str, str], plan: Mapping[str, JSON]) -> None:
         variables = {name: value for name, value in os.environ.items() if name not in _NO_SECRETS}
         self._hide = _replacing(dict.fromkeys(_secret_values([dict(plan), variables]), REDACTED))
         self._name = _replacing({text: name for name, text in placeholders.items()})
         self._restore = _replacing(placeholders)
 
-    def scrub(self, value: Any) -> Any:
-        """A copy of a JSON value that may be written."""
+    def scrub(self, value: JSON) -> JSON:
+        """Return a copy of a JSON value that may be written."""
         return _map_texts(redact_secrets(_map_texts(value, self._hide)), self._name)
 
-    def restore(self, value: Any) -> Any:
-        """A copy of a written JSON value with the texts in place of their placeholders."""
+    def restore(self, value: JSON) -> JSON:
+        """Return a copy of a written JSON value, with texts instead of their placeholders."""
         return _map_texts(value, self._restore)
 
 
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A copy of a JSON value whose texts, keys aside, went through a function."""
+def _map_texts(value: JSON, change: Callable[[str], str]) -> JSON:
+    """Return a copy of a JSON value after applying a function to its texts, except for keys."""
 
-    def visit(leaf: Any, _frames: Sequence[Frame]) -> Any:
+    def visit(leaf: JSON, _frames: Sequence[Frame]) -> JSON:
         return change(leaf) if isinstance(leaf, str) else leaf
 
     return rebuild(value, visit, subject="the request or answer cannot be recorded")
 
 
 def _replacing(replacements: Mapping[str, str]) -> Callable[[str], str]:
-    """A function that replaces texts in a text; of two that begin at one place, the longer."""
+    """Return a function that replaces texts in a text, with the longest match at each place."""
     longest_first = sorted(filter(None, replacements), key=lambda text: (-len(text), text))
     if not longest_first:
         return str
     pattern = re.compile("|".join(map(re.escape, longest_first)))
-    return lambda text: pattern.sub(lambda found: replacements[found[0]], text)
+    return lambda text: pattern.sub(lambda match: replacements[match[0]], text)
 
 
-def _secret_values(value: Any) -> Iterator[str]:
-    """The texts that redaction removes as a whole, because of the names they have."""
-    waiting = [(value, redact_secrets(value))]
-    while waiting:
-        given, redacted = waiting.pop()
-        if isinstance(given, dict) and isinstance(redacted, dict):
-            waiting += [(member, redacted[key]) for key, member in given.items() if key in redacted]
-        elif isinstance(given, list) and isinstance(redacted, list):
-            waiting += zip(given, redacted, strict=False)
-        elif redacted == REDACTED and isinstance(given, str) and len(given) >= _SHORTEST_SECRET:
-            yield given
+def _secret_values(value: JSON) -> Iterator[str]:
+    """Yield the texts that redaction removes completely because of their names."""
+    pending = [(value, redact_secrets(value))]
+    while pending:
+        original, redacted = pending.pop()
+        if isinstance(original, dict) and isinstance(redacted, dict):
+            pending += [
+                (member, redacted[key]) for key, member in original.items() if key in redacted
+            ]
+        elif isinstance(original, list) and isinstance(redacted, list):
+            pending += zip(original, redacted, strict=False)
+        elif redacted == REDACTED and isinstance(original, str) and len(original) >= _MIN_SECRET:
+            yield original
 
 
-# ── what is compared ─────────────────────────────────────────────────────────────────────────────
+# ── comparison ───────────────────────────────────────────────────────────────────────────────────
 
 
 def canonical_request(
     request: ChatRequest, scrubber: Scrubber, ignore: Iterable[str]
-) -> dict[str, Any]:
-    """The request as it is compared and written: plain JSON that shares nothing with the request."""
-    given = _without_unseen(to_dict(request))
-    given["messages"] = [_without_unseen(message) for message in copy_json(given["messages"])]
-    _number_calls(given["messages"])
+) -> dict[str, JSON]:
+    """Return a request as it is compared and written, as JSON that shares nothing with it."""
+    compared_members = _without_unseen(to_dict(request))
+    messages = [_without_unseen(message) for message in copy_json(compared_members["messages"])]
+    _number_calls(messages)
+    compared_members["messages"] = messages
     numbers: dict[str, str] = {}
 
-    def number(found: re.Match[str]) -> str:
-        return numbers.setdefault(found[0], f"<id {len(numbers) + 1}>")
+    def number(match: re.Match[str]) -> str:
+        return numbers.setdefault(match[0], f"<id {len(numbers) + 1}>")
 
     def compared(text: str) -> str:
         for pattern in ignore:
             text = re.sub(pattern, "<ignored>", text)
         return _RANDOM_ID.sub(number, text)
 
-    canonical: dict[str, Any] = _map_texts(scrubber.scrub(given), compared)
+    canonical: dict[str, JSON] = _map_texts(scrubber.scrub(compared_members), compared)
     return canonical
 
 
-def _without_unseen(value: dict[str, Any]) -> dict[str, Any]:
+def _without_unseen(value: dict[str, JSON]) -> dict[str, JSON]:
     return {
         key: member
         for key, member in value.items()
@@ -163,8 +172,8 @@ def _without_unseen(value: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _number_calls(messages: list[dict[str, Any]]) -> None:
-    """Number the ids of tool calls: those of messages, of their blocks and of their ``tool_calls``."""
+def _number_calls(messages: list[dict[str, JSON]]) -> None:
+    """Replace the ids of tool calls in messages, blocks and ``tool_calls`` by numbers."""
     numbers: dict[str, str] = {}
     for message in messages:
         lists = [
@@ -184,8 +193,8 @@ def _number_calls(messages: list[dict[str, Any]]) -> None:
                     part[key] = numbers.setdefault(part[key], f"call-{len(numbers) + 1}")
 
 
-def digest(value: Any) -> str:
-    """A short name for a JSON value, equal for equal values."""
+def digest(value: JSON) -> str:
+    """Return a short name for a JSON value, which is equal for equal values."""
     return hashlib.sha256(canonical_dumps(value).encode()).hexdigest()[:12]
 
 
@@ -193,20 +202,21 @@ def digest(value: Any) -> str:
 
 
 def first_difference(
-    recorded: Any, asked: Any, path: tuple[str | int, ...] = ()
+    recorded: JSON, actual: JSON, path: tuple[str | int, ...] = ()
 ) -> tuple[str, str, str] | None:
-    """The first difference in the order of the recorded value; None if the values are equal.
+    """Return the first difference, in the order of the recorded value.
 
     Returns:
-        The path, such as ``$.messages[2].content``, what is recorded there and what was asked, in words.
+        The path, such as ``$.messages[2].content``, and the recorded and the actual value there as
+        text. None if the values are equal.
     """
-    old, new = recorded, asked
+    old, new = recorded, actual
     if isinstance(old, list) and isinstance(new, list):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         members = ((key, old.get(key, _MISSING), new.get(key, _MISSING)) for key in {**old, **new})
-        found = (first_difference(one, other, (*path, key)) for key, one, other in members)
-        return next(filter(None, found), None)
+        differences = (first_difference(one, other, (*path, key)) for key, one, other in members)
+        return next(filter(None, differences), None)
     if type(old) is type(new) and old == new:
         return None
     start = 0
@@ -219,8 +229,8 @@ def _common_prefix(one: str, other: str) -> int:
     return len(os.path.commonprefix([one, other]))  # noqa: RUF071  # characters are meant
 
 
-def _shown(value: Any, start: int) -> str:
-    """A value in words; of a long text what follows a place in it."""
+def _shown(value: JSON, start: int) -> str:
+    """Return a value as text. A long text is shown from a position on."""
     if value is _MISSING:
         return "nothing"
     if isinstance(value, str):
@@ -243,10 +253,10 @@ _ERROR_FIELDS = (
     "tool_name",
     "raw_arguments",
 )
-_NO_WAIT = 1e-9
-"""The factor on the delay before a retry; a loop ignores 0."""
+# Factor on the delay before a retry. A loop would ignore 0.
+_NO_DELAY = 1e-9
 
-Line = dict[str, Any]
+Line = dict[str, JSON]
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────
@@ -254,37 +264,40 @@ Line = dict[str, Any]
 
 @attrs.define(kw_only=True)
 class Exchange:
-    """A request and what came back; the answer aside, equal ones are recordings of one request.
+    """A request and its answer. Recordings of the same request are equal.
 
     Attributes:
-        place: Where it was made, such as ``main`` or ``main/call_1``.
-        answer: The lines of the file; none while the answer is not finished.
+        place: The place of the request, such as ``main`` or ``main/call_1``.
+        provider: The name of the provider.
+        request: The request as JSON.
+        answer: The answer's lines of the file. Empty until the answer is complete. It isn't part of
+            the comparison.
     """
 
     place: str
     provider: str
-    request: dict[str, Any]
+    request: dict[str, JSON]
     answer: list[Line] = attrs.field(factory=list, eq=False)
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is something to replay; an answer that was cut off is none."""
+        """True if there is an answer to replay. An interrupted answer can't be replayed."""
         return bool(self.answer) and "chunk" not in self.answer[-1]
 
     def finish(
         self, end: ChatResponse | LLMError, chunks: Iterable[StreamChunk], scrubber: Scrubber
     ) -> None:
-        """Note the answer and the pieces that came before it."""
+        """Note the answer and the chunks before it."""
         last = scrubber.scrub(
             _error_line(end) if isinstance(end, LLMError) else {"response": to_dict(end)}
         )
         self.answer = [*_chunk_lines(chunks, _content(last), scrubber), last]
 
     def replayed(self, scrubber: Scrubber) -> Answer:
-        """The answer to give again.
+        """Return the recorded answer.
 
         Raises:
-            LLMError: The recorded error, if nothing came before it.
+            LLMError: The recorded error, if there were no chunks before it.
         """
         lines = scrubber.restore(self.answer)
         *chunks, end = (_decoded(line, _content(lines[-1])) for line in lines)
@@ -310,29 +323,35 @@ def _chunk_lines(
     for line in lines:
         texts[line.get("index", 0)] = texts.get(line.get("index", 0), "") + line.get("text", "")
     if any(scrubber.scrub(text) != text for text in texts.values()):
-        return  # a secret may begin in one piece and end in another one: the answer is replayed in pieces of its own
+        # A secret may be split between two chunks, so the replay makes its own chunks.
+        return
     for line in lines:
         kind, index = line.pop("kind"), line.get("index", 0)
         written = scrubber.scrub(line)
+        # The response has the block, too.
         if index < len(content) and written.get("block") == content[index]:
-            del written["block"]  # it is in the response
+            del written["block"]
         yield {"chunk": kind, **written}
 
 
 def _error_line(error: LLMError) -> Line:
-    # A class that another package derived from ours is not known when the recording is replayed.
-    kind = next(one for one in type(error).__mro__ if one.__module__ == LLMError.__module__)
+    # The replay may not have a subclass that another package defines.
+    kind = next(base for base in type(error).__mro__ if base.__module__ == LLMError.__module__)
     fields = {
         name: value for name in _ERROR_FIELDS if (value := getattr(error, name, None)) is not None
     }
     return {"error": kind.__name__, "message": str(error), **fields}
 
 
-def _decoded(line: Line, content: list[Any]) -> Any:
-    """The chunk, the response or the error of a line; after an error a loop retries at once.
+def _decoded(line: Line, content: list[Any]) -> JSON:
+    """Return the chunk, the response or the error of a line.
+
+    A loop retries after the error without a delay.
 
     Raises:
-        ModelError, TypeError, ValueError: The line is none of them.
+        ModelError: The line is none of them.
+        TypeError: As above.
+        ValueError: As above.
     """
     if "chunk" in line:
         chunk = {
@@ -355,7 +374,7 @@ def _decoded(line: Line, content: list[Any]) -> Any:
         key: value for key, value in line.items() if key not in ("error", "message", "retry_after")
     }
     if "delay_multiplier" in fields:
-        fields["delay_multiplier"] = _NO_WAIT
+        fields["delay_multiplier"] = _NO_DELAY
     return kind(line.get("message", ""), **fields)
 
 
@@ -363,23 +382,28 @@ def _decoded(line: Line, content: list[Any]) -> Any:
 
 
 class Cassette:
-    """The recordings of one session and its children, or of several that share the file.
+    """The recordings of one session and its children, or of several sessions that share a file.
 
-    Sessions share it while they are open at the same time, and those whose plans have the same `run` also one after the other. They are
-    numbered in the order in which they are opened: the first is ``main``, the second ``main-2``. None of them overwrites what another
-    has recorded.
+    Sessions share it while they are open at the same time. If their plans have the same `run`, they
+    also share it one after another. They are numbered in the order in which they open: the first is
+    ``main``, the second ``main-2``. None of them overwrites recordings of another.
 
     Args:
         path: The file.
         mode: ``none``, ``once`` or ``new``.
-        run: The option of this name.
+        run: The option ``run`` of the plan.
 
     Attributes:
-        sessions: The open ones. A session that is dropped without being closed disappears from it.
-        records: Whether they record; decided when the file is read for the first session.
-        providers: The descriptions of the recorded providers, by the names they were mounted under.
-        recorded: What was in the file when it was read for the first session; None before.
-        new: What was asked since, complete or not.
+        path: The file.
+        mode: ``none``, ``once`` or ``new``.
+        run: The option ``run`` of the plan.
+        opened: Number of sessions that were opened.
+        sessions: The open sessions. A session that is collected without being closed disappears.
+        records: Whether the sessions record. This is decided when the file is read for the first
+            session.
+        providers: Descriptions of the recorded providers, by the names of their mounts.
+        recorded: The exchanges in the file when it was read for the first session. None before.
+        new: The exchanges since then, including incomplete ones.
     """
 
     def __init__(self, path: Path, mode: str, run: str | None) -> None:
@@ -389,21 +413,22 @@ class Cassette:
         self.opened = 0
         self.sessions: WeakSet[Any] = WeakSet()
         self.records: bool = False
-        self.providers: dict[str, dict[str, Any]] = {}
+        self.providers: dict[str, dict[str, JSON]] = {}
         self.recorded: list[Exchange] | None = None
         self.new: list[Exchange] = []
-        self._lock = Lock()  # sessions that share it read and write it in threads
+        # Sessions that share the file read and write it in threads.
+        self._lock = Lock()
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """What belongs into the file, ordered by place, so that two recordings of one run have the same order."""
+        """The complete exchanges by place. So two recordings of one run have the same order."""
         complete = [
             exchange for exchange in (*(self.recorded or ()), *self.new) if exchange.is_complete
         ]
         return sorted(complete, key=lambda exchange: exchange.place)
 
     def takes(self, mode: str, run: str | None) -> bool:
-        """Whether a new session belongs to it."""
+        """Check whether a new session belongs to it."""
         if mode != self.mode:
             return False
         return (run is not None and run == self.run) or (
@@ -411,41 +436,45 @@ class Cassette:
         )
 
     def place(self, number: int) -> str:
-        """The place of a session; a file with one session is replayed in each of several."""
-        if number == 1 or not (
-            self.records or any(one.place.startswith("main-") for one in self.recorded or ())
-        ):
+        """Return the place of a session. The recording of one session is replayed in all."""
+        has_several = any(item.place.startswith("main-") for item in self.recorded or ())
+        if number == 1 or not (self.records or has_several):
             return "main"
         return f"main-{number}"
 
-    def mismatch(self, asked: Exchange, uses: int) -> ReplayMismatchError:
-        """Explain why there is no recording for a request that was made some times."""
+    def mismatch(self, exchange: Exchange, uses: int) -> ReplayMismatchError:
+        """Return the error for a request that was made ``uses`` times, with the reason."""
         recorded = self.exchanges
-        candidates = [exchange for exchange in recorded if exchange.provider == asked.provider]
+        candidates = [item for item in recorded if item.provider == exchange.provider]
         difference: tuple[str | None, str | None, str | None] | None = None
         if uses > 1:
-            why = f": it was made {uses} times, and recorded {'once' if uses == 2 else f'{uses - 1} times'}"
+            times = "once" if uses == 2 else f"{uses - 1} times"
+            reason = f": it was made {uses} times, but recorded {times}"
         elif not candidates:
-            why = f"; recorded providers: {', '.join(map(repr, self.providers)) or 'none'}"
+            reason = f"; recorded providers: {', '.join(map(repr, self.providers)) or 'none'}"
         else:
-            messages = canonical_dumps(asked.request["messages"])
+            messages = canonical_dumps(exchange.request["messages"])
 
-            def similarity(one: Exchange) -> tuple[bool, int]:
-                return one.place == asked.place, _common_prefix(
-                    canonical_dumps(one.request["messages"]), messages
+            def similarity(candidate: Exchange) -> tuple[bool, int]:
+                return candidate.place == exchange.place, _common_prefix(
+                    canonical_dumps(candidate.request["messages"]), messages
                 )
 
             nearest = max(candidates, key=similarity)
-            difference = first_difference(nearest.request, asked.request)
+            difference = first_difference(nearest.request, exchange.request)
             number = recorded.index(nearest) + 1
-            why = f"; the same request is recorded for {nearest.place} (request {number})"
+            reason = f"; the same request is recorded for {nearest.place} (request {number})"
             if difference is not None:
-                why = f"; the nearest is request {number} (of {nearest.place}), which differs at "
-                why += "{}: expected {}, found {}".format(*difference)
+                path, expected, found = difference
+                reason = (
+                    f"; the nearest is request {number} (of {nearest.place}), which differs at "
+                    f"{path}: expected {expected}, found {found}"
+                )
         error = ReplayMismatchError(
-            f"{self.path.name} has no recording for this request of {asked.place} to provider {asked.provider!r}{why}; "
-            "correct what changed, or record again: remove the file and use mode 'once' (`--record` on the command line)",
-            provider=asked.provider,
+            f"{self.path.name} has no recording for this request of {exchange.place} to provider "
+            f"{exchange.provider!r}{reason}; undo the change, or record again: remove the file and "
+            "use mode 'once' (`--record` on the command line)",
+            provider=exchange.provider,
         )
         error.path, error.expected, error.found = difference or (None, None, None)
         return error
@@ -453,10 +482,10 @@ class Cassette:
     # ── the file ─────────────────────────────────────────────────────────────────────────────────
 
     def load(self) -> None:
-        """Read the file for the first of the sessions that are open.
+        """Read the file for the first of the open sessions.
 
         Raises:
-            PlanError: The file is needed and missing, or is no cassette.
+            PlanError: The file is needed but missing, or isn't a cassette.
         """
         with self._lock:
             if self.recorded is not None:
@@ -465,7 +494,10 @@ class Cassette:
                 text = read_file(self.path).decode("utf-8")
             except FileNotFoundError:
                 if self.mode == "none":
-                    problem = f"{self.path} does not exist; record it with mode 'once' (`--record` on the command line)"
+                    problem = (
+                        f"{self.path} does not exist; record it with mode 'once' "
+                        "(`--record` on the command line)"
+                    )
                     raise PlanError([("$.cassette", problem)]) from None
                 self.records, self.recorded = True, []
                 return
@@ -476,19 +508,22 @@ class Cassette:
 
     def _read(self, text: str) -> list[Exchange]:
         exchanges: list[Exchange] = []
-        parts: dict[str, dict[str, Any]] = {kind: {} for kind in _PARTS.values()}
-        # Not splitlines(), which also splits at characters that JSON texts may contain.
+        parts: dict[str, dict[str, JSON]] = {kind: {} for kind in _PARTS.values()}
+        # splitlines() would also split at characters that JSON texts may contain.
         for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
             try:
                 self._read_line(number, line, parts, exchanges)
             except (KeyError, TypeError, ValueError, ModelError) as error:
                 reason = f"no member {error}" if isinstance(error, KeyError) else str(error)
-                problem = f"{self.path}, line {number}: {reason}; expected a file that this module recorded"
+                problem = (
+                    f"{self.path}, line {number}: {reason}; "
+                    "expected a file that this module recorded"
+                )
                 raise PlanError([("$.cassette", problem)]) from error
         return exchanges
 
     def _read_line(
-        self, number: int, text: str, parts: dict[str, dict[str, Any]], exchanges: list[Exchange]
+        self, number: int, text: str, parts: dict[str, dict[str, JSON]], exchanges: list[Exchange]
     ) -> None:
         line = json.loads(text)
         kind = next(iter(line), "") if isinstance(line, dict) else ""
@@ -505,7 +540,7 @@ class Cassette:
         elif kind in parts:
             parts[kind][line[kind]] = line["value"]
         elif kind == "request":
-            request: dict[str, Any] = dict(line["settings"])
+            request: dict[str, JSON] = dict(line["settings"])
             for section, part in _PARTS.items():
                 values = [parts[part][name] for name in line[section]]
                 if values or section == "messages":
@@ -520,12 +555,13 @@ class Cassette:
             exchanges[-1].answer.append(line)
 
     def save(self) -> None:
-        """Replace the file if there is something new.
+        """Replace the file if there are new exchanges.
 
         Raises:
-            OSError: The system refuses; an old file is unchanged.
+            OSError: The file could not be written. An existing file is unchanged.
         """
-        with self._lock:  # or an older text could replace a newer one
+        # Without the lock, an older text could replace a newer one.
+        with self._lock:
             if not any(exchange.is_complete for exchange in self.new):
                 return
             text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in self._lines())
@@ -556,12 +592,13 @@ class Cassette:
 # ── the sessions that share a file ───────────────────────────────────────────────────────────────
 
 _lock = Lock()
+# The latest cassette of each file. They are small, because they have recordings only while a
+# session is open.
 _cassettes: dict[Path, Cassette] = {}
-"""The latest of each file; small, because recordings are only in it while a session is open."""
 
 
 def join(session: object, path: Path, mode: str, run: str | None) -> tuple[Cassette, int]:
-    """The cassette of a session that is being opened, and the session's number; `leave` must follow."""
+    """Return the cassette of an opening session, and the session's number. `leave` must follow."""
     with _lock:
         cassette = _cassettes.get(path)
         if cassette is None or not cassette.takes(mode, run):
@@ -572,8 +609,9 @@ def join(session: object, path: Path, mode: str, run: str | None) -> tuple[Casse
 
 
 def leave(session: object, cassette: Cassette) -> None:
-    """The session is closed, or was not opened; a second call does nothing."""
+    """Remove a session that is closed or failed to open. A second call does nothing."""
     with _lock:
         cassette.sessions.discard(session)
-        if not cassette.sessions:  # the next one of the run reads the file again
+        # The next session of the run reads the file again.
+        if not cassette.sessions:
             cassette.recorded, cassette.new = None, []

@@ -1,8 +1,4 @@
-"""OpenAI's Chat Completions API, which most servers of models speak: requests, responses, models that the plan describes.
-
-Servers deviate from it: no index on a call, one index for all calls, a name with every piece, arguments as an object, no usage,
-no end mark. The reader accepts all of these.
-"""
+"""OpenAI's Chat Completions API, which most model servers implement: requests and responses."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from typing import Any, ClassVar, final
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.errors import InvalidRequestError
 from amplifier.models import (
     ChatRequest,
@@ -43,18 +40,21 @@ from ._wire_format import (
 )
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
-"""Where Chat Completions servers put a model's reasoning; the official API has no such field."""
+"""Fields in which servers put a model's reasoning. The official API has no such field."""
 
+# Types of blocks that `amplifier.models` does not define, but this API accepts from the user.
 _USER_PARTS = ("image_url", "input_audio", "file", "video_url")
-"""Types of blocks that the models do not define but this API accepts from the user."""
 
 _SEE_BELOW = "[image: see the next message]"
 
 
-def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, Any]]:
-    """Messages in order; images in tool results, which the API does not accept there, follow in a user message."""
-    messages: list[dict[str, Any]] = []
-    images: list[dict[str, Any]] = []
+def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, JSON]]:
+    """Return the messages in order.
+
+    The API accepts no images in tool results, so they follow in a user message.
+    """
+    messages: list[dict[str, JSON]] = []
+    images: list[dict[str, JSON]] = []
     answers = [
         at
         for at, entry in enumerate(entries)
@@ -76,7 +76,7 @@ def _messages(entries: list[Entry], *, has_developer: bool) -> list[dict[str, An
     return [*messages, {"role": "user", "content": images}] if images else messages
 
 
-def _result(result: ToolResultEntry, images: list[dict[str, Any]]) -> dict[str, Any]:
+def _result(result: ToolResultEntry, images: list[dict[str, JSON]]) -> dict[str, JSON]:
     texts: list[str] = []
     for part in result.parts:
         if isinstance(part, TextBlock):
@@ -89,7 +89,9 @@ def _result(result: ToolResultEntry, images: list[dict[str, Any]]) -> dict[str, 
     return {"role": "tool", "tool_call_id": result.call_id, "content": "\n".join(texts)}
 
 
-def _message(entry: MessageEntry, *, has_developer: bool, is_prompt: bool) -> dict[str, Any] | None:
+def _message(
+    entry: MessageEntry, *, has_developer: bool, is_prompt: bool
+) -> dict[str, JSON] | None:
     if entry.role == "assistant":
         return _assistant(entry.blocks)
     role = "system" if entry.role == "developer" and not has_developer else entry.role
@@ -103,11 +105,14 @@ def _message(entry: MessageEntry, *, has_developer: bool, is_prompt: bool) -> di
     return {"role": role, "content": parts}
 
 
-def _assistant(blocks: list[ContentBlockUnion]) -> dict[str, Any] | None:
-    """An assistant message; reasoning goes back into the field it came from, or is omitted if it came from another API."""
+def _assistant(blocks: list[ContentBlockUnion]) -> dict[str, JSON] | None:
+    """Return an assistant message.
+
+    Reasoning is sent in the field in which it was received. That of another API is omitted.
+    """
     text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
-    message: dict[str, Any] = {"role": "assistant", "content": text or None}
+    message: dict[str, JSON] = {"role": "assistant", "content": text or None}
     for field in REASONING_FIELDS:
         reasoning = [
             block.thinking
@@ -128,7 +133,7 @@ def _assistant(blocks: list[ContentBlockUnion]) -> dict[str, Any] | None:
     return message if text or calls else None
 
 
-def _part(block: ContentBlockUnion, *, is_prompt: bool) -> dict[str, Any] | None:
+def _part(block: ContentBlockUnion, *, is_prompt: bool) -> dict[str, JSON] | None:
     if isinstance(block, TextBlock):
         return {"type": "text", "text": block.text}
     if isinstance(block, ImageBlock):
@@ -140,11 +145,11 @@ def _part(block: ContentBlockUnion, *, is_prompt: bool) -> dict[str, Any] | None
     return None
 
 
-def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, Any]:
-    """A PDF as a file; another document, which the API does not accept, as a note, unless it is part of the prompt.
+def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, JSON]:
+    """Return a PDF as a file, and any other document as a note, because the API rejects it.
 
     Raises:
-        InvalidRequestError: It is.
+        InvalidRequestError: Such a document is part of the prompt.
     """
     name, source = document_name(block), document_source(block)
     if source.get("media_type") == PDF and isinstance(source.get("data"), str):
@@ -154,10 +159,11 @@ def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, Any]:
         }
     if source.get("type") == "text" and isinstance(source.get("data"), str):
         return {"type": "text", "text": source["data"]}
-    found = source.get("url") or source.get("media_type") or sorted(source)
+    kind = source.get("url") or source.get("media_type") or sorted(source)
     if is_prompt and source.get("type") in ("base64", "url"):
         raise InvalidRequestError(
-            f"the document {name!r} ({found!r:.80}) cannot be sent: the Chat Completions API takes PDF files as base64 only"
+            f"the document {name!r} ({kind!r:.80}) cannot be sent: "
+            "the Chat Completions API accepts only PDF files as base64"
         )
     return {
         "type": "text",
@@ -166,18 +172,18 @@ def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, Any]:
 
 
 def document_name(block: UnknownBlock) -> str:
-    """The name of a document, which the APIs demand."""
+    """Return the name of a document, or a default, because the APIs require one."""
     title = block.extra.get("title")
     return title if isinstance(title, str) and title else "document.pdf"
 
 
-def document_source(block: UnknownBlock) -> dict[str, Any]:
-    """Where a document is; empty if the block does not contain it."""
+def document_source(block: UnknownBlock) -> dict[str, JSON]:
+    """Return the source of a document, or an empty dict if the block has none."""
     source = block.extra.get("source")
     return source if isinstance(source, dict) else {}
 
 
-def _image(block: ImageBlock) -> dict[str, Any]:
+def _image(block: ImageBlock) -> dict[str, JSON]:
     detail = block.source.get("detail")
     return {
         "type": "image_url",
@@ -185,13 +191,13 @@ def _image(block: ImageBlock) -> dict[str, Any]:
     }
 
 
-def _response_format(request: ChatRequest) -> dict[str, Any] | None:
+def _response_format(request: ChatRequest) -> dict[str, JSON] | None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
         name, schema, strict = read_json_schema(request.response_format)
-        described: dict[str, Any] = {"name": name, "schema": schema}
+        envelope: dict[str, JSON] = {"name": name, "schema": schema}
         return {
             "type": "json_schema",
-            "json_schema": described | ({} if strict is None else {"strict": strict}),
+            "json_schema": envelope | ({} if strict is None else {"strict": strict}),
         }
     return (
         {"type": "json_object"} if isinstance(request.response_format, ResponseFormatJson) else None
@@ -199,10 +205,10 @@ def _response_format(request: ChatRequest) -> dict[str, Any] | None:
 
 
 def image_url(block: ImageBlock) -> str:
-    """The URL of an image; base64 data becomes a data URL.
+    """Return the URL of an image. Base64 data becomes a data URL.
 
     Raises:
-        InvalidRequestError: The source contains neither.
+        InvalidRequestError: The source has neither data nor a URL.
     """
     source = block.source
     url = source.get("url") or source.get("image_url")
@@ -212,12 +218,19 @@ def image_url(block: ImageBlock) -> str:
     if isinstance(data, str):
         return f"data:{source.get('media_type') or 'image/png'};base64,{data}"
     raise InvalidRequestError(
-        f"an image's source has neither url nor data, only {sorted(source)}; expected base64 data or a URL"
+        f"an image's source has neither url nor data, only {sorted(source)}; "
+        "expected base64 data or a URL"
     )
 
 
-def counted(usage: dict[str, Any], *, input_name: str, output_name: str) -> dict[str, int | None]:
-    """The service's token counts by our names; the APIs use different names for them."""
+def counted(usage: dict[str, JSON], *, input_name: str, output_name: str) -> dict[str, int | None]:
+    """Return the service's token counts by our names.
+
+    Args:
+        usage: The counts as the service reports them.
+        input_name: The API's word for input.
+        output_name: The API's word for output.
+    """
     input_details = usage.get(f"{input_name}_tokens_details") or {}
     output_details = usage.get(f"{output_name}_tokens_details") or {}
     return {
@@ -238,6 +251,10 @@ _DONE = "[DONE]"
 class _Call:
     id: str | None
     name: str
+
+
+# Servers deviate from the API: a call without an index, one index for all calls, a name with every
+# piece, arguments as an object, no usage, no end mark. The reader accepts all of these.
 
 
 @final
@@ -265,7 +282,7 @@ class ChatCompletionsReader(ResponseReader):
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         return chunks
 
-    def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
+    def read_body(self, body: dict[str, JSON]) -> list[StreamChunk]:
         """Read a completion that was not streamed."""
         if body.get("error"):
             raise ServiceError(body)
@@ -276,7 +293,7 @@ class ChatCompletionsReader(ResponseReader):
         return chunks + self.end_of_stream()
 
     def end_of_stream(self) -> list[StreamChunk]:
-        """Complete every block; without an end mark too, if the server sent a finish reason."""
+        """Complete every block. The end mark may be missing if there was a finish reason."""
         super().end_of_stream()
         chunks = self._end_text()
         for number, call in self._calls.items():
@@ -285,7 +302,7 @@ class ChatCompletionsReader(ResponseReader):
         self._calls = {}
         return chunks
 
-    def _read_metadata(self, data: dict[str, Any]) -> None:
+    def _read_metadata(self, data: dict[str, JSON]) -> None:
         self.model = data.get("model") or self.model
         for name, member in (("response_id", "id"), ("system_fingerprint", "system_fingerprint")):
             if data.get(member):
@@ -293,7 +310,7 @@ class ChatCompletionsReader(ResponseReader):
         if data.get("usage"):
             self.counted = counted(data["usage"], input_name="prompt", output_name="completion")
 
-    def _read_delta(self, delta: dict[str, Any]) -> list[StreamChunk]:
+    def _read_delta(self, delta: dict[str, JSON]) -> list[StreamChunk]:
         chunks: list[StreamChunk] = []
         for field in (*REASONING_FIELDS, "content", "refusal"):
             text = delta.get(field)
@@ -318,15 +335,16 @@ class ChatCompletionsReader(ResponseReader):
         if field is None:
             return []
         text = self.blocks.text("text")
-        more: dict[str, Any] = {}
+        more: dict[str, JSON] = {}
+        # The next request sends it back in the same field.
         if field in REASONING_FIELDS:
-            more = {"reasoning_field": field}  # where it goes back to
+            more = {"reasoning_field": field}
             return [self.blocks.end("text", ThinkingBlock(thinking=text, **more))]
         if field == "refusal":
             more = {"refusal": True}
         return [self.blocks.end("text", TextBlock(text=text, **more))]
 
-    def _add_call(self, piece: dict[str, Any]) -> list[StreamChunk]:
+    def _add_call(self, piece: dict[str, JSON]) -> list[StreamChunk]:
         function = piece.get("function") or {}
         index, call_id, name = piece.get("index"), piece.get("id"), function.get("name")
         number = self._by_index.get(index) if index is not None else max(self._calls, default=None)
@@ -350,18 +368,18 @@ class ChatCompletionsReader(ResponseReader):
 @final
 @attrs.frozen(kw_only=True)
 class ConfiguredModels(ModelCatalogue):
-    """The catalogue of a server with unknown models, which all have the properties that the configuration states.
+    """The catalogue of a server with unknown models, which have the configured properties.
 
     Attributes:
-        context_window: Their context window.
-        max_tokens: Their limit on output tokens.
+        context_window: The context window of every model.
+        max_tokens: The limit on output tokens of every model.
     """
 
     context_window: int
     max_tokens: int
 
     def look_up(self, model: str) -> ModelInfo:
-        """The configured properties, for any model."""
+        """Return a model with the configured properties."""
         return ModelInfo(
             id=model,
             display_name=model,
@@ -370,28 +388,28 @@ class ConfiguredModels(ModelCatalogue):
             capabilities=["tools", "streaming"],
         )
 
-    def listed(self, given: dict[str, Any]) -> ModelInfo:
-        """A member of the server's list; some servers include the context window."""
-        known = self.look_up(given["id"])
+    def listed(self, item: dict[str, JSON]) -> ModelInfo:
+        """Read an item of the server's list. Some servers include the context window."""
+        model = self.look_up(item["id"])
         window = (
-            given.get("max_model_len")
-            or given.get("context_length")
-            or (given.get("meta") or {}).get("n_ctx")
+            item.get("max_model_len")
+            or item.get("context_length")
+            or (item.get("meta") or {}).get("n_ctx")
         )
         if isinstance(window, int) and window > 0:
-            known.context_window = window
-        return known
+            model.context_window = window
+        return model
 
 
 @attrs.frozen(kw_only=True)
 class ChatCompletions(WireFormat):
-    """The Chat Completions API: the older one, which many servers implement.
+    """The Chat Completions API, the older of OpenAI's two, which many servers implement.
 
     Attributes:
         max_tokens_field: The name of the limit on output tokens.
-        has_developer: Whether the server knows the role ``developer``.
-        parallel_tool_calls: Sent with tools if it is not None.
-        seed: Sent if it is not None.
+        has_developer: Whether the server accepts the role ``developer``.
+        parallel_tool_calls: A parameter that is sent together with tools. None omits it.
+        seed: A parameter of the request. None omits it.
     """
 
     path: ClassVar[str] = "/chat/completions"
@@ -407,7 +425,7 @@ class ChatCompletions(WireFormat):
     ) -> EncodedRequest:
         """Encode a request as JSON."""
         messages = _messages(conversation.entries, has_developer=self.has_developer)
-        body: dict[str, Any] = {"model": call.model, "messages": messages}
+        body: dict[str, JSON] = {"model": call.model, "messages": messages}
         if request.tools:
             body["tools"] = [
                 {

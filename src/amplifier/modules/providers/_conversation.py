@@ -1,7 +1,4 @@
-"""Normalises a request's messages for the wire formats and repairs their sequence of tool calls and results.
-
-Messages arrive in several styles: text or blocks, calls as blocks or in ``tool_calls``, results as messages or as blocks.
-"""
+"""Normalise the messages of a request, and repair their sequence of tool calls and results."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.models import (
     ChatRequest,
     ContentBlockUnion,
@@ -35,7 +33,7 @@ Role: TypeAlias = Literal["system", "developer", "user", "assistant"]
 ResultPart: TypeAlias = TextBlock | ImageBlock | UnknownBlock
 """A part of a tool result."""
 
-# Blocks that no service accepts from the assistant, and from the other roles.
+# No service accepts these blocks from the assistant, or from the other roles.
 _NOT_FROM_ASSISTANT = (ToolResultBlock, ImageBlock)
 _ONLY_FROM_ASSISTANT = (
     ToolResultBlock,
@@ -50,7 +48,7 @@ NO_RESULT = "[no result was recorded for this call]"
 
 @attrs.frozen
 class MessageEntry:
-    """A message that is not a tool result; an assistant's calls are among the blocks."""
+    """A message other than a tool result. The assistant's calls are among its blocks."""
 
     role: Role
     blocks: list[ContentBlockUnion]
@@ -70,48 +68,52 @@ Entry: TypeAlias = MessageEntry | ToolResultEntry
 
 @attrs.frozen
 class Conversation:
-    """Entries in order, each call directly followed by its results.
+    """The entries of a conversation. The results of calls directly follow them.
 
     Attributes:
-        entries: The conversation.
+        entries: The entries in order.
         repairs: One record for each repair of the sequence.
-        call_ids: Every tool call id in use.
+        call_ids: The ids of all tool calls and results.
     """
 
     entries: list[Entry]
-    repairs: list[dict[str, Any]]
+    repairs: list[dict[str, JSON]]
     call_ids: frozenset[str]
 
 
 def read_conversation(messages: Iterable[Message]) -> Conversation:
-    """Normalise messages and repair the sequence of tool calls and results; the messages are not changed.
+    """Normalise messages, without changing them, and repair the sequence of calls and results.
 
-    A call without a result gets a placeholder. A result is moved behind its call. A second call with the same id and a
-    second result of a call are omitted, and a result without a call becomes user text: no service accepts them.
+    Messages have several styles: text or blocks, calls as blocks or in ``tool_calls``, results as
+    messages or as blocks.
+
+    A call without a result gets a placeholder. A result is moved behind its call. No service
+    accepts a second call with the same id, a second result of a call, or a result without a call.
+    The first two are omitted, and the last becomes text of the user.
     """
     entries: list[Entry] = []
     for message in messages:
         entries += _normal(message)
-    repairs: list[dict[str, Any]] = []
-    asked = {id_ for entry in entries if isinstance(entry, MessageEntry) for id_ in _calls(entry)}
+    repairs: list[dict[str, JSON]] = []
+    called = {id_ for entry in entries if isinstance(entry, MessageEntry) for id_ in _calls(entry)}
     results: dict[str, ToolResultEntry] = {}
     for entry in entries:
-        if isinstance(entry, ToolResultEntry) and entry.call_id in asked:
+        if isinstance(entry, ToolResultEntry) and entry.call_id in called:
             if entry.call_id in results:
                 repairs.append({"tool_call_id": entry.call_id, "repair": "second result left out"})
             else:
                 results[entry.call_id] = entry
-    taken = asked | {entry.call_id for entry in entries if isinstance(entry, ToolResultEntry)}
-    return Conversation(_in_order(entries, asked, results, repairs), repairs, frozenset(taken))
+    taken = called | {entry.call_id for entry in entries if isinstance(entry, ToolResultEntry)}
+    return Conversation(_in_order(entries, called, results, repairs), repairs, frozenset(taken))
 
 
 def used_ids(request: ChatRequest) -> set[str]:
-    """Every tool call id in a conversation."""
+    """Return the ids of all tool calls and results in a request."""
     return set(read_conversation(request.messages).call_ids)
 
 
 def calls_in(message: Message) -> list[ToolCall]:
-    """The calls of an assistant message, in blocks or under ``tool_calls``, in order and each once."""
+    """Return the unique calls in the blocks or ``tool_calls`` of an assistant message, in order."""
     blocks = _blocks(message.content)
     return list(
         {call.id: call for call in calls_among([*blocks, *_listed_calls(message, blocks)])}.values()
@@ -120,27 +122,28 @@ def calls_in(message: Message) -> list[ToolCall]:
 
 def _in_order(
     entries: list[Entry],
-    asked: set[str],
+    called: set[str],
     results: dict[str, ToolResultEntry],
-    repairs: list[dict[str, Any]],
+    repairs: list[dict[str, JSON]],
 ) -> list[Entry]:
     ordered: list[Entry] = []
     used: set[str] = set()
     for entry in entries:
         if isinstance(entry, ToolResultEntry):
-            if entry.call_id not in asked:
+            if entry.call_id not in called:
                 repairs.append(
                     {"tool_call_id": entry.call_id, "repair": "result without a call became text"}
                 )
                 note = TextBlock(
-                    text=f"[result of a tool call that is not in this conversation: {entry.call_id!r}]"
+                    text="[result of a tool call that is not in this conversation: "
+                    f"{entry.call_id!r}]"
                 )
                 ordered.append(MessageEntry("user", [note, *entry.parts]))
             continue
-        words = _without_second_calls(entry, used, repairs)
-        if words.blocks:
-            ordered.append(words)
-        for call_id in _calls(words):
+        message = _without_second_calls(entry, used, repairs)
+        if message.blocks:
+            ordered.append(message)
+        for call_id in _calls(message):
             result = results.get(call_id)
             if result is None:
                 repairs.append({"tool_call_id": call_id, "repair": "result was missing"})
@@ -150,11 +153,11 @@ def _in_order(
 
 
 def _without_second_calls(
-    words: MessageEntry, used: set[str], repairs: list[dict[str, Any]]
+    message: MessageEntry, used: set[str], repairs: list[dict[str, JSON]]
 ) -> MessageEntry:
-    """Remove calls whose id was used before: there is one result, and it belongs to the first."""
+    """Remove calls with the id of an earlier call. The only result belongs to the first call."""
     kept: list[ContentBlockUnion] = []
-    for block in words.blocks:
+    for block in message.blocks:
         if isinstance(block, ToolCallBlock):
             if block.id in used:
                 repairs.append(
@@ -163,26 +166,27 @@ def _without_second_calls(
                 continue
             used.add(block.id)
         kept.append(block)
-    return words if len(kept) == len(words.blocks) else MessageEntry(words.role, kept)
+    return message if len(kept) == len(message.blocks) else MessageEntry(message.role, kept)
 
 
-def _calls(words: MessageEntry) -> list[str]:
-    return [block.id for block in words.blocks if isinstance(block, ToolCallBlock)]
+def _calls(message: MessageEntry) -> list[str]:
+    return [block.id for block in message.blocks if isinstance(block, ToolCallBlock)]
 
 
 def _normal(message: Message) -> list[Entry]:
     if message.role in ("tool", "function"):
         return _results(message)
     blocks = _blocks(message.content)
-    role: Role = message.role  # type: ignore[assignment]  # the other two roles returned above
+    # The other two roles returned above.
+    role: Role = message.role  # type: ignore[assignment]
     if role == "assistant":
         blocks += _listed_calls(message, blocks)
     results: list[Entry] = [
         _result(block) for block in blocks if isinstance(block, ToolResultBlock)
     ]
     misplaced = _NOT_FROM_ASSISTANT if role == "assistant" else _ONLY_FROM_ASSISTANT
-    words = [block for block in blocks if not isinstance(block, misplaced)]
-    return [*results, MessageEntry(role, words)] if words else results
+    kept = [block for block in blocks if not isinstance(block, misplaced)]
+    return [*results, MessageEntry(role, kept)] if kept else results
 
 
 def _blocks(content: str | Sequence[ContentBlockUnion]) -> list[ContentBlockUnion]:
@@ -192,12 +196,12 @@ def _blocks(content: str | Sequence[ContentBlockUnion]) -> list[ContentBlockUnio
 
 
 def _results(message: Message) -> list[Entry]:
-    """The results in a tool message: its result blocks, or else its whole content."""
+    """Return the results in a tool message: its result blocks, or its whole content."""
     content = message.content
     if not isinstance(content, str):
-        within = [block for block in content if isinstance(block, ToolResultBlock)]
-        if within:
-            return [_result(block) for block in within]
+        blocks = [block for block in content if isinstance(block, ToolResultBlock)]
+        if blocks:
+            return [_result(block) for block in blocks]
     parts = _parts(content if isinstance(content, str) else list(content))
     return [ToolResultEntry(message.tool_call_id or "", parts, bool(message.extra.get("is_error")))]
 
@@ -208,15 +212,15 @@ def _result(block: ToolResultBlock) -> ToolResultEntry:
     )
 
 
-def _parts(output: Any) -> list[ResultPart]:
-    """A tool's output as parts; anything but a list of blocks is one text."""
+def _parts(output: object) -> list[ResultPart]:
+    """Return a tool's output as parts. Anything other than a list of blocks becomes one text."""
     if isinstance(output, list) and output and all(_is_block(item) for item in output):
         return [_part(item) for item in output]
     text = output if isinstance(output, str) else as_text(output)
     return [TextBlock(text=text)] if text else []
 
 
-def _is_block(item: Any) -> bool:
+def _is_block(item: object) -> bool:
     return (isinstance(item, dict) and isinstance(item.get("type"), str)) or hasattr(item, "type")
 
 
@@ -229,42 +233,43 @@ def _part(item: Any) -> ResultPart:
     return TextBlock(text=as_text(item))
 
 
-def _note_of_audio(source: Any) -> str:
-    """What a model gets instead of audio in a tool's result, which the services of these providers do not accept there."""
+def _note_of_audio(source: object) -> str:
+    """Return a text that replaces audio in a tool's result, where no service accepts it."""
     media_type, data = (
         (source.get(key) for key in ("media_type", "data"))
         if isinstance(source, dict)
         else (None, None)
     )
     size = f", {len(data) * 3 // 4} bytes" if isinstance(data, str) else ""
-    return f"[audio left out: {str(media_type)[:80] if media_type else 'of unknown type'}{size}; only text and images can be sent]"
+    kind = str(media_type)[:80] if media_type else "of unknown type"
+    return f"[audio left out: {kind}{size}; only text and images can be sent]"
 
 
 def _listed_calls(message: Message, blocks: list[ContentBlockUnion]) -> list[ContentBlockUnion]:
-    """Calls that are only in ``tool_calls``, in this project's format or OpenAI's."""
+    """Return the calls that are only in ``tool_calls``, in our format or OpenAI's."""
     listed = message.extra.get("tool_calls")
-    shown = {block.id for block in blocks if isinstance(block, ToolCallBlock)}
-    beside: list[ContentBlockUnion] = []
-    for call in listed if isinstance(listed, list) else ():
-        given = call if isinstance(call, dict) else getattr(call, "__dict__", {})
-        function = given.get("function") or {}
-        call_id = given.get("id") or ""
-        name = given.get("name") or given.get("tool") or function.get("name") or ""
-        arguments = given.get("arguments", function.get("arguments"))
-        if call_id and call_id not in shown:
-            beside.append(ToolCallBlock(id=call_id, name=name, input=_as_arguments(arguments)))
-    return beside
+    block_ids = {block.id for block in blocks if isinstance(block, ToolCallBlock)}
+    calls: list[ContentBlockUnion] = []
+    for item in listed if isinstance(listed, list) else ():
+        call = item if isinstance(item, dict) else getattr(item, "__dict__", {})
+        function = call.get("function") or {}
+        call_id = call.get("id") or ""
+        name = call.get("name") or call.get("tool") or function.get("name") or ""
+        arguments = call.get("arguments", function.get("arguments"))
+        if call_id and call_id not in block_ids:
+            calls.append(ToolCallBlock(id=call_id, name=name, input=_as_arguments(arguments)))
+    return calls
 
 
-def _as_arguments(given: Any) -> dict[str, Any]:
-    if isinstance(given, str):
+def _as_arguments(value: object) -> dict[str, JSON]:
+    if isinstance(value, str):
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except ValueError:
             return {}
-    return dict(given) if isinstance(given, dict) else {}
+    return dict(value) if isinstance(value, dict) else {}
 
 
-def as_text(value: Any) -> str:
-    """A value as JSON text for a model; values without a JSON form become their ``str``."""
+def as_text(value: object) -> str:
+    """Return a value as JSON text for a model. Values without a JSON form become their ``str``."""
     return json.dumps(value, ensure_ascii=False, default=str)

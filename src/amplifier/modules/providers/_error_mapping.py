@@ -1,4 +1,4 @@
-"""Maps status codes and error bodies of services to the error taxonomy; one table for all providers."""
+"""Map status codes and error bodies of services to the classes of `amplifier.errors`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from amplifier.errors import (
 )
 
 OVERLOADED = 529
+# Factor on the delay before a retry.
 _OVERLOADED_DELAY = 10.0
-"""Factor on the delay before a retry."""
 
 _BY_STATUS: Mapping[int, type[LLMError]] = {
     400: InvalidRequestError,
@@ -45,8 +45,8 @@ _BY_STATUS: Mapping[int, type[LLMError]] = {
     429: RateLimitError,
 }
 
-# The values of ``error.type`` and ``error.code``; they are more specific than the status, and an error inside a stream has
-# no status.
+# Values of ``error.type`` and ``error.code``. They are more specific than the status, and an error
+# inside a stream has no status.
 _BY_CODE: Mapping[str, type[LLMError]] = {
     "api_error": ProviderUnavailableError,
     "authentication_error": AuthenticationError,
@@ -76,8 +76,8 @@ _BY_CODE: Mapping[str, type[LLMError]] = {
 
 _REJECTED = (InvalidRequestError, LLMError)
 _CONTEXT = re.compile(
-    r"prompt is too long|context.?(length|window|size)|maximum context|too many tokens|input is too long"
-    r"|exceeds? the (model'?s? )?(maximum|available)|reduce the length",
+    r"prompt is too long|context.?(length|window|size)|maximum context|too many tokens"
+    r"|input is too long|exceeds? the (model'?s? )?(maximum|available)|reduce the length",
     re.IGNORECASE,
 )
 _FILTERED = re.compile(
@@ -91,14 +91,14 @@ MAX_MESSAGE = 1000
 
 @attrs.frozen
 class CallContext:
-    """What a request has to keep to, and what its errors state.
+    """The deadlines of a request, and the facts for its error messages.
 
     Attributes:
         provider: The provider's name.
         model: The requested model.
-        secret: The API key; some servers include it in error messages, which must not contain it.
-        timeout: Seconds for the whole exchange; None for no limit.
-        idle_timeout: Seconds without a byte; None for no limit.
+        secret: The API key. Some servers quote it in error messages, where it is removed.
+        timeout: Seconds for the whole exchange. None for no limit.
+        idle_timeout: Seconds without a byte. None for no limit.
     """
 
     provider: str
@@ -108,29 +108,30 @@ class CallContext:
     idle_timeout: float | None = None
 
     def clean(self, text: str) -> str:
-        """Text of a server for a message: without the key and control characters, and truncated."""
+        """Return a server's text for a message, shortened, without key and control characters."""
         if self.secret and len(self.secret) >= 4:
             text = text.replace(self.secret, "[key]")
         return visible_text(text)[:MAX_MESSAGE]
 
-    def error(self, kind: type[LLMError], words: str, **fields: Any) -> LLMError:
-        """An error about the provider: its name and these words."""
-        return kind(f"{self.provider} {words}", provider=self.provider, model=self.model, **fields)
+    def error(self, kind: type[LLMError], phrase: str, **fields: Any) -> LLMError:
+        """Return an error with the provider's name before a phrase."""
+        return kind(f"{self.provider} {phrase}", provider=self.provider, model=self.model, **fields)
 
 
 def error_from_status(
     context: CallContext, status: int, headers: Mapping[str, str], body: Any
 ) -> LLMError:
-    """The error for a response with an error status."""
+    """Return the error for a response with an error status."""
     codes, message = _codes_and_message(body)
     if 300 <= status < 400:
-        where = context.clean(headers.get("location", "elsewhere"))
-        words = (
-            f"redirects to {where}; redirects are not followed, set base_url to the right address"
+        location = context.clean(headers.get("location", "another address"))
+        phrase = (
+            f"redirects to {location}; redirects are not followed, so set base_url to the right "
+            "address"
         )
-        return context.error(ConfigurationError, words, status_code=status)
+        return context.error(ConfigurationError, phrase, status_code=status)
     kind = _refined(_kind_of(status), codes, message)
-    # A 5xx status stays a server error whatever the body calls it.
+    # A 5xx status is always a server error, even if the body has a code of another class.
     if status >= 500 and not issubclass(
         kind, ProviderUnavailableError | LLMTimeoutError | RateLimitError
     ):
@@ -150,7 +151,7 @@ def error_from_status(
 
 
 def error_from_stream_event(context: CallContext, body: Any) -> LLMError:
-    """The error for an error event inside a stream."""
+    """Return the error for an error event inside a stream."""
     codes, message = _codes_and_message(body)
     status = _status_within(body)
     kind = StreamError if status is None else _kind_of(status)
@@ -158,7 +159,7 @@ def error_from_stream_event(context: CallContext, body: Any) -> LLMError:
     named = f" ({codes[0]})" if codes else ""
     return context.error(
         kind,
-        f"broke off its answer{context.clean(named)}: {context.clean(message or 'no message')}",
+        f"failed while streaming{context.clean(named)}: {context.clean(message or 'no message')}",
         status_code=status,
         delay_multiplier=_multiplier(status, codes),
     )
@@ -169,7 +170,7 @@ def _kind_of(status: int) -> type[LLMError]:
 
 
 def _status_within(body: Any) -> int | None:
-    """The status that llama.cpp's server writes as the code of an error in a stream."""
+    """Return the status that llama.cpp's server uses as the code of an error in a stream."""
     error = body.get("error") if isinstance(body, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else None
@@ -181,7 +182,7 @@ def _multiplier(status: int | None, codes: list[str]) -> float:
 
 
 def _codes_and_message(body: Any) -> tuple[list[str], str]:
-    """The codes of an error body, most specific first, and its message, in any of the known formats."""
+    """Return the codes of an error body, the most specific first, and its message."""
     error = body
     if isinstance(body, dict):
         error = body.get("error") or body.get("detail") or body
@@ -189,15 +190,16 @@ def _codes_and_message(body: Any) -> tuple[list[str], str]:
         return [], str(error or "").strip()
     message = error.get("message") or error.get("detail") or error.get("error") or ""
     codes = [error.get(name) for name in ("code", "type")]
-    return [w for w in codes if isinstance(w, str) and w and w != "error"], str(message).strip()
+    texts = [code for code in codes if isinstance(code, str) and code and code != "error"]
+    return texts, str(message).strip()
 
 
 def _refined(kind: type[LLMError], codes: list[str], message: str) -> type[LLMError]:
     for code in codes:
-        found = _BY_CODE.get(code.lower())
-        # A status is more specific than "invalid request"; inside a stream there is no status.
-        if found is not None and (found is not InvalidRequestError or kind is StreamError):
-            kind = found
+        match = _BY_CODE.get(code.lower())
+        # A status is more specific than "invalid request". Inside a stream there is no status.
+        if match is not None and (match is not InvalidRequestError or kind is StreamError):
+            kind = match
             break
     if kind is RateLimitError and _QUOTA.search(message):
         return QuotaExceededError
@@ -212,16 +214,16 @@ def _refined(kind: type[LLMError], codes: list[str], message: str) -> type[LLMEr
 
 
 def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
-    """Seconds to wait before a retry; None without a header that says so."""
+    """Return the seconds to wait before a retry, or None if no header states them."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
-    given = (headers.get("retry-after") or "").strip()
-    seconds = _number(given)
+    value = (headers.get("retry-after") or "").strip()
+    seconds = _number(value)
     if seconds is not None:
         return seconds
     try:
-        moment = parsedate_to_datetime(given).timestamp()
+        moment = parsedate_to_datetime(value).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
     return max(0.0, moment - (time.time() if now is None else now))

@@ -1,10 +1,11 @@
-"""HTTP requests to a service with httpx2, with deadlines for reading and a bounded close.
+"""HTTP requests with httpx2, with deadlines for reading and a bounded close.
 
-The body of a response is read with a plain iterator, so that leaving it early closes the connection at once and leaves no async
-generator to the garbage collector. Nothing is retried here, and redirects are not followed: they would carry the key along.
-
-Importing this module imports the HTTP library; providers do so in a worker thread when they are mounted.
+Importing this module imports the HTTP library, which is slow. Providers do it in a worker thread.
 """
+
+# The body of a response is read with a plain iterator. So leaving it early closes the connection at
+# once, and no async generator is left to the garbage collector. Nothing is retried. Redirects are
+# not followed, because they would carry the key along.
 
 from __future__ import annotations
 
@@ -14,11 +15,12 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, final
+from typing import final
 
 import anyio
 import httpx2
 
+from amplifier._internal.json import JSON
 from amplifier.errors import (
     InvalidRequestError,
     LLMError,
@@ -43,12 +45,15 @@ _DRAINING_PIECES = 16
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Trusted certificates; loaded once per process, because loading is slow."""
+    """Return the trusted certificates. Loading them is slow, so it happens once per process."""
     return httpx2.create_ssl_context()
 
 
-async def _exhaust(iterator: Any) -> None:
-    """Advance a closed iterator until it ends, so that no nested generator is left to the garbage collector."""
+async def _exhaust(iterator: AsyncIterator[bytes]) -> None:
+    """Advance a closed iterator to its end.
+
+    Otherwise nested generators would be left to the garbage collector.
+    """
     with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
         while True:
             try:
@@ -66,8 +71,11 @@ class Deadlines:
         self._end = math.inf if context.timeout is None else anyio.current_time() + context.timeout
 
     @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
+    def waiting(self, operation: str) -> Iterator[None]:
         """Bound one wait.
+
+        Args:
+            operation: The operation for error messages, such as "answering".
 
         Raises:
             LLMTimeoutError: A deadline passed.
@@ -80,9 +88,9 @@ class Deadlines:
         if scope.cancelled_caught:
             raise context.error(
                 LLMTimeoutError,
-                f"sent nothing for {context.idle_timeout:g} s while {what} (idle_timeout)"
+                f"sent nothing for {context.idle_timeout:g} s while {operation} (idle_timeout)"
                 if idle < self._end
-                else f"did not finish within {context.timeout:g} s, still {what} (timeout)",
+                else f"did not finish within {context.timeout:g} s, still {operation} (timeout)",
             )
 
 
@@ -101,12 +109,12 @@ class HttpResponse:
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether the body is an event stream; some servers respond with one JSON document instead."""
+        """True if the body is an event stream. Some servers respond with a JSON document."""
         kind: str = self._response.headers.get("content-type", "")
         return "json" not in kind.lower()
 
     async def receive(self) -> bytes | None:
-        """The next bytes; None at the end.
+        """Return the next bytes, or None at the end.
 
         Raises:
             LLMTimeoutError: A deadline passed.
@@ -124,11 +132,11 @@ class HttpResponse:
             )
         return chunk
 
-    async def receive_json(self) -> Any:
-        """The whole body as JSON.
+    async def receive_json(self) -> JSON:
+        """Return the whole body as JSON.
 
         Raises:
-            StreamError: It is not JSON.
+            StreamError: The body isn't JSON.
         """
         body = bytearray()
         while (chunk := await self.receive()) is not None:
@@ -136,25 +144,29 @@ class HttpResponse:
         try:
             return read_json(bytes(body))
         except ValueError as exc:
-            found = self._context.clean(bytes(body[:200]).decode("utf-8", "replace"))
-            words = f"answered with something that is not JSON: {found!r}"
-            raise self._context.error(StreamError, words) from exc
+            start = self._context.clean(bytes(body[:200]).decode("utf-8", "replace"))
+            phrase = f"sent a response that is not JSON: {start!r}"
+            raise self._context.error(StreamError, phrase) from exc
 
     async def receive_error(self) -> LLMError:
-        """The error for a response with an error status; as much of its body as arrives explains it."""
+        """Return the error for a response with an error status.
+
+        If the connection breaks, the part of the body that arrived is used.
+        """
         body = bytearray()
         try:
             while len(body) < MAX_ERROR_BYTES and (chunk := await self.receive()) is not None:
                 body += chunk
+        # The status is more useful than the error of a connection that broke after it.
         except LLMError:
-            pass  # the status is more useful than the error of the connection that broke after it
+            pass
         text = bytes(body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
         try:
-            explained: Any = read_json(text)
+            explanation: JSON = read_json(text)
         except ValueError:
-            explained = text
+            explanation = text
         return error_from_status(
-            self._context, self._response.status_code, self._response.headers, explained
+            self._context, self._response.status_code, self._response.headers, explanation
         )
 
     async def drain(self) -> None:
@@ -163,11 +175,15 @@ class HttpResponse:
             try:
                 for _ in range(_DRAINING_PIECES):
                     await anext(self._chunks)
-            except Exception:  # noqa: BLE001 — usually the end of the body; failures no longer matter
+            # This is usually the end of the body. Failures no longer matter.
+            except Exception:  # noqa: BLE001
                 return
 
     async def aclose(self) -> None:
-        """Close the connection unless the body was read to its end; bounded and shielded from cancellation."""
+        """Close the connection unless the body was read to its end.
+
+        This is shielded from cancellation, and bounded in time.
+        """
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
             try:
                 await self._response.aclose()
@@ -181,8 +197,8 @@ class HttpClient:
 
     Args:
         base_url: The address that paths are relative to.
-        headers: Sent with every request.
-        connect_timeout: Seconds to reach the server; the deadlines of a call bound everything else.
+        headers: The headers of every request.
+        connect_timeout: Seconds to reach the server. The deadlines of a call bound everything else.
         keep_connections: Whether a connection serves several requests.
     """
 
@@ -206,15 +222,15 @@ class HttpClient:
 
     @asynccontextmanager
     async def open(
-        self, method: str, path: str, body: dict[str, Any] | None, context: CallContext
+        self, method: str, path: str, body: dict[str, JSON] | None, context: CallContext
     ) -> AsyncIterator[HttpResponse]:
         """Send a request and wait for the headers of the response.
 
         Args:
             method: The HTTP method.
-            path: Relative to the base URL.
-            body: Sent as JSON.
-            context: The deadlines, and what errors state.
+            path: The path relative to the base URL.
+            body: The JSON to send.
+            context: The deadlines, and the facts for error messages.
 
         Raises:
             LLMError: There is no response, or its status is an error.
@@ -234,7 +250,7 @@ class HttpClient:
             await opened.aclose()
 
     async def aclose(self) -> None:
-        """Close the client and its idle connections; bounded and idempotent."""
+        """Close the client and its idle connections in bounded time. This may be called again."""
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
             await self._client.aclose()
 
@@ -242,7 +258,7 @@ class HttpClient:
 _JSON = {"Content-Type": "application/json"}
 
 
-def _encoded(body: dict[str, Any] | None) -> bytes | None:
+def _encoded(body: dict[str, JSON] | None) -> bytes | None:
     try:
         return (
             None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
@@ -257,7 +273,7 @@ def _errors(context: CallContext, broken: type[LLMError]) -> Iterator[None]:
 
     Args:
         context: The provider and model, for the error.
-        broken: The error for a connection that fails.
+        broken: The class of the error for a connection that fails.
     """
     try:
         yield
@@ -265,9 +281,9 @@ def _errors(context: CallContext, broken: type[LLMError]) -> Iterator[None]:
         if isinstance(exc, httpx2.TimeoutException):
             error = context.error(LLMTimeoutError, "could not be reached in time (connect_timeout)")
         else:
-            why = f"{type(exc).__name__}: {context.clean(str(exc))}".rstrip(": ")
-            what = "could not be reached" if broken is NetworkError else "broke the connection"
-            error = context.error(broken, f"{what} ({why})")
+            reason = f"{type(exc).__name__}: {context.clean(str(exc))}".rstrip(": ")
+            phrase = "could not be reached" if broken is NetworkError else "broke the connection"
+            error = context.error(broken, f"{phrase} ({reason})")
         if context.secret and context.secret in str(exc):
             raise error from None
         raise error from exc

@@ -1,7 +1,6 @@
-"""The provider of a service with an HTTP API; services differ in their wire format, headers and model catalogue.
+"""The provider of a service with an HTTP API.
 
-`mount_provider` builds the client in a worker thread: importing the HTTP library and reading certificates and prices takes a
-third of a second.
+Services differ in their wire format, headers and model catalogue.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator
 from amplifier.errors import (
     InvalidRequestError,
@@ -55,40 +55,41 @@ from ._wire_format import (
 )
 
 if TYPE_CHECKING:
-    from ._http_client import HttpClient, HttpResponse  # needs the HTTP library, which is optional
+    # This needs the HTTP library, which is optional.
+    from ._http_client import HttpClient, HttpResponse
 
 logger = logging.getLogger("amplifier.modules.provider")
 
 T = TypeVar("T")
 
 EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_TOOL_SEQUENCE_REPAIRED)
-"""The events a provider emits."""
+"""The events that a provider emits."""
 
 _LISTING_SECONDS = 30.0
 _PRICED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+# Members of a request that consume tokens. A request to count them must not have others.
 _COUNTED = frozenset({"model", "messages", "system", "input", "tools", "tool_choice", "thinking"})
-"""The members of a request that take tokens; the services refuse others where they count."""
 
 
 class Client(Protocol):
-    """Sends requests to a service; `HttpClient` is one."""
+    """Sends requests to a service, like `HttpClient`."""
 
     def open(
-        self, method: str, path: str, body: dict[str, Any] | None, context: CallContext
+        self, method: str, path: str, body: dict[str, JSON] | None, context: CallContext
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """Send a request and wait for the headers of the response."""
         ...
 
     async def aclose(self) -> None:
-        """Close every connection; idempotent."""
+        """Close every connection. This may be called again."""
         ...
 
 
 class Prices:
-    """Prices of one provider's models, from the data in the package genai-prices; nothing is downloaded.
+    """Prices of one provider's models, from the package genai-prices. Nothing is downloaded.
 
     Args:
-        provider_id: The provider as genai-prices names it; None if only its URL is known.
+        provider_id: The provider's name in genai-prices, or None if only its URL is known.
         api_url: The URL of its API.
     """
 
@@ -97,15 +98,21 @@ class Prices:
         self._library: Any = None
 
     def load(self) -> None:
-        """Import the library and let it read its data; blocks. Without the library no cost is known."""
+        """Import the library and read its data, which blocks.
+
+        Without the library there are no prices.
+        """
         try:
             self._library = importlib.import_module("genai_prices")
         except ImportError:
             return
         self.cost("gpt-4o", {"input_tokens": 1, "output_tokens": 1})
 
-    def most(self, model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
-        """The most that so many tokens may cost in US dollars; None if unknown. Writing input into a cache may cost extra."""
+    def max_cost(self, model: str, input_tokens: int, output_tokens: int) -> Decimal | None:
+        """Return the maximum cost in US dollars, or None if the price is unknown.
+
+        Writing the input into a cache may cost extra.
+        """
         counted = {"input_tokens": input_tokens, "output_tokens": output_tokens}
         plain, written = (
             self.cost(model, counted),
@@ -114,7 +121,7 @@ class Prices:
         return None if plain is None else max(plain, written or plain)
 
     def cost(self, model: str, counted: Mapping[str, int | None]) -> Decimal | None:
-        """The price in US dollars; None if unknown. Never raises."""
+        """Return the cost in US dollars, or None if the price is unknown. This never raises."""
         if self._library is None or not model:
             return None
         try:
@@ -124,7 +131,8 @@ class Prices:
             price = self._library.calc_price(usage, model_ref=model, **self._where).total_price
         except LookupError:
             return None
-        except Exception:  # third-party code; a missing price must not fail a response
+        # Third-party code may raise anything, and a response must not fail without a price.
+        except Exception:
             logger.debug("no price for model %r", model, exc_info=True)
             return None
         return price if isinstance(price, Decimal) else None
@@ -132,17 +140,21 @@ class Prices:
 
 @attrs.frozen(kw_only=True)
 class Service:
-    """What differs between the services.
+    """The properties of one service.
 
     Attributes:
         module: The id of the provider's module.
-        extra: The extra of this project that installs what it needs.
-        name: The name that the provider is mounted under.
+        extra: The extra of this project that installs its requirements.
+        name: The name under which the provider is mounted.
+        display_name: The name of the service for people.
         variables: The environment variables with the key and the address.
-        default_model: The model of requests that name none.
-        base_url: Where the service is, unless the configuration sets another address; empty if it has to.
-        headers: Sent with every request: the credentials and what the service requires.
-        capabilities: Those that not every service has.
+        default_model: The model of requests without one.
+        base_url: The usual address of the service. Empty if the configuration has to set it.
+        headers: The headers of every request, including the credentials.
+        capabilities: Capabilities that not every service has.
+        wire_format: Encodes requests and reads responses.
+        catalogue: Describes the service's models.
+        prices: The prices of the models.
     """
 
     module: str
@@ -159,7 +171,7 @@ class Service:
     prices: Prices
 
     def info(self, options: ProviderOptions) -> ProviderInfo:
-        """The description of the provider, with its configured model."""
+        """Return the description of the provider with its configured model."""
         model, (key, url) = self.catalogue.look_up(options.default_model), self.variables
         fields = [
             ConfigField(
@@ -180,7 +192,7 @@ class Service:
             ConfigField(
                 id="default_model",
                 display_name="Model",
-                prompt="The model to ask where a request names none",
+                prompt="The model for requests that name none",
                 required=False,
                 default=self.default_model,
             ),
@@ -248,7 +260,7 @@ class HttpProvider(StreamingProvider):
 
     @property
     def name(self) -> str:
-        """The name it is mounted under."""
+        """The name under which it is mounted."""
         return self._info.id
 
     def get_info(self) -> ProviderInfo:
@@ -256,7 +268,7 @@ class HttpProvider(StreamingProvider):
         return copy.deepcopy(self._info)
 
     async def list_models(self) -> list[ModelInfo]:
-        """The service's list of models; the configured one if it cannot be read."""
+        """Return the service's models, or only the configured one if the list cannot be read."""
         configured = [self._catalogue.look_up(self._options.default_model)]
         context = self._context(None, _LISTING_SECONDS)
         try:
@@ -264,33 +276,36 @@ class HttpProvider(StreamingProvider):
                 return self._catalogue.read(await response.receive_json())
         except (LLMError, LookupError, TypeError, AttributeError, ValueError) as exc:
             logger.warning(
-                "%s: the list of models could not be read (%s); it has the configured one",
+                "%s: the list of models could not be read (%s), so it has only the configured one",
                 self.name,
                 exc,
             )
             return configured
 
     def output_limit(self, request: ChatRequest, **kwargs: Any) -> int | None:
-        """The most output tokens of a call with these arguments, for budgets."""
-        known = self._catalogue.look_up(
+        """Return the maximum number of output tokens of a call, for budgets."""
+        model = self._catalogue.look_up(
             kwargs.get("model") or request.model or self._options.default_model
         )
         return resolve_call_options(
-            self._options, request, kwargs, known.max_output_tokens
+            self._options, request, kwargs, model.max_output_tokens
         ).max_tokens
 
     def estimate_cost(
         self, request: ChatRequest, *, input_tokens: int, output_tokens: int, **kwargs: Any
     ) -> Decimal | None:
-        """The most that a call with so many tokens may cost in US dollars; None if the price is not known."""
+        """Return the maximum cost of a call in US dollars, or None if the price is unknown."""
         model = kwargs.get("model") or request.model or self._options.default_model
-        return self._prices.most(model, input_tokens, output_tokens)
+        return self._prices.max_cost(model, input_tokens, output_tokens)
 
     async def count_tokens(self, request: ChatRequest, **kwargs: Any) -> int | None:
-        """What the service counts for a request, without answering it; None if it has no way to ask.
+        """Let the service count the tokens of a request, without a response from the model.
+
+        Returns:
+            The number of tokens, or None if the service cannot count them.
 
         Raises:
-            LLMError: It does not answer.
+            LLMError: The call failed.
         """
         path = self._wire_format.count_path
         if path is None:
@@ -298,17 +313,15 @@ class HttpProvider(StreamingProvider):
         call = self._call_options(request, kwargs)
         encoded = self._encode(read_conversation(request.messages), request, call)
         body = {name: value for name, value in encoded.body.items() if name in _COUNTED}
-        async with self._client.open(
-            "POST", path, body, self._context(call.model, _LISTING_SECONDS)
-        ) as response:
-            counted = (await response.receive_json())["input_tokens"]
-        return int(counted)
+        context = self._context(call.model, _LISTING_SECONDS)
+        async with self._client.open("POST", path, body, context) as response:
+            return _checked(context, _input_tokens, await response.receive_json())
 
-    def _call_options(self, request: ChatRequest, kwargs: dict[str, Any]) -> CallOptions:
-        known = self._catalogue.look_up(
+    def _call_options(self, request: ChatRequest, kwargs: dict[str, JSON]) -> CallOptions:
+        model = self._catalogue.look_up(
             kwargs.get("model") or request.model or self._options.default_model
         )
-        usual_limit = known.max_output_tokens if self._wire_format.always_limits else None
+        usual_limit = model.max_output_tokens if self._wire_format.always_limits else None
         return resolve_call_options(self._options, request, kwargs, usual_limit)
 
     def _encode(
@@ -322,7 +335,7 @@ class HttpProvider(StreamingProvider):
         encoded.body = merge_params(encoded.body, self._options.extra_request_params)
         return encoded
 
-    async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
+    async def _chunks(self, request: ChatRequest, kwargs: dict[str, JSON]) -> Chunks:
         call, conversation = (
             self._call_options(request, kwargs),
             read_conversation(request.messages),
@@ -335,7 +348,7 @@ class HttpProvider(StreamingProvider):
         encoded = self._encode(conversation, request, call)
         context = self._context(call.model, call.timeout, self._options.idle_timeout)
         reader = self._wire_format.reader(conversation.call_ids)
-        received: list[Any] = []
+        received: list[JSON] = []
         await self._emit_request(call.model, request, lambda: encoded.body)
         began = anyio.current_time()
         try:
@@ -376,7 +389,7 @@ class HttpProvider(StreamingProvider):
         yield StreamChunk(kind="response", response=response)
 
     async def aclose(self) -> None:
-        """Close unfinished streams, then the client; idempotent."""
+        """Close unfinished streams, and then the client. This may be called again."""
         await super().aclose()
         await self._client.aclose()
 
@@ -388,7 +401,7 @@ class HttpProvider(StreamingProvider):
     def _response(
         self, reader: ResponseReader, call: CallOptions, encoded: EncodedRequest
     ) -> ChatResponse:
-        used: dict[str, Any] = {"input_tokens": 0, "output_tokens": 0, **reader.counted}
+        used: dict[str, JSON] = {"input_tokens": 0, "output_tokens": 0, **reader.counted}
         cost = self._prices.cost(reader.model or call.model, used) if reader.counted else None
         usage = Usage(
             **used, total_tokens=used["input_tokens"] + used["output_tokens"], cost_usd=cost
@@ -396,8 +409,12 @@ class HttpProvider(StreamingProvider):
         return reader.response(usage, encoded.degradation)
 
 
+def _input_tokens(body: JSON) -> int:
+    return int(body["input_tokens"])
+
+
 def _checked(context: CallContext, read: Callable[..., T], *received: Any) -> T:
-    """Read what was received; a service that violates its format raises a `StreamError`."""
+    """Read received data, and raise a `StreamError` if it violates the service's format."""
     try:
         return read(*received)
     except ServiceError as exc:
@@ -407,17 +424,18 @@ def _checked(context: CallContext, read: Callable[..., T], *received: Any) -> T:
         exc.model = exc.model or context.model
         raise
     except (LookupError, TypeError, AttributeError, ValueError) as exc:
-        why = context.clean(f"{type(exc).__name__}: {exc}")
-        raise context.error(StreamError, f"sent a malformed response ({why})") from exc
+        reason = context.clean(f"{type(exc).__name__}: {exc}")
+        raise context.error(StreamError, f"sent a malformed response ({reason})") from exc
 
 
 async def mount_provider(
     coordinator: Coordinator, service: Service, options: ProviderOptions
 ) -> Callable[[], Awaitable[None]] | None:
-    """Build the client and mount the provider, or log why it is not mounted.
+    """Build the client and mount the provider, or log the reason for not mounting it.
 
     Returns:
-        The cleanup, which closes open streams and the client; None if there is no key or, where it is needed, no address.
+        The cleanup, which closes open streams and the client. None if there is no key or, where it
+        is needed, no address.
 
     Raises:
         MissingExtraError: The HTTP library is not installed.
@@ -434,6 +452,8 @@ async def mount_provider(
             raise ModuleLoadError(message, module_id=service.module, reason_code="not_configured")
         logger.warning("%s is not mounted: %s", service.module, missing)
         return None
+    # Importing the HTTP library and reading certificates and prices takes a third of a second, so
+    # a thread does it.
     provider = HttpProvider(
         coordinator,
         service.info(options),
@@ -451,25 +471,26 @@ async def mount_provider(
 def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
     client = import_client(service.module, service.extra)
     service.prices.load()
+    # Configured headers replace those of the service, whose names may differ in case.
     headers = {
         name.lower(): value
-        for source in (
-            service.headers,
-            options.extra_headers,
-        )  # of two that differ in case only, the latter
+        for source in (service.headers, options.extra_headers)
         for name, value in source.items()
     }
-    wrong = [
+    invalid = [
         ascii(name)
         for name, value in headers.items()
         if not f"{name}{value}".isascii() or not value.isprintable()
     ]
-    if wrong:
-        problem = f"a header holds only printable ASCII characters, but {', '.join(wrong)} has others; was the key copied whole and alone?"
+    if invalid:
+        problem = (
+            f"headers may have only printable ASCII characters, but {', '.join(invalid)} has "
+            "others; check that exactly the key was copied"
+        )
         raise PlanError([("$", problem)], subject=f"invalid config of {service.module}")
     address = options.base_url or service.base_url
-    # llama.cpp's server closes a connection right after a stream, without announcing it: a request that still uses the
-    # connection is lost. Connecting anew costs little without TLS.
+    # llama.cpp's server closes a connection right after a stream without announcing it, so another
+    # request on the connection would be lost. A new connection is cheap without TLS.
     keep_connections = bool(service.base_url) or address.startswith("https:")
     return client(
         address, headers, connect_timeout=options.connect_timeout, keep_connections=keep_connections
@@ -477,10 +498,10 @@ def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
 
 
 def import_client(module: str, extra: str) -> type[HttpClient]:
-    """Import the HTTP library; blocks, so call it in a worker thread.
+    """Import the HTTP library. This blocks, so it should run in a worker thread.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: The library is not installed.
     """
     try:
         from ._http_client import HttpClient  # noqa: PLC0415 — optional, and slow to import

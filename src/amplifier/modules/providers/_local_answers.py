@@ -1,8 +1,4 @@
-"""Shared by providers that make their answers in this process: streaming, events, tool-call ids and estimated usage.
-
-Such a provider knows the whole answer at once and streams it in pieces. `complete` collects `stream`; there is no second path.
-Nothing of a request is kept.
-"""
+"""The base of providers that make their answers in this process, and stream them in pieces."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from amplifier._internal.json import canonical_dumps
+from amplifier._internal.json import JSON, canonical_dumps
 from amplifier.errors import LLMError
 from amplifier.models import (
     ChatRequest,
@@ -42,10 +38,10 @@ class Answer:
 
     Attributes:
         response: The whole answer.
-        pieces: The pieces of each block, by its index; a block without an entry is split at words.
+        pieces: The pieces of blocks, by the index of the block. Other blocks are split at words.
         pause: Seconds before each piece.
-        error: Raised after the last piece, in place of the response, for a stream that breaks off.
-        chunks: The stream without the response, if it was recorded; None to make it from the response.
+        error: The error that replaces the response after the last piece, or None.
+        chunks: The recorded stream without the response. None makes the stream from the response.
     """
 
     response: ChatResponse
@@ -56,11 +52,11 @@ class Answer:
 
 
 class LocalAnswerProvider(StreamingProvider):
-    """Streams answers and emits the events of each request; subclasses make the answers.
+    """Streams answers, and emits the events of each request. Subclasses make the answers.
 
     Args:
-        coordinator: For events.
-        raw: Whether events carry the whole request and response.
+        coordinator: Receives the events.
+        raw: Whether events have the whole request and response.
     """
 
     _name: str
@@ -72,11 +68,11 @@ class LocalAnswerProvider(StreamingProvider):
 
     @property
     def name(self) -> str:
-        """The name that it is mounted under."""
+        """The name under which it is mounted."""
         return self._name
 
     def get_info(self) -> ProviderInfo:
-        """Describe the provider; it needs no credentials."""
+        """Describe the provider, which needs no credentials."""
         return ProviderInfo(
             id=self._name,
             display_name=self._title,
@@ -102,7 +98,7 @@ class LocalAnswerProvider(StreamingProvider):
         ]
 
     def estimate_cost(self, request: ChatRequest, **kwargs: Any) -> Decimal | None:
-        """Answers that are made in this process cost nothing."""
+        """Return 0, because local answers are free."""
         return Decimal(0)
 
     @abstractmethod
@@ -113,7 +109,7 @@ class LocalAnswerProvider(StreamingProvider):
             LLMError: There is no answer.
         """
 
-    async def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
+    async def _chunks(self, request: ChatRequest, kwargs: dict[str, JSON]) -> Chunks:
         model = request.model or self._model
         began = anyio.current_time()
         await self._emit_request(model, request, lambda: to_dict(request))
@@ -121,7 +117,7 @@ class LocalAnswerProvider(StreamingProvider):
             answer = await self._answer(request)
             for chunk in _chunks_of(answer) if answer.chunks is None else answer.chunks:
                 if chunk.kind == "block_delta":
-                    # A checkpoint even without a pause: a long answer must be cancellable between two words.
+                    # A long answer must be cancellable between two words, even without a pause.
                     await (
                         anyio.sleep(answer.pause) if answer.pause else anyio.lowlevel.checkpoint()
                     )
@@ -139,7 +135,7 @@ class LocalAnswerProvider(StreamingProvider):
 
 
 def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
-    """The stream of an answer, without its response; one that breaks off does not end its last block."""
+    """Yield the chunks of an answer without its response. With an error, the last block is open."""
     last = len(answer.response.content) - 1
     for index, block in enumerate(answer.response.content):
         tool = block.name if isinstance(block, ToolCallBlock) else None
@@ -151,7 +147,7 @@ def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
 
 
 def _text_of(block: Any) -> str:
-    """The text of a block that arrives in pieces."""
+    """Return the text of a block that is streamed."""
     if isinstance(block, TextBlock):
         return block.text
     if isinstance(block, ThinkingBlock):
@@ -165,14 +161,14 @@ def _text_of(block: Any) -> str:
     return ""
 
 
-_MOST_PIECES = 200
+_MAX_PIECES = 200
 _WORD = re.compile(r"\S+\s*|\s+")
 
 
 def pieces_of(text: str) -> list[str]:
-    """Split a text into pieces of one word or, for a long text, of several; joined they are the text again."""
+    """Split a text into pieces of one word, or of several words for a long text."""
     words = _WORD.findall(text)
-    size = -(-len(words) // _MOST_PIECES) or 1
+    size = -(-len(words) // _MAX_PIECES) or 1
     return ["".join(words[at : at + size]) for at in range(0, len(words), size)]
 
 
@@ -180,15 +176,14 @@ _BYTES_PER_TOKEN = 4
 
 
 def estimated_usage(request: ChatRequest, content: Iterable[Any]) -> Usage:
-    """Estimate the usage of a request and its answer, as contexts do; the cost is 0."""
-    asked = sum(_tokens(message.content) for message in request.messages) + _tokens(
-        request.tools or []
-    )
-    answered = _tokens(list(content))
+    """Estimate the usage of a request and its answer, like contexts. The cost is 0."""
+    message_tokens = sum(_tokens(message.content) for message in request.messages)
+    input_tokens = message_tokens + _tokens(request.tools or [])
+    output_tokens = _tokens(list(content))
     return Usage(
-        input_tokens=asked,
-        output_tokens=answered,
-        total_tokens=asked + answered,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        total_tokens=input_tokens + output_tokens,
         cost_usd=Decimal(0),
     )
 
@@ -202,7 +197,7 @@ def _tokens(content: Any) -> int:
 
 
 def fresh_id(wanted: str, taken: Collection[str]) -> str:
-    """Return the wanted id, with a number appended if it is taken."""
+    """Return an id, with a number appended if it is taken."""
     if wanted not in taken:
         return wanted
     number = 2

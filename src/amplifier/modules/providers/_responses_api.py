@@ -1,15 +1,12 @@
-"""OpenAI's Responses API: requests and responses.
-
-The service stores nothing: every request contains the whole conversation, with the model's reasoning in encrypted form.
-The blocks of a response come from its finished items; the deltas before them are only streamed.
-"""
+"""OpenAI's Responses API: requests and responses."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.models import (
     ChatRequest,
     ContentBlockUnion,
@@ -42,11 +39,11 @@ from ._wire_format import (
 _INPUT_PARTS = ("input_file", "input_audio", "input_image")
 
 
-def _text_format(request: ChatRequest) -> dict[str, Any] | None:
+def _text_format(request: ChatRequest) -> dict[str, JSON] | None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
         name, schema, strict = read_json_schema(request.response_format)
-        described: dict[str, Any] = {"type": "json_schema", "name": name, "schema": schema}
-        return {"format": described | ({} if strict is None else {"strict": strict})}
+        envelope: dict[str, JSON] = {"type": "json_schema", "name": name, "schema": schema}
+        return {"format": envelope | ({} if strict is None else {"strict": strict})}
     return (
         {"format": {"type": "json_object"}}
         if isinstance(request.response_format, ResponseFormatJson)
@@ -54,7 +51,7 @@ def _text_format(request: ChatRequest) -> dict[str, Any] | None:
     )
 
 
-def _items(entry: Entry) -> list[dict[str, Any]]:
+def _items(entry: Entry) -> list[dict[str, JSON]]:
     if isinstance(entry, ToolResultEntry):
         return [
             {
@@ -69,8 +66,8 @@ def _items(entry: Entry) -> list[dict[str, Any]]:
     return [{"type": "message", "role": entry.role, "content": parts}] if parts else []
 
 
-def _assistant_item(block: ContentBlockUnion) -> dict[str, Any] | None:
-    """One item of an assistant message; only reasoning that this service encrypted goes back."""
+def _assistant_item(block: ContentBlockUnion) -> dict[str, JSON] | None:
+    """Return an item of an assistant message, or None for reasoning of another service."""
     match block:
         case TextBlock():
             kind = "refusal" if block.extra.get("refusal") else "output_text"
@@ -101,7 +98,7 @@ def _assistant_item(block: ContentBlockUnion) -> dict[str, Any] | None:
             return None
 
 
-def _part(block: ContentBlockUnion) -> dict[str, Any] | None:
+def _part(block: ContentBlockUnion) -> dict[str, JSON] | None:
     if isinstance(block, TextBlock):
         return {"type": "input_text", "text": block.text}
     if isinstance(block, ImageBlock):
@@ -114,7 +111,7 @@ def _part(block: ContentBlockUnion) -> dict[str, Any] | None:
     return None
 
 
-def _document(block: UnknownBlock) -> dict[str, Any]:
+def _document(block: UnknownBlock) -> dict[str, JSON]:
     source = document_source(block)
     if isinstance(source.get("url"), str):
         return {"type": "input_file", "file_url": source["url"]}
@@ -130,7 +127,7 @@ def _document(block: UnknownBlock) -> dict[str, Any]:
     return {"type": "input_file", "filename": document_name(block), "file_data": encoded}
 
 
-def _output(parts: list[ResultPart]) -> str | list[dict[str, Any]]:
+def _output(parts: list[ResultPart]) -> str | list[dict[str, JSON]]:
     if all(isinstance(part, TextBlock) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, TextBlock))
     return [_part(part) or {"type": "input_text", "text": as_text(to_dict(part))} for part in parts]
@@ -148,10 +145,10 @@ _ENDS = ("response.completed", "response.incomplete")
 
 @final
 class ResponsesApiReader(ResponseReader):
-    """Reads one response."""
+    """Reads one response. Its blocks come from finished items, and deltas are only streamed."""
 
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
-        """Read one event; unknown types are ignored."""
+        """Read one event. Unknown types are ignored."""
         if event.data.strip() == "[DONE]":
             return []
         data = read_json(event.data)
@@ -175,39 +172,41 @@ class ResponsesApiReader(ResponseReader):
             self._read_metadata(data["response"])
         return []
 
-    def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
+    def read_body(self, body: dict[str, JSON]) -> list[StreamChunk]:
         """Read a response that was not streamed."""
         if body.get("error"):
             raise ServiceError(body)
         chunks: list[StreamChunk] = []
         if not isinstance(body["output"], list):
-            raise TypeError("output is no list")
+            raise TypeError(f"output is not a list but {body['output']!r:.80}")
         for index, item in enumerate(body["output"]):
             chunks += self._start(index, item)
             chunks += self._end(index, item)
         self._read_metadata(body)
         return chunks
 
-    def _read_metadata(self, response: dict[str, Any]) -> None:
+    def _read_metadata(self, response: dict[str, JSON]) -> None:
         self.model = response.get("model")
         if response.get("id"):
             self.metadata["response_id"] = response["id"]
-        why = response.get("incomplete_details") or {}
-        self.finish_reason = why.get("reason") or response.get("status") or "completed"
+        details = response.get("incomplete_details") or {}
+        self.finish_reason = details.get("reason") or response.get("status") or "completed"
         if response.get("usage"):
             self.counted = counted(response["usage"], input_name="input", output_name="output")
 
-    def _start(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
-        if item["type"] == "message":  # its parts are the blocks
+    def _start(self, index: int, item: dict[str, JSON]) -> list[StreamChunk]:
+        # The parts of a message are the blocks.
+        if item["type"] == "message":
             return []
-        tool = item.get("name") if item["type"] == "function_call" else None
-        return [self.blocks.start(index, _OUR_TYPE.get(item["type"], item["type"]), tool)]
+        kind: str = item["type"]
+        tool = item.get("name") if kind == "function_call" else None
+        return [self.blocks.start(index, _OUR_TYPE.get(kind, kind), tool)]
 
     def _add_text(self, key: tuple[int, int], text: str) -> list[StreamChunk]:
         chunks = [] if key in self.blocks else [self.blocks.start(key, "text")]
         return chunks + self.blocks.add(key, text)
 
-    def _end(self, index: int, item: dict[str, Any]) -> list[StreamChunk]:
+    def _end(self, index: int, item: dict[str, JSON]) -> list[StreamChunk]:
         if item["type"] == "message":
             return [
                 chunk
@@ -224,7 +223,7 @@ class ResponsesApiReader(ResponseReader):
         return [*chunks, self.blocks.end(index, _block(item))]
 
     def _end_part(
-        self, key: tuple[int, int], part: dict[str, Any], item: dict[str, Any]
+        self, key: tuple[int, int], part: dict[str, JSON], item: dict[str, JSON]
     ) -> list[StreamChunk]:
         more = {name: item[name] for name in ("phase",) if item.get(name)}
         more |= {name: part[name] for name in ("annotations",) if part.get(name)}
@@ -237,7 +236,7 @@ class ResponsesApiReader(ResponseReader):
         return [*chunks, self.blocks.end(key, block)]
 
 
-def _block(item: dict[str, Any]) -> ContentBlockUnion:
+def _block(item: dict[str, JSON]) -> ContentBlockUnion:
     if item["type"] == "reasoning":
         kept = {
             name: item[name] for name in ("id", "encrypted_content", "status") if item.get(name)
@@ -245,20 +244,23 @@ def _block(item: dict[str, Any]) -> ContentBlockUnion:
         return ReasoningBlock(
             content=item.get("content") or [], summary=item.get("summary") or [], **kept
         )
-    block: ContentBlockUnion = from_dict(
-        ContentBlockUnion, item
-    )  # an item of another type, kept as received
+    # An item of another type is kept as received.
+    block: ContentBlockUnion = from_dict(ContentBlockUnion, item)
     return block
+
+
+# The service is told to store nothing. So every request has the whole conversation, with the
+# model's reasoning in encrypted form.
 
 
 @final
 @attrs.frozen(kw_only=True)
 class ResponsesApi(WireFormat):
-    """The Responses API: the newer one, which accepts encrypted reasoning of earlier turns.
+    """The Responses API, the newer of OpenAI's two, which accepts reasoning of earlier turns.
 
     Attributes:
-        reasoning_summary: How detailed the summary of the reasoning is; None requests no summary.
-        parallel_tool_calls: Sent with tools if it is not None.
+        reasoning_summary: The level of detail of a summary of the reasoning. None requests none.
+        parallel_tool_calls: A parameter that is sent together with tools. None omits it.
     """
 
     path: ClassVar[str] = "/responses"
@@ -285,9 +287,8 @@ class ResponsesApi(WireFormat):
                     "name": spec.name,
                     "description": spec.description or "",
                     "parameters": spec.parameters,
-                    "strict": bool(
-                        spec.extra.get("strict", False)
-                    ),  # the default is true, which few schemas satisfy
+                    # The service's default is true, which few schemas satisfy.
+                    "strict": bool(spec.extra.get("strict", False)),
                 }
                 for spec in request.tools
             ]

@@ -1,16 +1,4 @@
-"""Streaming for providers: `StreamingProvider`, and what its ``stream()`` returns, a context manager and an iterator.
-
-    async with provider.stream(request) as chunks:      as in the contract: closed at the end of the block
-        async for chunk in chunks: …
-    async for chunk in provider.stream(request): …      as in published loops: closes itself
-
-Each call is one async generator, which holds no cancel scope between two chunks, so that another task may close it. It closes itself
-when it is exhausted, fails, or its reader is cancelled while it waits for the next chunk. Python does not notify an iterator when its
-loop ends early, so one that is left between two chunks (``break``, ``return``, an exception or a cancellation in the loop's body) is
-closed when the iterator is garbage-collected: on CPython when the last reference goes, usually at once. Closing needs await, so a
-background task of the session does it; streams that cannot be closed that way are closed with the provider. No async generator is
-left to the garbage collector.
-"""
+"""Streaming for providers: the base class, and the streams that its ``stream()`` returns."""
 
 from __future__ import annotations
 
@@ -26,7 +14,8 @@ from uuid import uuid4
 import anyio
 import attrs
 
-from amplifier.contracts import Coordinator
+from amplifier._internal.json import JSON
+from amplifier.contracts import Coordinator, Hooks
 from amplifier.errors import ContractError, LLMError, StreamError
 from amplifier.events import (
     LLM_REQUEST,
@@ -40,25 +29,47 @@ from amplifier.models import ChatRequest, ChatResponse, StreamChunk, ToolCall, T
 
 logger = logging.getLogger("amplifier.modules.provider")
 
-_ANNOUNCED = frozenset({LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END})
-"""Events whose handlers want the pieces; hooks-redaction waits for the end of a stream that failed in any case."""
+# `LLM_STREAM_ABORTED` is missing, because a handler for it alone does not need the pieces.
+_PIECE_EVENTS = frozenset({LLM_STREAM_BLOCK_START, LLM_STREAM_BLOCK_DELTA, LLM_STREAM_BLOCK_END})
+# The names of block types in events, where they differ from ours.
 _PUBLISHED = {"tool_call": "tool_use", "reasoning": "thinking"}
-"""The published names of block types."""
 
 Chunks: TypeAlias = AsyncGenerator[StreamChunk, None]
 Manager: TypeAlias = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 
+# A stream is a context manager and an iterator:
+#
+#     async with provider.stream(request) as chunks:    # The contract: the block closes it.
+#         async for chunk in chunks: …
+#     async for chunk in provider.stream(request): …    # Published loops: it closes itself.
+#
+# Each call is one async generator. It holds no cancel scope between two chunks, so that another
+# task may close it. An iterator closes itself at its end, when it fails, and when its reader is
+# cancelled while it waits for the next chunk.
+#
+# Python does not notify an iterator when its loop ends early, by ``break``, ``return``, an
+# exception or a cancellation in the loop's body. Such an iterator is closed when it is collected,
+# which CPython does when the last reference disappears. Closing needs await, so a background task
+# of the session does it. If that is not possible, the stream is closed with the provider. So no
+# async generator is left to the garbage collector.
+
 
 @attrs.define(eq=False)
 class _Call:
-    """One call, and the wait of the task that reads its next chunk without a block."""
+    """One call, and the wait of a task that reads its next chunk.
+
+    Attributes:
+        manager: Its exit closes the call.
+        waiting: The scope of the wait, or None while no task waits.
+        left: Set when the wait has ended, if another task closes the call.
+    """
 
     manager: Manager
     waiting: anyio.CancelScope | None = None
     left: anyio.Event | None = None
 
     async def aclose(self, *details: Any) -> None:
-        """Close it; a task that waits for its next chunk meanwhile is woken first."""
+        """Close the call, after ending the wait of a task for its next chunk."""
         while self.waiting is not None:
             self.left = self.left or anyio.Event()
             self.waiting.cancel()
@@ -71,7 +82,8 @@ class AnswerStreams:
     """Makes the streams of one provider and closes unfinished ones.
 
     Args:
-        coordinator: Its ``start_soon`` runs the closing; test doubles and coordinators of other kernels may have none, then `aclose` does it.
+        coordinator: Its ``start_soon`` closes streams in the background. Without that method, as in
+            test doubles and other kernels, only `aclose` closes them.
     """
 
     def __init__(self, coordinator: Any = None) -> None:
@@ -79,32 +91,37 @@ class AnswerStreams:
         self._open: set[_Call] = set()
 
     def stream(self, call: Chunks | Manager) -> AnswerStream:
-        """The stream of one response.
+        """Return the stream of one response.
 
         Args:
-            call: A generator of its chunks that holds no cancel scope between two of them, so that another task may close it; or
-                a context manager, entered and left by the block around the stream.
+            call: A generator of chunks that holds no cancel scope between two of them, so that
+                another task may close it. Or a context manager, which the block around the stream
+                enters and leaves.
         """
         return AnswerStream(self, aclosing(call) if isinstance(call, AsyncGenerator) else call)
 
     async def aclose(self) -> None:
-        """Close unfinished streams; idempotent."""
+        """Close unfinished streams. This may be called again."""
         while self._open:
             await self._close(next(iter(self._open)))
 
     def _take(self, call: _Call) -> bool:
-        """Whether it was open; the caller that gets True closes it."""
+        """Remove a call, and return True if it was open. Then the caller must close it."""
         if call not in self._open:
             return False
         self._open.discard(call)
         return True
 
     def _abandoned(self, call: _Call) -> None:
-        """Close a stream that has no reader. Called by the garbage collector: no await, no exception."""
+        """Close a stream without a reader.
+
+        The garbage collector calls this, so it must not await or raise.
+        """
         if self._start_soon is not None and call in self._open:
             try:
                 self._start_soon(self._close, call, name="close an unfinished stream")
-            except Exception as exc:  # noqa: BLE001 — a coordinator without a task group; `aclose` closes it
+            # The coordinator may have no task group. Then `aclose` closes the stream.
+            except Exception as exc:  # noqa: BLE001
                 logger.debug(
                     "an unfinished stream stays open until the provider is closed: %s", exc
                 )
@@ -113,19 +130,20 @@ class AnswerStreams:
         if self._take(call):
             try:
                 await call.aclose()
-            except Exception as exc:  # no caller waits for it
+            # No caller waits for this.
+            except Exception as exc:
                 logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
 
 @final
 class AnswerStream:
-    """One streamed response; can be read once, as a context manager or as an iterator."""
+    """A streamed response. It can be read once, as a context manager or as an iterator."""
 
     __slots__ = (
         "__weakref__",
         "_call",
         "_chunks",
-        "_is_cut_off",
+        "_is_cancelled",
         "_is_managed",
         "_is_over",
         "_streams",
@@ -137,9 +155,10 @@ class AnswerStream:
         self._call = _Call(manager)
         self._chunks: AsyncIterator[StreamChunk] | None = None
         self._is_managed = False
-        self._is_cut_off = False
+        self._is_cancelled = False
         self._is_over = False
-        self._thread = 0  # that of an iterator
+        # The thread of the event loop that reads it as an iterator.
+        self._thread = 0
 
     async def __aenter__(self) -> Self:
         if self._chunks is not None or self._is_over:
@@ -160,18 +179,19 @@ class AnswerStream:
             raise StopAsyncIteration
         if not self._is_managed or self._chunks is None:
             return await self._read()
-        if self._is_cut_off:  # which has closed the generator
-            raise StreamError("the stream ended before the answer did: a read of it was cancelled")
+        # The cancellation has closed the generator.
+        if self._is_cancelled:
+            raise StreamError("the stream ended early, because a read of it was cancelled")
         try:
             return await anext(self._chunks)
         except Exception:
             raise
         except BaseException:
-            self._is_cut_off = True
+            self._is_cancelled = True
             raise
 
     async def _read(self) -> StreamChunk:
-        """The next chunk without a block around the stream, which closes itself at its end."""
+        """Return the next chunk of a stream without a block around it, which closes itself."""
         call = self._call
         try:
             if self._chunks is None:
@@ -186,7 +206,7 @@ class AnswerStream:
                 call.waiting = None
                 if call.left is not None:
                     call.left.set()
-            raise StreamError("the stream was closed while it was read")
+            raise StreamError("the stream was closed while it was being read")
         except StopAsyncIteration:
             await self._leave()
             raise
@@ -195,7 +215,7 @@ class AnswerStream:
             raise
 
     async def aclose(self) -> None:
-        """Close the stream, also while another task reads it; idempotent."""
+        """Close the stream, even while another task reads it. This may be called again."""
         await self._leave()
 
     async def _leave(self, *details: Any) -> None:
@@ -204,22 +224,25 @@ class AnswerStream:
             await self._call.aclose(*details)
 
     def __del__(self) -> None:
-        # The garbage collector may run in any thread; only the thread of the event loop may start a task.
+        # The garbage collector may run in any thread, but only that of the event loop may start a
+        # task.
         is_left = self._chunks is not None and not self._is_over and not self._is_managed
         if is_left and threading.get_ident() == self._thread:
             self._streams._abandoned(self._call)
 
 
-def is_announced(hooks: Any, request: ChatRequest) -> bool:
-    """Whether a handler waits for the published events of a stream by their name, and the request does not forbid them."""
+def is_announced(hooks: Hooks, request: ChatRequest) -> bool:
+    """Check whether a handler needs the events of a stream, and the request allows them.
+
+    A handler of all events does not count.
+    """
     handlers = hooks.list_handlers() if hasattr(hooks, "list_handlers") else {}
-    return (
-        not _ANNOUNCED.isdisjoint(handlers) and (request.metadata or {}).get("stream") is not False
-    )
+    is_allowed = (request.metadata or {}).get("stream") is not False
+    return is_allowed and not _PIECE_EVENTS.isdisjoint(handlers)
 
 
-async def announced(chunks: Chunks, hooks: Any) -> Chunks:
-    """The same stream, which is also emitted as the published events ``llm:stream_*``."""
+async def announced(chunks: Chunks, hooks: Hooks) -> Chunks:
+    """Yield the chunks of a stream, and emit them as the events ``llm:stream_*``."""
     request = {"request_id": str(uuid4())}
     types: dict[int, str] = {}
     counts: Counter[int] = Counter()
@@ -230,7 +253,7 @@ async def announced(chunks: Chunks, hooks: Any) -> Chunks:
                     chunk.index,
                     _PUBLISHED.get(chunk.block_type or "", chunk.block_type or ""),
                 )
-                about: dict[str, Any] = {
+                about: dict[str, JSON] = {
                     **request,
                     "block_index": index,
                     "block_type": types.get(index, kind),
@@ -258,11 +281,11 @@ async def announced(chunks: Chunks, hooks: Any) -> Chunks:
 
 
 class StreamingProvider(ABC):
-    """`complete`, `stream` and `parse_tool_calls` over one generator of chunks per request; there is no second path.
+    """The base of providers. Subclasses implement a generator of chunks for a request.
 
     Args:
-        coordinator: For events, and for closing unfinished streams.
-        raw: Whether events carry the whole request and response.
+        coordinator: Receives the events, and closes unfinished streams.
+        raw: Whether events have the whole request and response.
     """
 
     def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
@@ -273,19 +296,20 @@ class StreamingProvider(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name it is mounted under."""
+        """The name under which it is mounted."""
 
     @abstractmethod
-    def _chunks(self, request: ChatRequest, kwargs: dict[str, Any]) -> Chunks:
-        """Make one call; the last chunk has the response. The request must not be changed."""
+    def _chunks(self, request: ChatRequest, kwargs: dict[str, JSON]) -> Chunks:
+        """Make one call. The last chunk has the response. The request must not be changed."""
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Send a request and wait for the whole response.
 
         Args:
             request: The conversation and its options.
-            kwargs: Services take ``model``, ``max_tokens``, ``temperature``, ``top_p``, ``reasoning_effort``, ``tool_choice``
-                and ``timeout``, which take precedence over the request; others are ignored.
+            kwargs: Services accept ``model``, ``max_tokens``, ``temperature``, ``top_p``,
+                ``reasoning_effort``, ``tool_choice`` and ``timeout``, which take precedence over
+                the request. Other keywords are ignored.
 
         Raises:
             LLMError: The call failed.
@@ -299,14 +323,16 @@ class StreamingProvider(ABC):
         )
 
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """Send a request and stream the response; the last chunk has the whole of it, leaving early closes the call.
+        """Send a request and stream the response.
+
+        The last chunk has the whole response. Leaving the stream early closes the call.
 
         Args:
             request: As for `complete`.
             kwargs: As for `complete`.
 
         Raises:
-            LLMError: The call failed, while reading chunks.
+            LLMError: The call failed. This is raised while the chunks are read.
         """
         chunks = self._chunks(request, kwargs)
         return self._streams.stream(
@@ -314,7 +340,7 @@ class StreamingProvider(ABC):
         )
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:
-        """The tool calls of a response; if it lists none, those among its content blocks."""
+        """Return the tool calls of a response, from its list or else its content blocks."""
         return (
             list(response.tool_calls)
             if response.tool_calls is not None
@@ -322,13 +348,13 @@ class StreamingProvider(ABC):
         )
 
     async def aclose(self) -> None:
-        """Close unfinished streams; idempotent."""
+        """Close unfinished streams. This may be called again."""
         await self._streams.aclose()
 
     async def _emit_request(
         self, model: str, request: ChatRequest, sent: Callable[[], Any]
     ) -> None:
-        about: dict[str, Any] = {
+        about: dict[str, JSON] = {
             "provider": self.name,
             "model": model,
             "message_count": len(request.messages),
@@ -344,7 +370,7 @@ class StreamingProvider(ABC):
         usage: Usage | None = None,
         error: LLMError | None = None,
     ) -> None:
-        about: dict[str, Any] = {
+        about: dict[str, JSON] = {
             "provider": self.name,
             "model": model,
             "duration_ms": round((anyio.current_time() - began) * 1000),
@@ -367,7 +393,7 @@ class StreamingProvider(ABC):
 
 
 def calls_among(blocks: Iterable[Any]) -> list[ToolCall]:
-    """The tool calls among content blocks."""
+    """Return the tool calls among content blocks."""
     return [
         ToolCall(id=block.id, name=block.name, arguments=block.input)
         for block in blocks

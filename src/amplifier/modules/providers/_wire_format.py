@@ -1,9 +1,6 @@
-"""What a provider of a remote service is configured with, and the interface of a wire format: how one encodes requests and reads responses.
+"""The options of HTTP providers, and the interface of wire formats.
 
-A wire format encodes requests as a service's JSON and reads its responses; `_chat_completions` and `_responses_api` are OpenAI's
-two, `anthropic` has its own. Reading: server-sent events from bytes, blocks in the order they began, the response at the end. Any split
-of the bytes gives the same events. The parser does no I/O and is no generator: an unfinished async generator emits warnings on trio and
-leaves a stray task on asyncio.
+A wire format encodes requests as a service's JSON, and reads its responses.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, final
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.errors import ContentFilterError, InvalidToolCallError, StreamError
 from amplifier.models import (
     ChatRequest,
@@ -54,11 +52,11 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 @attrs.frozen(kw_only=True)
 class ProviderOptions:
-    """How a provider reaches its service and what it requests; the reference page of each module explains the keys.
+    """The common configuration of HTTP providers. The reference page of each module explains it.
 
     Attributes:
-        timeout: Seconds for one call from its beginning to its last byte; None for no limit.
-        idle_timeout: Seconds without a byte while a response is streamed; None for no limit.
+        timeout: Seconds for one call, from its beginning to its last byte. None for no limit.
+        idle_timeout: Seconds without a byte while a response is streamed. None for no limit.
         connect_timeout: Seconds to reach the server.
     """
 
@@ -82,19 +80,19 @@ class ProviderOptions:
     extra_headers: Mapping[str, str] = option(
         mapping_of_secrets("an object of texts"), default=attrs.Factory(dict)
     )
-    extra_request_params: Mapping[str, Any] = option(mapping, default=attrs.Factory(dict))
+    extra_request_params: Mapping[str, JSON] = option(mapping, default=attrs.Factory(dict))
 
 
 ToolChoice: TypeAlias = str | tuple[str]
-"""``"auto"``, ``"none"``, ``"required"``, or the name of the one tool to call, in a tuple."""
+"""``"auto"``, ``"none"``, ``"required"``, or a tuple with the name of the only tool to call."""
 
 
 @attrs.frozen(kw_only=True)
 class CallOptions:
-    """The options of one call, resolved from the keywords, the request and the configuration.
+    """The options of one call, from its keywords, its request and the configuration.
 
     Attributes:
-        max_tokens: None leaves the limit to the service.
+        max_tokens: The limit on output tokens. None leaves it to the service.
     """
 
     model: str
@@ -108,14 +106,14 @@ class CallOptions:
 
 @attrs.define
 class EncodedRequest:
-    """A request in a service's JSON, and what the service does not support."""
+    """A request in a service's JSON, and its unsupported parts."""
 
-    body: dict[str, Any]
+    body: dict[str, JSON]
     degradations: list[Degradation] = attrs.field(factory=list)
 
     @property
     def degradation(self) -> Degradation | None:
-        """All degradations in one, as a response carries it."""
+        """All degradations joined into one, as a response has it."""
         if len(self.degradations) < 2:
             return self.degradations[0] if self.degradations else None
         joined = {
@@ -130,9 +128,9 @@ class WireFormat(ABC):
 
     Attributes:
         path: The path of requests below the base URL.
-        count_path: The path at which the service counts the tokens of a request; None if it has none.
+        count_path: The path at which the service counts tokens, or None if it cannot.
         always_limits: Whether the service requires a limit on output tokens.
-        reader: Reads one response; made with the ids of tool calls that the conversation uses already.
+        reader: Reads one response. Its argument is the tool-call ids of the conversation.
     """
 
     path: ClassVar[str]
@@ -158,29 +156,32 @@ class ModelCatalogue(ABC):
 
     @abstractmethod
     def look_up(self, model: str) -> ModelInfo:
-        """The properties of a model, derived from its name."""
+        """Return the properties of a model, derived from its name."""
 
-    def read(self, body: Any) -> list[ModelInfo]:
+    def read(self, body: JSON) -> list[ModelInfo]:
         """Read the service's list of models."""
-        return [self.listed(given) for given in body["data"]]
+        return [self.listed(item) for item in body["data"]]
 
-    def listed(self, given: dict[str, Any]) -> ModelInfo:
-        """A member of the service's list."""
-        return self.look_up(given["id"])
+    def listed(self, item: dict[str, JSON]) -> ModelInfo:
+        """Read an item of the service's list."""
+        return self.look_up(item["id"])
 
 
 def resolve_call_options(
     options: ProviderOptions,
     request: ChatRequest,
-    keywords: Mapping[str, Any],
+    keywords: Mapping[str, JSON],
     default_max: int | None,
 ) -> CallOptions:
-    """Keywords take precedence over the request, the request over the configuration."""
+    """Resolve the options of a call.
+
+    Keywords take precedence over the request, and the request over the configuration.
+    """
 
     def first(*values: Any) -> Any:
         return next((value for value in values if value is not None), None)
 
-    asked = first(
+    limit = first(
         keywords.get("max_tokens"), keywords.get("max_output_tokens"), request.max_output_tokens
     )
     effort = first(
@@ -188,7 +189,7 @@ def resolve_call_options(
     )
     return CallOptions(
         model=first(keywords.get("model"), request.model, options.default_model),
-        max_tokens=first(asked, options.max_tokens, default_max),
+        max_tokens=first(limit, options.max_tokens, default_max),
         temperature=first(keywords.get("temperature"), request.temperature, options.temperature),
         top_p=first(keywords.get("top_p"), request.top_p, options.top_p),
         reasoning_effort=effort if effort in EFFORTS else None,
@@ -197,41 +198,41 @@ def resolve_call_options(
     )
 
 
-def read_tool_choice(given: Any) -> ToolChoice | None:
-    """A tool choice in the form of any service; a word that is not a known mode names a tool."""
-    if given is None:
+def read_tool_choice(value: object) -> ToolChoice | None:
+    """Read a tool choice in the form of any service. A text other than a mode names a tool."""
+    if value is None:
         return None
-    if isinstance(given, dict):
-        function = given.get("function")
-        name = given.get("name") or (function.get("name") if isinstance(function, dict) else None)
+    if isinstance(value, dict):
+        function = value.get("function")
+        name = value.get("name") or (function.get("name") if isinstance(function, dict) else None)
         if isinstance(name, str) and name:
             return (name,)
-        given = given.get("type") or given.get("mode")
-    if not isinstance(given, str):
+        value = value.get("type") or value.get("mode")
+    if not isinstance(value, str):
         return None
-    return (
-        "required"
-        if given == "any"
-        else given
-        if given in ("auto", "none", "required")
-        else (given,)
-    )
+    if value == "any":
+        return "required"
+    return value if value in ("auto", "none", "required") else (value,)
 
 
-def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, Any], bool | None]:
-    """Name, schema and strictness of a response format, given bare or in OpenAI's envelope."""
-    given = format_.json_schema
-    inner = given.get("schema")
+def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, JSON], bool | None]:
+    """Return the name, schema and strictness of a response format.
+
+    The schema may be bare or in OpenAI's envelope.
+    """
+    schema = format_.json_schema
+    inner = schema.get("schema")
     if isinstance(inner, dict):
-        strict = given.get("strict") if format_.strict is None else format_.strict
-        return str(given.get("name") or "answer"), inner, strict
-    return str(given.get("title") or "answer").replace(" ", "_"), given, format_.strict
+        strict = schema.get("strict") if format_.strict is None else format_.strict
+        return str(schema.get("name") or "answer"), inner, strict
+    return str(schema.get("title") or "answer").replace(" ", "_"), schema, format_.strict
 
 
-def merge_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge configured parameters into a request body: null removes one, an object is merged, other values replace.
+def merge_params(body: dict[str, JSON], extra: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Merge configured parameters into a request body.
 
-    Tools are added to those of the agent: they are the service's own, such as its web search.
+    Null removes a parameter, an object is merged, and other values replace it. Tools are added to
+    those of the agent, because they are the service's own, such as its web search.
     """
     merged = dict(body)
     for name, value in extra.items():
@@ -249,15 +250,18 @@ def merge_params(body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, An
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
 
+# The parser does no I/O and isn't a generator. An unfinished async generator would emit warnings on
+# trio, and leave a stray task on asyncio.
+
 MAX_EVENT_BYTES = 16 * 2**20
-"""The limit on one event, so that a server cannot fill the memory with one endless line."""
+"""The limit on one event, so that a server cannot fill the memory with an endless line."""
 
 _LINE_END = re.compile(rb"[\r\n]")
 
 
 @attrs.frozen
 class SseEvent:
-    """One event: its name, if it has one, and its data as text."""
+    """One event, with its name or None, and its data as text."""
 
     name: str | None
     data: str
@@ -265,7 +269,7 @@ class SseEvent:
 
 @final
 class SseParser:
-    """Collects bytes and returns complete events."""
+    """Collects bytes and returns complete events. It does not matter how the bytes are split."""
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -276,15 +280,15 @@ class SseParser:
         self._first = True
 
     def feed(self, received: bytes) -> list[SseEvent]:
-        """Add received bytes and return the events they complete.
+        """Add received bytes and return the events that are now complete.
 
         Raises:
             ValueError: The bytes are not UTF-8, or an event is larger than `MAX_EVENT_BYTES`.
         """
         events: list[SseEvent] = []
         start = 0
-        for found in _LINE_END.finditer(received):
-            end = found.start()
+        for match in _LINE_END.finditer(received):
+            end = match.start()
             is_second_half = self._after_cr and end == start and received[end] == 0x0A
             self._after_cr = received[end] == 0x0D
             if not is_second_half:
@@ -298,7 +302,7 @@ class SseParser:
         return events
 
     def end(self) -> list[SseEvent]:
-        """End the stream; an event without its closing blank line counts."""
+        """End the stream, and return an event that has no closing blank line."""
         events: list[SseEvent] = []
         if self._line:
             self._take_line(events)
@@ -336,16 +340,15 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_DECODER = json.JSONDecoder(
-    parse_constant=_refuse
-)  # made once: with an option, `json.loads` makes one per call
+# With an option, `json.loads` would create a decoder for every call.
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def read_json(text: str | bytes) -> Any:
-    """Parse JSON exactly: integers of any size, and no NaN.
+def read_json(text: str | bytes) -> JSON:
+    """Parse JSON with integers of any size and without NaN.
 
     Raises:
-        ValueError: It is not JSON, or is nested too deeply.
+        ValueError: The text isn't JSON, or is nested too deeply.
     """
     try:
         return _DECODER.decode(text if isinstance(text, str) else text.decode())
@@ -370,11 +373,11 @@ class ContentBlocks:
 
     @property
     def finished(self) -> list[ContentBlockUnion]:
-        """The blocks that are complete, in the order they began."""
+        """The complete blocks, in the order in which they began."""
         return [block for block in self._finished if block is not None]
 
     def start(self, key: Hashable, block_type: str, tool_name: str | None = None) -> StreamChunk:
-        """Begin a block; one of a tool call with the name of the tool."""
+        """Begin a block."""
         index = len(self._finished)
         self._finished.append(None)
         self._open[key] = _OpenBlock(index, block_type)
@@ -383,19 +386,19 @@ class ContentBlocks:
         )
 
     def add(self, key: Hashable, text: str) -> list[StreamChunk]:
-        """Add text to a block; half of a surrogate pair waits for the other half."""
+        """Add text to a block. Half of a surrogate pair waits for the other half."""
         block = self._open[key]
-        shown = block.add(text)
-        if not shown:
+        added = block.add(text)
+        if not added:
             return []
         return [
             StreamChunk(
-                kind="block_delta", index=block.index, block_type=block.block_type, text=shown
+                kind="block_delta", index=block.index, block_type=block.block_type, text=added
             )
         ]
 
     def text(self, key: Hashable) -> str:
-        """Everything added to an open block."""
+        """Return the text of an open block."""
         return self._open[key].text()
 
     def end(self, key: Hashable, block: ContentBlockUnion) -> StreamChunk:
@@ -411,7 +414,7 @@ class ContentBlocks:
         del self._open[key]
 
     def free_id(self, wanted: str | None) -> str:
-        """The service's id for a call, or a new one if it is missing or already in use in this conversation."""
+        """Return the service's id for a call, or a new one if it is missing or in use."""
         chosen = wanted if wanted and wanted not in self._taken else f"call_{uuid.uuid4().hex}"
         self._taken.add(chosen)
         return chosen
@@ -437,22 +440,26 @@ class _OpenBlock:
 
 
 def join_surrogates(text: str) -> str:
-    """Join surrogate pairs, which services that count in UTF-16 may split; a lone half becomes U+FFFD."""
+    """Join surrogate pairs, which services that count in UTF-16 may split.
+
+    A lone surrogate becomes U+FFFD.
+    """
     if text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class ResponseReader(ABC):
-    """Reads one response of a service; each wire format has its own subclass.
+    """Reads one response of a service. Each wire format has a subclass.
 
     Attributes:
         blocks: The content so far.
-        counted: The tokens it used, by the names of `Usage`, as the service reports them; empty if it does not.
-        model: The model that answered, as the service names it.
-        finish_reason: Why the response ended, as the service names it; None before.
-        metadata: For the response.
-        is_over: The response is complete.
+        counted: The numbers of tokens that the service reports, by the names of `Usage`. Empty if
+            it reports none.
+        model: The service's name of the model that answered.
+        finish_reason: The service's reason for the end of the response. None before the end.
+        metadata: The metadata of the response.
+        is_over: True once the response is complete.
     """
 
     refusals: ClassVar[frozenset[str]] = frozenset({"content_filter", "refusal"})
@@ -463,7 +470,7 @@ class ResponseReader(ABC):
         self.counted: dict[str, int | None] = {}
         self.model: str | None = None
         self.finish_reason: str | None = None
-        self.metadata: dict[str, Any] = {}
+        self.metadata: dict[str, JSON] = {}
         self.is_over: bool = False
         self._unreadable: tuple[str, str] | None = None
 
@@ -476,7 +483,7 @@ class ResponseReader(ABC):
         """
 
     @abstractmethod
-    def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
+    def read_body(self, body: dict[str, JSON]) -> list[StreamChunk]:
         """Read a response that was not streamed."""
 
     def end_of_stream(self) -> list[StreamChunk]:
@@ -486,7 +493,7 @@ class ResponseReader(ABC):
             StreamError: The response is not complete.
         """
         if self.finish_reason is None:
-            raise StreamError("the stream ended before the answer did")
+            raise StreamError("the stream ended before the response was complete")
         return []
 
     def end_call(
@@ -494,26 +501,26 @@ class ResponseReader(ABC):
         key: Hashable,
         call_id: str | None,
         name: str,
-        arguments: str | dict[str, Any],
+        arguments: str | dict[str, JSON],
         **extra: Any,
     ) -> list[StreamChunk]:
         """Complete a call.
 
-        Invalid arguments are stored, and `response` raises an error for them: only at the end is it known whether the
-        model wrote invalid JSON or was cut off by the token limit.
+        Invalid arguments are stored, and `response` raises an error for them. Only the end of the
+        response shows whether the model wrote invalid JSON or reached the token limit.
         """
-        given = _without_halves(
+        values = _without_halves(
             arguments if isinstance(arguments, dict) else _read_arguments(arguments)
         )
-        if given is None:
+        if values is None:
             self._unreadable = self._unreadable or (name, str(arguments))
             self.blocks.drop(key)
             return []
-        block = ToolCallBlock(id=self.blocks.free_id(call_id), name=name, input=given, **extra)
+        block = ToolCallBlock(id=self.blocks.free_id(call_id), name=name, input=values, **extra)
         return [self.blocks.end(key, block)]
 
     def response(self, usage: Usage, degradation: Degradation | None) -> ChatResponse:
-        """The whole response.
+        """Return the whole response.
 
         Raises:
             ContentFilterError: The service refused and sent no other content.
@@ -522,20 +529,22 @@ class ResponseReader(ABC):
         if self._unreadable is not None:
             name, text = self._unreadable
             was_cut = self.finish_reason in self.cut_short
-            why = (
-                "the answer was cut off; allow more output tokens"
+            reason = (
+                "the response reached the token limit; allow more output tokens"
                 if was_cut
                 else "expected a JSON object"
             )
             raise InvalidToolCallError(
-                f"the model called {name!r} with arguments that cannot be read ({why}): {text[:200]!r}",
+                f"the model called {name!r} with arguments that cannot be read ({reason}): "
+                f"{text[:200]!r}",
                 tool_name=name,
                 raw_arguments=text,
-                retryable=not was_cut,  # sampling again may succeed; the same token limit will not
+                # Another sample may be valid, but not with the same token limit.
+                retryable=not was_cut,
             )
         content = self.blocks.finished
         if self.finish_reason in self.refusals and not any(
-            isinstance(b, TextBlock | ToolCallBlock) for b in content
+            isinstance(block, TextBlock | ToolCallBlock) for block in content
         ):
             raise ContentFilterError(f"the service refused to answer ({self.finish_reason})")
         calls = calls_among(content)
@@ -549,30 +558,38 @@ class ResponseReader(ABC):
         )
 
 
-def _read_arguments(text: str) -> dict[str, Any] | None:
+def _read_arguments(text: str) -> dict[str, JSON] | None:
     if not text.strip():
         return {}
     try:
-        given = read_json(text)
-        if isinstance(given, str):  # some small models encode twice
-            given = read_json(given)
+        arguments = read_json(text)
+        # Some small models encode twice.
+        if isinstance(arguments, str):
+            arguments = read_json(arguments)
     except ValueError:
         return None
-    return given if isinstance(given, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
-def _without_halves(given: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The arguments with U+FFFD for half a surrogate pair, as in texts: JSON may escape one, and nothing can store it."""
+def _without_halves(arguments: dict[str, JSON] | None) -> dict[str, JSON] | None:
+    """Replace lone surrogates in arguments by U+FFFD, or return None if they are too deep.
+
+    JSON may escape a lone surrogate, but it cannot be stored.
+    """
     try:
-        written = json.dumps(given, ensure_ascii=False)
-    except RecursionError:  # nested too deeply
+        written = json.dumps(arguments, ensure_ascii=False)
+    except RecursionError:
         return None
     joined = join_surrogates(written)
-    return given if joined is written else _DECODER.decode(joined)
+    return arguments if joined is written else _DECODER.decode(joined)
 
 
 @attrs.define(eq=False)
 class ServiceError(Exception):
-    """An error that the service reported inside a stream; the provider maps it to the error taxonomy."""
+    """An error that the service reported inside a stream. The provider maps it to an `LLMError`.
+
+    Attributes:
+        body: The error as the service sent it.
+    """
 
     body: Any

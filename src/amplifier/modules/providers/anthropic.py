@@ -1,4 +1,4 @@
-"""provider-anthropic: Claude models over Anthropic's Messages API."""
+"""provider-anthropic: Claude models through Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, final
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator
 from amplifier.models import (
     ChatRequest,
@@ -76,7 +77,7 @@ _BUDGETS = {
     "xhigh": 24_000,
     "max": 28_000,
 }
-_LEAST_BUDGET = 1024
+_MIN_BUDGET = 1024
 _CONTINUED = "[the conversation continues]"
 _JSON_ONLY = "Answer with one JSON value and nothing else: no words around it, no code fence."
 DEFAULT_MODEL = "claude-sonnet-5"
@@ -84,18 +85,18 @@ DEFAULT_MODEL = "claude-sonnet-5"
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:-(\d)(?!\d))?")
 _CAPABILITIES = ["tools", "streaming", "thinking", "vision", "json_mode"]
 
+# The default limit on output tokens. Newer models allow four times as many.
 _USUAL_OUTPUT = 32_000
-"""The default limit on output tokens; newer models allow four times as many."""
 
 
 @attrs.frozen(kw_only=True)
 class AnthropicOptions(ProviderOptions):
-    """The common keys, and those about thinking and caching.
+    """The common options, and those about thinking and caching.
 
     Attributes:
-        extended_thinking: True or False decide; None leaves it to the requested effort.
-        thinking_budget_tokens: For the models that take a budget.
-        thinking_display: Whether the other models return their thinking.
+        extended_thinking: Whether the model thinks. None leaves it to the requested effort.
+        thinking_budget_tokens: The token budget of models that need one.
+        thinking_display: The form in which other models return their thinking.
         enable_prompt_caching: Whether requests mark their stable beginning for the service's cache.
     """
 
@@ -111,7 +112,7 @@ async def mount(
     """Mount the provider, or log a warning if there is no key.
 
     Raises:
-        PlanError: The configuration is wrong.
+        PlanError: The configuration is invalid.
         MissingExtraError: The HTTP library is not installed.
         ModuleLoadError: There is no key, and the session is strict.
     """
@@ -137,13 +138,13 @@ async def mount(
 
 
 def version_of(model: str) -> tuple[int, int]:
-    """The version in a model's name; a name without one counts as new."""
-    found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (5, 0)
+    """Return the version in a model's name. A name without one counts as new."""
+    match = _VERSION.search(model)
+    return (int(match[1]), int(match[2] or 0)) if match else (5, 0)
 
 
 def thinks_adaptively(model: str) -> bool:
-    """Whether the model decides how long to think; older models take a token budget."""
+    """Check whether the model decides how long to think. Older models need a token budget."""
     return version_of(model) >= (4, 6)
 
 
@@ -154,7 +155,7 @@ class ClaudeModels(ModelCatalogue):
     path: str = "/v1/models?limit=1000"
 
     def look_up(self, model: str) -> ModelInfo:
-        """The properties of a model, derived from its name."""
+        """Return the properties of a model, derived from its name."""
         version = version_of(model)
         output = 4096 if version < (3, 5) else 8192 if version < (3, 7) else _USUAL_OUTPUT
         return ModelInfo(
@@ -165,17 +166,17 @@ class ClaudeModels(ModelCatalogue):
             capabilities=list(_CAPABILITIES),
         )
 
-    def listed(self, given: dict[str, Any]) -> ModelInfo:
-        """A member of the service's list."""
-        known = self.look_up(given["id"])
-        known.display_name = given.get("display_name") or known.display_name
-        known.context_window = given.get("max_input_tokens") or known.context_window
-        known.max_output_tokens = given.get("max_tokens") or known.max_output_tokens
-        return known
+    def listed(self, item: dict[str, JSON]) -> ModelInfo:
+        """Read an item of the service's list."""
+        model = self.look_up(item["id"])
+        model.display_name = item.get("display_name") or model.display_name
+        model.context_window = item.get("max_input_tokens") or model.context_window
+        model.max_output_tokens = item.get("max_tokens") or model.max_output_tokens
+        return model
 
 
-def _split_system(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entry]]:
-    system: list[dict[str, Any]] = []
+def _split_system(entries: list[Entry]) -> tuple[list[dict[str, JSON]], list[Entry]]:
+    system: list[dict[str, JSON]] = []
     for index, entry in enumerate(entries):
         if not (isinstance(entry, MessageEntry) and entry.role in ("system", "developer")):
             return system, entries[index:]
@@ -183,9 +184,12 @@ def _split_system(entries: list[Entry]) -> tuple[list[dict[str, Any]], list[Entr
     return system, []
 
 
-def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
-    """Messages with alternating roles that begin with the user; tool results come first in their message."""
-    turns: list[dict[str, Any]] = []
+def _messages(entries: list[Entry]) -> list[dict[str, JSON]]:
+    """Return messages with alternating roles that begin with the user.
+
+    Tool results come first in their message.
+    """
+    turns: list[dict[str, JSON]] = []
     for entry in entries:
         role, content = _turn(entry)
         if not content:
@@ -198,7 +202,7 @@ def _messages(entries: list[Entry]) -> list[dict[str, Any]]:
     return turns
 
 
-def _turn(entry: Entry) -> tuple[str, list[dict[str, Any]]]:
+def _turn(entry: Entry) -> tuple[str, list[dict[str, JSON]]]:
     if isinstance(entry, ToolResultEntry):
         return "user", [_result(entry)]
     if entry.role in ("system", "developer"):
@@ -207,11 +211,14 @@ def _turn(entry: Entry) -> tuple[str, list[dict[str, Any]]]:
             {"type": "text", "text": f"<system-reminder>\n{text}\n</system-reminder>"}
             for text in texts
         ]
-    return entry.role, [block for given in entry.blocks if (block := _block(given)) is not None]
+    return entry.role, [sent for block in entry.blocks if (sent := _block(block)) is not None]
 
 
-def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
-    """One block; None for what the service rejects: reasoning of other services and thinking without a signature."""
+def _block(block: ContentBlockUnion) -> dict[str, JSON] | None:
+    """Return a block for the service, or None if the service would reject it.
+
+    It rejects reasoning of other services, and thinking without a signature.
+    """
     match block:
         case TextBlock():
             return _text(block)
@@ -236,38 +243,38 @@ def _block(block: ContentBlockUnion) -> dict[str, Any] | None:
             return None
 
 
-def _text(block: TextBlock) -> dict[str, Any]:
+def _text(block: TextBlock) -> dict[str, JSON]:
     kept = {
         name: block.extra[name] for name in ("cache_control", "citations") if block.extra.get(name)
     }
     return {"type": "text", "text": block.text, **kept}
 
 
-def _result(result: ToolResultEntry) -> dict[str, Any]:
-    shown: dict[str, Any] = {"type": "tool_result", "tool_use_id": tool_use_id(result.call_id)}
-    parts = [part for given in result.parts if (part := _block(given)) is not None]
+def _result(result: ToolResultEntry) -> dict[str, JSON]:
+    block: dict[str, JSON] = {"type": "tool_result", "tool_use_id": tool_use_id(result.call_id)}
+    parts = [sent for part in result.parts if (sent := _block(part)) is not None]
     if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
-        shown["content"] = parts[0]["text"]
+        block["content"] = parts[0]["text"]
     elif parts:
-        shown["content"] = parts
+        block["content"] = parts
     if result.is_error:
-        shown["is_error"] = True
-    return shown
+        block["is_error"] = True
+    return block
 
 
-def tool_use_id(given: str) -> str:
-    """A valid id for the service: its own ids unchanged, others with invalid characters replaced and a hash appended."""
-    if _GOOD_ID.fullmatch(given):
-        return given
-    return (
-        re.sub(r"[^A-Za-z0-9_-]", "_", given)[:64]
-        + "_"
-        + hashlib.sha256(given.encode()).hexdigest()[:12]
-    )
+def tool_use_id(call_id: str) -> str:
+    """Return an id that the service accepts.
+
+    A valid id is unchanged. In other ids, invalid characters are replaced and a hash is appended.
+    """
+    if _GOOD_ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode()).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', call_id)[:64]}_{digest}"
 
 
-def _tool(spec: ToolSpec) -> dict[str, Any]:
-    tool: dict[str, Any] = {
+def _tool(spec: ToolSpec) -> dict[str, JSON]:
+    tool: dict[str, JSON] = {
         "name": spec.name,
         "input_schema": {"type": "object", **spec.parameters},
     }
@@ -278,7 +285,7 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     }
 
 
-def _tool_choice(call: CallOptions) -> dict[str, Any]:
+def _tool_choice(call: CallOptions) -> dict[str, JSON]:
     choice = call.tool_choice
     if isinstance(choice, tuple):
         return {"type": "tool", "name": choice[0]}
@@ -286,7 +293,7 @@ def _tool_choice(call: CallOptions) -> dict[str, Any]:
 
 
 def _set_response_format(
-    encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, Any]]
+    encoded: EncodedRequest, request: ChatRequest, system: list[dict[str, JSON]]
 ) -> None:
     if isinstance(request.response_format, ResponseFormatJsonSchema):
         _, schema, _ = read_json_schema(request.response_format)
@@ -303,12 +310,15 @@ def _set_response_format(
 
 
 def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: AnthropicOptions) -> None:
-    """Enable thinking if the request has an effort; newer models take the effort, older ones a token budget."""
+    """Enable thinking if the request has an effort.
+
+    Newer models accept the effort, and older ones a token budget.
+    """
     body, effort = encoded.body, call.reasoning_effort
-    wanted = options.extended_thinking
-    if wanted is None:
-        wanted = effort not in (None, "none") or options.thinking_budget_tokens is not None
-    if not wanted:
+    is_enabled = options.extended_thinking
+    if is_enabled is None:
+        is_enabled = effort not in (None, "none") or options.thinking_budget_tokens is not None
+    if not is_enabled:
         return
     if call.tool_choice == "required" or isinstance(call.tool_choice, tuple):
         _without_thinking(encoded, "a forced tool choice and thinking exclude each other")
@@ -321,8 +331,8 @@ def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: Anthropic
             )
         return
     budget = options.thinking_budget_tokens or _BUDGETS.get(effort or "", _BUDGETS["medium"])
-    budget = min(budget, (call.max_tokens or 0) - _LEAST_BUDGET)
-    if budget < _LEAST_BUDGET:
+    budget = min(budget, (call.max_tokens or 0) - _MIN_BUDGET)
+    if budget < _MIN_BUDGET:
         _without_thinking(encoded, f"max_tokens {call.max_tokens} is too small for it")
         return
     body["thinking"] = {"type": "enabled", "budget_tokens": budget}
@@ -334,10 +344,12 @@ def _without_thinking(encoded: EncodedRequest, reason: str) -> None:
     )
 
 
-def _mark_for_cache(body: dict[str, Any]) -> None:
-    """Set up to three cache marks: after the tools and system text, which stay the same, and after the two newest user messages.
+def _mark_for_cache(body: dict[str, JSON]) -> None:
+    """Set up to three cache marks.
 
-    What hooks show once only is at the end of the newest one, so the next request is the same only up to the one before.
+    The first comes after the tools and the system text, which stay the same. The others come after
+    the two newest messages of the user. Text that a hook shows only once is at the end of the
+    newest one, so the next request is the same only up to the one before.
     """
     places = [body.get("system") or body.get("tools") or []]
     places += [message["content"] for message in body["messages"] if message["role"] == "user"][-2:]
@@ -363,11 +375,11 @@ class MessagesApiReader(ResponseReader):
 
     def __init__(self, taken_ids: Iterable[str] = ()) -> None:
         super().__init__(taken_ids)
-        self._starts: dict[int, dict[str, Any]] = {}
-        self._usage: dict[str, Any] = {}
+        self._starts: dict[int, dict[str, JSON]] = {}
+        self._usage: dict[str, JSON] = {}
 
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
-        """Read one event of the stream; unknown types are ignored, as the service requires."""
+        """Read one event of the stream. Unknown types are ignored, as the service requires."""
         data = read_json(event.data)
         kind = data.get("type") or event.name
         if kind == "message_start":
@@ -386,7 +398,7 @@ class MessagesApiReader(ResponseReader):
             raise ServiceError(data)
         return []
 
-    def read_body(self, body: dict[str, Any]) -> list[StreamChunk]:
+    def read_body(self, body: dict[str, JSON]) -> list[StreamChunk]:
         """Read a message that was not streamed."""
         if body.get("type") == "error":
             raise ServiceError(body)
@@ -398,22 +410,22 @@ class MessagesApiReader(ResponseReader):
         self._end(body, None)
         return chunks
 
-    def _begin(self, message: dict[str, Any]) -> None:
+    def _begin(self, message: dict[str, JSON]) -> None:
         self.model: str | None = message.get("model")
         if message.get("id"):
             self.metadata["response_id"] = message["id"]
         self._count(message.get("usage"))
 
-    def _end(self, delta: dict[str, Any], usage: dict[str, Any] | None) -> None:
+    def _end(self, delta: dict[str, JSON], usage: dict[str, JSON] | None) -> None:
         self.finish_reason: str | None = delta.get("stop_reason") or self.finish_reason
         for name in ("stop_sequence", "stop_details"):
             if delta.get(name) is not None:
                 self.metadata[name] = delta[name]
         self._count(usage)
 
-    def _start(self, index: int, block: dict[str, Any]) -> list[StreamChunk]:
+    def _start(self, index: int, block: dict[str, JSON]) -> list[StreamChunk]:
         self._starts[index] = {**block}
-        kind = block["type"]
+        kind: str = block["type"]
         tool = block.get("name") if kind == "tool_use" else None
         chunks = [self.blocks.start(index, _OUR_TYPE.get(kind, kind), tool)]
         begun = block.get("thinking" if kind == "thinking" else "text")
@@ -421,7 +433,7 @@ class MessagesApiReader(ResponseReader):
             chunks += self.blocks.add(index, begun)
         return chunks
 
-    def _delta(self, index: int, delta: dict[str, Any]) -> list[StreamChunk]:
+    def _delta(self, index: int, delta: dict[str, JSON]) -> list[StreamChunk]:
         kind = delta["type"]
         if kind in _DELTA_TEXT:
             return self.blocks.add(index, delta[_DELTA_TEXT[kind]])
@@ -439,8 +451,8 @@ class MessagesApiReader(ResponseReader):
             return self.end_call(index, start.get("id"), start["name"], arguments)
         return [self.blocks.end(index, _received_block(start, text))]
 
-    def _count(self, usage: dict[str, Any] | None) -> None:
-        """Read token counts; later ones replace earlier ones, which they include."""
+    def _count(self, usage: dict[str, JSON] | None) -> None:
+        """Read token counts. Later ones include earlier ones, and replace them."""
         if not usage:
             return
         used = self._usage
@@ -455,7 +467,7 @@ class MessagesApiReader(ResponseReader):
         }
 
 
-def _received_block(start: dict[str, Any], text: str) -> ContentBlockUnion:
+def _received_block(start: dict[str, JSON], text: str) -> ContentBlockUnion:
     kind = start["type"]
     if kind == "text":
         more = {"citations": start["citations"]} if start.get("citations") else {}
@@ -464,7 +476,8 @@ def _received_block(start: dict[str, Any], text: str) -> ContentBlockUnion:
         return ThinkingBlock(thinking=text, signature=start.get("signature") or None)
     if kind == "redacted_thinking":
         return RedactedThinkingBlock(data=start["data"])
-    # An unknown type or one of the service's own tools: kept as received, with its input parsed.
+    # An unknown type, or a use of the service's own tools, is kept as received. Only its input is
+    # parsed.
     whole = {**start, "input": read_json(text)} if text and "input" in start else start
     block: ContentBlockUnion = from_dict(ContentBlockUnion, whole)
     return block
@@ -487,11 +500,12 @@ class MessagesApi(WireFormat):
     ) -> EncodedRequest:
         """Encode a request as JSON.
 
-        The service accepts system text only before all messages. System messages that open the conversation go there;
-        later ones, which hooks inject, stay in place as marked text of the user.
+        The service accepts system text only before all messages. System messages that open the
+        conversation go there. Later ones, which hooks inject, stay in place as marked text of the
+        user.
         """
         system, rest = _split_system(conversation.entries)
-        body: dict[str, Any] = {
+        body: dict[str, JSON] = {
             "model": call.model,
             "max_tokens": call.max_tokens,
             "messages": _messages(rest),
@@ -506,12 +520,10 @@ class MessagesApi(WireFormat):
         _set_thinking(encoded, call, self.options)
         if system:
             body["system"] = system
-        if "thinking" not in body:  # a thinking model rejects other sampling parameters
-            body |= {
-                n: v
-                for n, v in (("temperature", call.temperature), ("top_p", call.top_p))
-                if v is not None
-            }
+        # A thinking model rejects other sampling parameters.
+        if "thinking" not in body:
+            sampling = {"temperature": call.temperature, "top_p": call.top_p}
+            body |= {name: value for name, value in sampling.items() if value is not None}
         if request.stop:
             body["stop_sequences"] = list(request.stop)
         user = (request.metadata or {}).get("user_id")

@@ -1,8 +1,4 @@
-"""provider-mock: responses from a script in the mount plan, for tests and demonstrations without a model.
-
-The script is plain JSON: text, thinking, tool calls, usage, errors, delays and the pieces of a stream. The provider counts
-its responses and stores nothing of the requests.
-"""
+"""provider-mock: responses from a script in the mount plan, for tests without a model."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator
 from amplifier.errors import InvalidRequestError, LLMError, PlanError
 from amplifier.models import (
@@ -50,16 +47,16 @@ __all__ = ["MockProvider", "mount"]
 __amplifier_module_type__ = "provider"
 
 _DEFAULT = (
-    "This is provider-mock speaking from its script; give it `responses` of your own in the plan."
+    "This is the default response of provider-mock. Set `responses` in its config to change it."
 )
 
 
 def _all_errors(kind: type[LLMError]) -> dict[str, type[LLMError]]:
-    """The error taxonomy by name, without classes that other packages derive from it."""
-    found = {kind.__name__: kind} if kind.__module__ == LLMError.__module__ else {}
-    for narrower in kind.__subclasses__():
-        found |= _all_errors(narrower)
-    return found
+    """Return the classes of `LLMError` by name, without those of other packages."""
+    errors = {kind.__name__: kind} if kind.__module__ == LLMError.__module__ else {}
+    for subclass in kind.__subclasses__():
+        errors |= _all_errors(subclass)
+    return errors
 
 
 _ERRORS = _all_errors(LLMError)
@@ -71,7 +68,7 @@ _ERRORS = _all_errors(LLMError)
 @attrs.frozen(kw_only=True)
 class _Call:
     name: str = option(text)
-    arguments: dict[str, Any] = option(mapping, default=attrs.Factory(dict))
+    arguments: dict[str, JSON] = option(mapping, default=attrs.Factory(dict))
     id: str = option(any_text, default="")
 
 
@@ -100,13 +97,13 @@ class _Error:
     status_code: int | None = option(whole_number(), default=None)
 
 
-def _read_error(value: Any) -> Any:
+def _read_error(value: object) -> object:
     return _Error(message=value) if isinstance(value, str) else record(_Error).read(value)
 
 
 @attrs.frozen(kw_only=True)
 class _Step:
-    """One response of the script; its reference page explains the keys."""
+    """One response of the script. The reference page explains the keys."""
 
     text: str | None = option(any_text, default=None)
     thinking: str | None = option(any_text, default=None)
@@ -127,11 +124,11 @@ class _Step:
     def __attrs_post_init__(self) -> None:
         if self.text is not None and self.chunks is not None and "".join(self.chunks) != self.text:
             raise PlanError(
-                [("$.chunks", "joined, they are not the text; omit text or correct it")]
+                [("$.chunks", "the joined chunks differ from text; omit text or correct it")]
             )
 
     def blocks(self) -> list[Any]:
-        """The content; tool calls may still have no id."""
+        """Return the content. Tool calls may have no id yet."""
         text = "".join(self.chunks) if self.text is None and self.chunks else self.text
         return [
             *(
@@ -156,13 +153,15 @@ _STEP = Kind(
 
 @attrs.frozen(kw_only=True)
 class _Options:
-    """The configuration of provider-mock; ``priority`` is for hosts that choose between providers.
+    """The configuration of provider-mock.
 
     Attributes:
         responses: The script, one step for each request.
-        when_exhausted: ``repeat`` starts again, ``error`` raises.
-        stream_delay_ms: Pause before each piece of a stream.
-        raw: Whether events carry the whole request and response.
+        when_exhausted: The effect of a request after the last step. ``repeat`` starts again,
+            ``error`` raises an error.
+        stream_delay_ms: Milliseconds before each piece of a stream.
+        raw: Whether events have the whole request and response.
+        priority: For hosts that choose between providers.
     """
 
     responses: tuple[_Step, ...] = option(
@@ -181,8 +180,8 @@ class MockProvider(LocalAnswerProvider):
     """Returns the responses of a script, one step for each request.
 
     Args:
-        coordinator: For events.
-        options: The script and how to stream it.
+        coordinator: Receives the events.
+        options: The script, and the speed of streams.
     """
 
     _name = "mock"
@@ -192,15 +191,15 @@ class MockProvider(LocalAnswerProvider):
     def __init__(self, coordinator: Coordinator, options: _Options) -> None:
         super().__init__(coordinator, raw=options.raw)
         self._options = options
-        self._given = 0
+        self._count = 0
 
     def __repr__(self) -> str:
-        return f"<MockProvider: {self._given} answers given, {len(self._options.responses)} in the script>"
+        length = len(self._options.responses)
+        return f"<MockProvider: {self._count} responses so far, {length} in the script>"
 
     async def _answer(self, request: ChatRequest) -> Answer:
-        step, number = (
-            self._take()
-        )  # before the first await: concurrent requests get different steps
+        # This happens before the first await, so concurrent requests get different steps.
+        step, number = self._take()
         if step.delay:
             await anyio.sleep(step.delay)
         error = None if step.error is None else _raised(step.error, request.model or self._model)
@@ -235,24 +234,24 @@ class MockProvider(LocalAnswerProvider):
         )
 
     def _take(self) -> tuple[_Step, int]:
-        at, length = self._given, len(self._options.responses)
+        at, length = self._count, len(self._options.responses)
         if at >= length and self._options.when_exhausted == "error":
             raise InvalidRequestError(
-                f"provider-mock: all {length} scripted responses are used up; add one to `responses`, or set "
-                "`when_exhausted` to 'repeat'",
+                f"provider-mock: all {length} scripted responses are used up; add one to "
+                "`responses`, or set `when_exhausted` to 'repeat'",
                 provider=self._name,
             )
-        self._given += 1
+        self._count += 1
         return self._options.responses[at % length], at + 1
 
 
-def _reported(given: _Usage) -> Usage:
-    return Usage(**attrs.asdict(given), total_tokens=given.input_tokens + given.output_tokens)
+def _reported(usage: _Usage) -> Usage:
+    return Usage(**attrs.asdict(usage), total_tokens=usage.input_tokens + usage.output_tokens)
 
 
-def _raised(given: _Error, model: str) -> LLMError:
-    kind = _ERRORS[given.type]
-    fields = attrs.asdict(given, filter=lambda field, value: value is not None)
+def _raised(error: _Error, model: str) -> LLMError:
+    kind = _ERRORS[error.type]
+    fields = attrs.asdict(error, filter=lambda field, value: value is not None)
     message = shown(fields.pop("message", f"scripted {kind.__name__}"), 1000)
     del fields["type"]
     return kind(message, provider=MockProvider._name, model=model, **fields)
@@ -261,10 +260,10 @@ def _raised(given: _Error, model: str) -> LLMError:
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], Awaitable[None]]:
-    """Mount the provider ``mock``; returns the cleanup, which closes unfinished streams.
+    """Mount the provider ``mock``, and return the cleanup, which closes unfinished streams.
 
     Raises:
-        PlanError: The configuration is wrong.
+        PlanError: The configuration is invalid.
     """
     provider = MockProvider(coordinator, read_options(_Options, "provider-mock", config))
     await coordinator.mount("providers", provider, name=provider.name)

@@ -1,8 +1,4 @@
-"""provider-offline: the default provider of the command line, a demonstration. No language model: fixed rules over English, and real tools.
-
-A reply is a pure function of the request. Each instruction of the prompt is one tool call, whose id carries the instruction's number, so that
-nothing has to be remembered between two requests of a turn.
-"""
+"""provider-offline: fixed rules for English and real tools, for demonstrations without a model."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator
 from amplifier.models import (
     ChatRequest,
@@ -34,24 +31,23 @@ __all__ = ["DISCLAIMER", "RULES", "OfflineOptions", "OfflineProvider", "mount"]
 
 __amplifier_module_type__ = "provider"
 
-_MOST_INSTRUCTIONS = 12
+_MAX_INSTRUCTIONS = 12
 _LISTED = 15
 _SHOWN_LINES = 40
-_TAG = re.compile(
-    r"\s*<[a-z][\w-]*(?:\s[^>]*)?>"
-)  # starts a message that a hook injected: ``<system-reminder>``
-_ATTACHED = (
-    "<file>",
-    "<file name=",
-)  # the text of a file in the prompt, as `amplifier.file` makes it: no instructions
+# A message that a hook injected begins with a tag such as ``<system-reminder>``.
+_TAG = re.compile(r"\s*<[a-z][\w-]*(?:\s[^>]*)?>")
+# The text of a file in the prompt begins like this, see `amplifier.file`. It has no instructions.
+_ATTACHED = ("<file>", "<file name=")
 _CALL_ID = re.compile(r"offline_(\d{1,4})_\d+(?:_\d+)?")
 DISCLAIMER = (
-    "provider-offline is no language model: fixed rules for a few instructions, such as `list the files` or `read README.md`.\n"
-    "For a model set ANTHROPIC_API_KEY or OPENAI_API_KEY and run `amplifier run -p anthropic` or `-p openai`."
+    "provider-offline is not a language model: it has fixed rules for a few instructions, such as "
+    "`list the files` or `read README.md`.\n"
+    "For a model set ANTHROPIC_API_KEY or OPENAI_API_KEY and run `amplifier run -p anthropic` "
+    "or `-p openai`."
 )
 
 _Groups = Mapping[str, str]
-_Data = Mapping[str, Any]
+_Data = Mapping[str, JSON]
 _QUOTED = r"(?:\"[^\"\n]+\"|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w))"
 _WORD = rf"(?:{_QUOTED}|[^\s\"`',;]+)"
 _DIRECTORY = rf"(?: in (?:the )?(?P<directory>{_WORD})(?: (?:directory|folder))?)?"
@@ -68,15 +64,24 @@ _FILES = rf"(?:all )?(?:the )?(?:(?P<kind>{'|'.join(_KINDS)}) )?files?"
 
 @attrs.frozen
 class _Rule:
-    """One form of instruction: what it looks like, the tool that it needs, and the answer made of the tool's result."""
+    """One form of instruction.
+
+    Attributes:
+        tool: The tool that it needs.
+        key: A field that the tool's result must have.
+        kind: The type of that field.
+        pattern: A regular expression for a whole clause, so that no word is ignored. A blank
+            matches any white space.
+        arguments: Returns the arguments of the tool.
+        answer: Returns the answer from the tool's result.
+        changes: Whether the tool may change something.
+    """
 
     tool: str
     key: str
-    """The field that the result must have."""
     kind: type
     pattern: str
-    """Matches a whole clause, so that no word is dropped; a blank matches any white space."""
-    arguments: Callable[[_Groups], dict[str, Any]]
+    arguments: Callable[[_Groups], dict[str, JSON]]
     answer: Callable[[_Groups, _Data], str]
     changes: bool = False
 
@@ -85,12 +90,13 @@ def _directory(groups: _Groups, data: _Data) -> str:
     entries = [entry for entry in data["entries"] if isinstance(entry, dict)]
     names = [f"{entry.get('name')}{'/' * (entry.get('type') == 'directory')}" for entry in entries]
     visible = [name for name in names if not name.startswith(".")]
-    return f"{_count(len(visible), 'visible entry', 'visible entries')}{groups['place']}:\n\n{_listed(visible)}".strip()
+    counted = _count(len(visible), "visible entry", "visible entries")
+    return f"{counted}{groups['place']}:\n\n{_listed(visible)}".strip()
 
 
-def _glob(groups: _Groups) -> dict[str, Any]:
+def _glob(groups: _Groups) -> dict[str, JSON]:
     pattern = _KINDS.get(groups["kind"].lower(), "*")
-    # Not below hidden directories at the top: caches and environments are there.
+    # Hidden directories at the top are left out, because they hold caches and environments.
     top = "[!.]*" if pattern == "*" else pattern
     return {"pattern": f"{{{top},[!.]*/**/{pattern}}}", "path": groups["directory"] or "."}
 
@@ -102,9 +108,10 @@ def _files(groups: _Groups, data: _Data) -> str:
 
 
 def _matches(groups: _Groups, data: _Data) -> str:
-    found = [match for match in data["matches"] if isinstance(match, dict)]
     lines = [
-        f"{match.get('file_path')}:{match.get('line')}: {match.get('text')}" for match in found
+        f"{match.get('file_path')}:{match.get('line')}: {match.get('text')}"
+        for match in data["matches"]
+        if isinstance(match, dict)
     ]
     text = f"“{shown(groups['text'], 80)}” is in {_count(len(lines), 'line')}{groups['place']}"
     return (
@@ -121,7 +128,7 @@ def _content(groups: _Groups, data: _Data) -> str:
         return f"{counted}."
     if groups["verb"].lower().startswith("summari"):
         paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", content))
-        first = next((words for words in paragraphs if words and not words.startswith("#")), "")
+        first = next((text for text in paragraphs if text and not text.startswith("#")), "")
         text = f"{counted} and {_count(len(content.split()), 'word')}."
         return text + (f" It begins: {shown(first, 300)}" if first else "")
     return f"{counted}:\n\n{_fenced(content)}"
@@ -134,55 +141,106 @@ def _command(groups: _Groups, data: _Data) -> str:
     return "\n\n".join([*parts, f"It ended with code {data.get('returncode', 'unknown')}."])
 
 
-def _search(groups: _Groups) -> dict[str, Any]:
+def _search(groups: _Groups) -> dict[str, JSON]:
     pattern, place = re.sub(r"([\\.^$*+?{}\[\]|()])", r"\\\1", groups["text"]), groups["directory"]
-    hidden = (
-        {} if place else {"glob": "[!.]*/**"}
-    )  # matches in hidden directories would use up the tool's limit
+    # Matches in hidden directories would use up the tool's limit.
+    hidden = {} if place else {"glob": "[!.]*/**"}
     return {"pattern": pattern, "path": place or ".", "output_mode": "content", **hidden}
 
 
 RULES = (
-    _Rule("list_directory", "entries", list, rf"(?:list|show) (?:the )?files{_DIRECTORY}",
-         lambda groups: {"path": groups["directory"] or "."}, _directory),
-    _Rule("glob", "paths", list, rf"(?P<verb>list|show|find|count) {_FILES}{_DIRECTORY}", _glob, _files),
-    _Rule("read_file", "content", str, rf"(?P<verb>count (?:the )?lines (?:in|of)|summari[sz]e) {_FILE}",
-         lambda groups: {"file_path": groups["path"], "offset": 1, "limit": 2_000}, _content),
-    _Rule("read_file", "content", str, rf"(?P<verb>read|show) {_FILE}",
-         lambda groups: {"file_path": groups["path"], "offset": 1, "limit": _SHOWN_LINES}, _content),
-    _Rule("grep", "matches", list, rf"(?:find|search for|grep) (?:where )?(?P<text>{_WORD})(?: is mentioned)?{_DIRECTORY}", _search, _matches),
-    _Rule("write_file", "bytes", int, rf"write (?P<text>{_QUOTED}) (?:to|into) {_FILE}",
-         lambda groups: {"file_path": groups["path"], "content": groups["text"] + "\n"},
-         lambda groups, data: f"Wrote {_count(data['bytes'], 'byte')} to {shown(groups['path'], 200)}.", changes=True),
-    _Rule("bash", "stdout", str, rf"(?:run|execute) (?P<command>{_QUOTED})",
-         lambda groups: {"command": groups["command"]}, _command, changes=True),
-)  # fmt: skip
-"""Tried in order; the first that matches is taken."""
+    _Rule(
+        tool="list_directory",
+        key="entries",
+        kind=list,
+        pattern=rf"(?:list|show) (?:the )?files{_DIRECTORY}",
+        arguments=lambda groups: {"path": groups["directory"] or "."},
+        answer=_directory,
+    ),
+    _Rule(
+        tool="glob",
+        key="paths",
+        kind=list,
+        pattern=rf"(?P<verb>list|show|find|count) {_FILES}{_DIRECTORY}",
+        arguments=_glob,
+        answer=_files,
+    ),
+    _Rule(
+        tool="read_file",
+        key="content",
+        kind=str,
+        pattern=rf"(?P<verb>count (?:the )?lines (?:in|of)|summari[sz]e) {_FILE}",
+        arguments=lambda groups: {"file_path": groups["path"], "offset": 1, "limit": 2_000},
+        answer=_content,
+    ),
+    _Rule(
+        tool="read_file",
+        key="content",
+        kind=str,
+        pattern=rf"(?P<verb>read|show) {_FILE}",
+        arguments=lambda groups: {"file_path": groups["path"], "offset": 1, "limit": _SHOWN_LINES},
+        answer=_content,
+    ),
+    _Rule(
+        tool="grep",
+        key="matches",
+        kind=list,
+        pattern=rf"(?:find|search for|grep) (?:where )?(?P<text>{_WORD})(?: is mentioned)?"
+        rf"{_DIRECTORY}",
+        arguments=_search,
+        answer=_matches,
+    ),
+    _Rule(
+        tool="write_file",
+        key="bytes",
+        kind=int,
+        pattern=rf"write (?P<text>{_QUOTED}) (?:to|into) {_FILE}",
+        arguments=lambda groups: {"file_path": groups["path"], "content": groups["text"] + "\n"},
+        answer=lambda groups, data: (
+            f"Wrote {_count(data['bytes'], 'byte')} to {shown(groups['path'], 200)}."
+        ),
+        changes=True,
+    ),
+    _Rule(
+        tool="bash",
+        key="stdout",
+        kind=str,
+        pattern=rf"(?:run|execute) (?P<command>{_QUOTED})",
+        arguments=lambda groups: {"command": groups["command"]},
+        answer=_command,
+        changes=True,
+    ),
+)
+"""The rules in order. The first match is used."""
 
 _PATTERNS = [(rule, re.compile(rule.pattern.replace(" ", r"\s+"), re.IGNORECASE)) for rule in RULES]
 _FILLER = re.compile(r"(?:(?:please|now|then|also|and|can you|could you)[\s,:]+)*", re.IGNORECASE)
-_VERB = rf"(?={_FILLER.pattern}(?:list|show|read|find|search|grep|count|summari[sz]e|write|run|execute)\s)"
+_VERBS = "list|show|read|find|search|grep|count|summari[sz]e|write|run|execute"
+_VERB = rf"(?={_FILLER.pattern}(?:{_VERBS})\s)"
 _END = rf"[;\n]+|[.!?]+(?=\s|$)|,?\s+(?:and\s+then|and|then)\s+{_VERB}|,\s*{_VERB}"
 _SEPARATOR = re.compile(rf"{_QUOTED}|(?P<end>{_END})", re.IGNORECASE)
 
 
 def _clauses(prompt: str) -> list[str]:
-    """Split a prompt at the ends of sentences, and at commas and "and" before a verb; never inside of quotes."""
+    """Split a prompt at the ends of sentences, and at commas and "and" before a verb.
+
+    Text in quotes is not split.
+    """
     clauses = _SEPARATOR.sub(
-        lambda found: "\0" if found["end"] else found[0], prompt.replace("\0", " ")
+        lambda match: "\0" if match["end"] else match[0], prompt.replace("\0", " ")
     ).split("\0")
-    return [words for clause in clauses if (words := _FILLER.sub("", clause.strip(), count=1))]
+    return [text for clause in clauses if (text := _FILLER.sub("", clause.strip(), count=1))]
 
 
 def _rule(clause: str) -> tuple[_Rule, _Groups] | None:
     for rule, pattern in _PATTERNS:
         if match := pattern.fullmatch(clause):
-            given = {"directory": "", "kind": ""} | {
+            texts = {"directory": "", "kind": ""} | {
                 name: value or "" for name, value in match.groupdict().items()
             }
             groups = {
                 name: text[1:-1] if re.fullmatch(_QUOTED, text) else text
-                for name, text in given.items()
+                for name, text in texts.items()
             }
             return rule, groups | {
                 "place": groups["directory"] and f" in {shown(groups['directory'], 100)}"
@@ -191,33 +249,36 @@ def _rule(clause: str) -> tuple[_Rule, _Groups] | None:
 
 
 def _read_turn(request: ChatRequest) -> tuple[str, dict[int, str | None], int]:
-    """The prompt, the result of each instruction (None if the conversation does not hold it), and the number of replies with calls."""
+    """Return the prompt, the results of instructions by number, and the number of calling replies.
+
+    The result of an instruction is None if it is not in the conversation.
+    """
     messages = list(request.messages)
-    spoken = [
+    user_messages = [
         index
         for index, message in enumerate(messages)
         if message.role == "user" and _text(message).strip()
     ]
-    own = [index for index in spoken if _TAG.match(_text(messages[index])) is None]
-    start = next(reversed(own or spoken), None)
+    prompts = [index for index in user_messages if _TAG.match(_text(messages[index])) is None]
+    start = next(reversed(prompts or user_messages), None)
     since = messages if start is None else messages[start + 1 :]
     results = [
         entry for entry in read_conversation(since).entries if isinstance(entry, ToolResultEntry)
     ]
     texts = {
-        each.call_id: "".join(p.text for p in each.parts if isinstance(p, TextBlock))
-        for each in results
+        result.call_id: "".join(part.text for part in result.parts if isinstance(part, TextBlock))
+        for result in results
     }
     replies = [
         calls for message in since if message.role == "assistant" and (calls := calls_in(message))
     ]
-    places = {
-        call.id: found
+    matches = {
+        call.id: match
         for calls in replies
         for call in calls
-        if (found := _CALL_ID.fullmatch(call.id))
+        if (match := _CALL_ID.fullmatch(call.id))
     }
-    outcomes = {int(found[1]): texts.get(call) for call, found in places.items()}
+    outcomes = {int(match[1]): texts.get(call_id) for call_id, match in matches.items()}
     return "" if start is None else _text(messages[start]), outcomes, len(replies)
 
 
@@ -228,50 +289,55 @@ def _text(message: Message) -> str:
     return "\n".join(block.text for block in blocks if not block.text.startswith(_ATTACHED))
 
 
+# A reply is a pure function of the request. Each instruction of the prompt is one tool call, and
+# the call's id has the instruction's number. So the provider keeps no state between two requests.
+
+
 def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
-    """The text and the calls to make next: those that only look at the same time, one that may change something alone."""
+    """Return the text and the next calls.
+
+    Calls that change nothing are made together, and any other call alone.
+    """
     prompt, results, steps = _read_turn(request)
-    # `shown` spells out lone surrogates, which JSON cannot hold, with six characters at most; it cuts nothing off here.
+    # `shown` replaces a lone surrogate, which JSON cannot hold, by six characters at most. So this
+    # limit shortens nothing.
     clauses = _clauses(shown(prompt, 6 * len(prompt))) if len(prompt) <= 8_000 else []
     rules = [_rule(clause) for clause in clauses]
     if not any(rules):
         return DISCLAIMER, []
     offered = () if request.tool_choice == "none" else [spec.name for spec in request.tools or ()]
     taken = used_ids(request)
-    # Differs between requests whose context leaves out all earlier ids.
-    mark = zlib.crc32(
-        f"{len(request.messages)} {prompt} {_text(request.messages[-1])[-200:]}".encode(
-            errors="replace"
-        )
-    )
+    # A context may leave out all earlier ids. The mark still differs between requests.
+    last_text = _text(request.messages[-1])[-200:]
+    mark = zlib.crc32(f"{len(request.messages)} {prompt} {last_text}".encode(errors="replace"))
     sections: list[str] = []
     calls: list[ToolCallBlock] = []
-    for place, (clause, found) in enumerate(zip(clauses[:_MOST_INSTRUCTIONS], rules, strict=False)):
-        if found is None:
+    for place, (clause, match) in enumerate(zip(clauses[:_MAX_INSTRUCTIONS], rules, strict=False)):
+        if match is None:
             outcome = "I do not understand this and did nothing for it."
-        elif found[0].tool not in offered:
-            outcome = f"Not done: it needs the tool `{found[0].tool}`, which is not offered here."
+        elif match[0].tool not in offered:
+            outcome = f"Not done: it needs the tool `{match[0].tool}`, which is not offered here."
         elif results and place <= max(results):
-            # A call whose result the context left out was made all the same; it must not be made twice.
-            outcome = _outcome(*found, results.get(place))
-        elif steps >= _MOST_INSTRUCTIONS:
+            # A call must not be made twice, even if the context left out its result.
+            outcome = _outcome(*match, results.get(place))
+        elif steps >= _MAX_INSTRUCTIONS:
             outcome = "Not done: one turn makes only a limited number of tool calls."
-        elif found[0].changes and calls:
+        elif match[0].changes and calls:
             break
         else:
             key = fresh_id(f"offline_{place}_{mark}", taken)
             calls.append(
-                ToolCallBlock(id=key, name=found[0].tool, input=found[0].arguments(found[1]))
+                ToolCallBlock(id=key, name=match[0].tool, input=match[0].arguments(match[1]))
             )
-            if found[0].changes:
+            if match[0].changes:
                 break
             continue
         sections.append((f"### {shown(clause, 120)}\n\n" if len(clauses) > 1 else "") + outcome)
     if calls:
         return f"Calling {', '.join(f'`{call.name}`' for call in calls)}.", calls
-    if len(clauses) > _MOST_INSTRUCTIONS:
+    if len(clauses) > _MAX_INSTRUCTIONS:
         sections.append(
-            f"Only the first {_MOST_INSTRUCTIONS} of {len(clauses)} instructions were carried out."
+            f"Only the first {_MAX_INSTRUCTIONS} of {len(clauses)} instructions were carried out."
         )
     if not any(DISCLAIMER in _text(message) for message in request.messages):
         sections.append(DISCLAIMER)
@@ -279,7 +345,10 @@ def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
 
 
 def _outcome(rule: _Rule, groups: _Groups, result: str | None) -> str:
-    """The answer made of a result: the built-in tools return an object, and plain text for a failed or denied call."""
+    """Return the answer for a result.
+
+    The built-in tools return an object, or plain text for a failed or denied call.
+    """
     if result is None or result == NO_RESULT:
         return f"Could not do it: the result of `{rule.tool}` is not in the conversation."
     if not result.lstrip().startswith("{"):
@@ -290,7 +359,8 @@ def _outcome(rule: _Rule, groups: _Groups, result: str | None) -> str:
         data = {}
     if not isinstance(data.get(rule.key), rule.kind):
         return f"Could not do it: the result cannot be read, or has no usable field {rule.key!r}."
-    note = data.get("note")  # the tool's own note on what it left out
+    # The tool's note about parts that it left out.
+    note = data.get("note")
     return rule.answer(groups, data) + (
         f"\n\nNote: {shown(note, 300)}." if isinstance(note, str) and note else ""
     )
@@ -311,7 +381,7 @@ def _listed(items: list[str]) -> str:
 
 
 def _fenced(text: str) -> str:
-    """A code block with the first lines of a text; its fence is longer than any in the text."""
+    """Return a code block with the first lines of a text. Its fence is longer than any in it."""
     kept = "\n".join(text.splitlines()[:_SHOWN_LINES])[:6_000]
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", kept))])
     return f"{fence}\n{kept}\n{fence}" + (
@@ -321,13 +391,17 @@ def _fenced(text: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class OfflineOptions:
-    """The configuration of provider-offline."""
+    """The configuration of provider-offline.
+
+    Attributes:
+        stream_delay_ms: Milliseconds before each piece of a stream.
+    """
 
     stream_delay_ms: float = option(number(0, what="a number of milliseconds"), default=0.0)
 
 
 class OfflineProvider(LocalAnswerProvider):
-    """Answers by fixed rules; keeps no state, so that it serves any number of requests at once."""
+    """Answers by fixed rules, and keeps no state between requests."""
 
     _name = "offline"
     _title = "Offline (fixed rules, no language model)"
@@ -343,14 +417,21 @@ class OfflineProvider(LocalAnswerProvider):
         reason = "tool_calls" if calls else "stop"
         for stop in request.stop or ():
             text = text.partition(stop)[0] if stop else text
-        most = request.max_output_tokens
-        if most is not None and len(text) > most * 4:  # four characters count as a token
-            text, reason = text[: max(0, most) * 4], reason if calls else "length"
+        limit = request.max_output_tokens
+        # Four characters count as a token.
+        if limit is not None and len(text) > limit * 4:
+            text, reason = text[: max(0, limit) * 4], reason if calls else "length"
         blocks: list[Any] = [*([TextBlock(text=text)] if text else ()), *calls]
-        usage, asked, degradation = estimated_usage(request, blocks), request.response_format, None
-        if asked is not None and asked.type != "text":
+        usage, format_, degradation = (
+            estimated_usage(request, blocks),
+            request.response_format,
+            None,
+        )
+        if format_ is not None and format_.type != "text":
             degradation = Degradation(
-                requested=asked.type, actual="text", reason="provider-offline answers in text only"
+                requested=format_.type,
+                actual="text",
+                reason="provider-offline answers in text only",
             )
         response = ChatResponse(
             content=blocks,
@@ -365,7 +446,7 @@ class OfflineProvider(LocalAnswerProvider):
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], Awaitable[None]]:
-    """Mount the provider ``offline``; returns the cleanup, which closes unfinished streams."""
+    """Mount the provider ``offline``, and return the cleanup, which closes unfinished streams."""
     provider = OfflineProvider(
         coordinator, read_options(OfflineOptions, "provider-offline", config)
     )

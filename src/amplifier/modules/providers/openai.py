@@ -1,4 +1,4 @@
-"""provider-openai: OpenAI's models, with the Responses API or Chat Completions."""
+"""provider-openai: OpenAI's models, through the Responses API or Chat Completions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_MODEL = "gpt-5.6-sol"
 
 _CAPABILITIES = ["tools", "streaming", "thinking", "vision", "json_mode"]
 
-# Pattern, context window, output tokens; the first that matches counts.
+# Pattern, context window and output tokens. The first match counts.
 _SIZES: tuple[tuple[str, int, int], ...] = (
     (r"gpt-(5\.[4-9]|[6-9])(?!.*(mini|nano))", 1_050_000, 128_000),
     (r"gpt-5", 400_000, 128_000),
@@ -44,7 +44,7 @@ _UNKNOWN = (128_000, 16_384)
 
 @attrs.frozen(kw_only=True)
 class _Options(ProviderOptions):
-    """The common keys, and those of OpenAI's APIs."""
+    """The common options, and those of OpenAI's APIs."""
 
     api: str = option(choice("responses", "chat"), default="responses")
     reasoning_summary: str | None = option(
@@ -61,7 +61,7 @@ async def mount(
     """Mount the provider, or log a warning if there is no key.
 
     Raises:
-        PlanError: The configuration is wrong.
+        PlanError: The configuration is invalid.
         MissingExtraError: The HTTP library is not installed.
         ModuleLoadError: There is no key, and the session is strict.
     """
@@ -113,10 +113,9 @@ class OpenAIModels(ModelCatalogue):
     """The catalogue of provider-openai."""
 
     def look_up(self, model: str) -> ModelInfo:
-        """The properties of a model, derived from its name."""
-        window, output = next(
-            ((w, o) for pattern, w, o in _SIZES if re.match(pattern, model)), _UNKNOWN
-        )
+        """Return the properties of a model, derived from its name."""
+        sizes = ((window, output) for pattern, window, output in _SIZES if re.match(pattern, model))
+        window, output = next(sizes, _UNKNOWN)
         return ModelInfo(
             id=model,
             display_name=model,

@@ -1,4 +1,4 @@
-"""provider-openai-compatible: any server with a Chat Completions API: vLLM, Ollama, llama.cpp, a gateway."""
+"""provider-openai-compatible: any server with a Chat Completions API, such as vLLM or Ollama."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator
 
 from .._shared.configuration import choice, flag, option, optional, read_options, whole_number
@@ -20,9 +21,10 @@ __amplifier_module_type__ = "provider"
 
 _MODULE = "provider-openai-compatible"
 _KEY, _URL = "OPENAI_COMPATIBLE_API_KEY", "OPENAI_COMPATIBLE_BASE_URL"
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, JSON] = {
     "default_model": "default",
-    "idle_timeout": 300.0,  # without a GPU a long prompt takes minutes before the first token
+    # Without a GPU, a long prompt takes minutes before the first token.
+    "idle_timeout": 300.0,
     "context_window": 32_768,
     "max_tokens": 4096,
 }
@@ -30,7 +32,7 @@ _DEFAULTS: dict[str, Any] = {
 
 @attrs.frozen(kw_only=True)
 class _Options(ProviderOptions):
-    """The common keys, and those in which servers of the Chat Completions API differ."""
+    """The common options, and those in which servers differ."""
 
     max_tokens_field: str = option(
         choice("max_tokens", "max_completion_tokens"), default="max_tokens"
@@ -45,7 +47,7 @@ async def mount(
     """Mount the provider, or log a warning if there is no base URL.
 
     Raises:
-        PlanError: The configuration is wrong.
+        PlanError: The configuration is invalid.
         MissingExtraError: The HTTP library is not installed.
         ModuleLoadError: There is no base URL, and the session is strict.
     """

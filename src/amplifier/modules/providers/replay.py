@@ -1,7 +1,4 @@
-"""provider-replay: records the answers of a session's providers in a file, and gives them again without a network.
-
-`ReplayProvider` answers from the recordings, `RecordingProvider` asks another provider and records; `_cassette` has the file.
-"""
+"""provider-replay: records the answers of a session's providers in a file, and replays them."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import Coordinator, current_call
 from amplifier.errors import LLMError
 from amplifier.models import (
@@ -65,7 +63,7 @@ _INFO = ("id", "display_name", "capabilities", "defaults")
 
 @attrs.frozen(kw_only=True)
 class ReplayOptions:
-    """The configuration of provider-replay; its reference page explains the keys."""
+    """The configuration of provider-replay. Its reference page explains the options."""
 
     cassette: Path | None = option(file_name, default=None, restricts=True)
     mode: str = option(choice("none", "once", "new"), default="none", restricts=True)
@@ -81,13 +79,16 @@ class ReplayOptions:
 
 @attrs.define(kw_only=True, eq=False, weakref_slot=True)
 class _Session:
-    """What one session does with the cassette.
+    """The use of a cassette by one session.
 
     Attributes:
-        place: See `Exchange`.
-        uses: How often each request was made, in the session and its children.
-        parent: For child sessions, which leave writing the file to it.
-        providers: What is mounted for the session.
+        options: The configuration.
+        scrubber: Removes secrets from recordings.
+        cassette: The cassette, which other sessions may share.
+        place: The place of its requests, see `Exchange`.
+        uses: Numbers of equal requests in the session and its children, by digest.
+        parent: The session that writes the file for a child session, or None.
+        providers: The providers that were mounted for the session.
     """
 
     options: ReplayOptions
@@ -99,38 +100,41 @@ class _Session:
     providers: dict[str, RecordingProvider | ReplayProvider] = attrs.Factory(dict)
 
     def find(self, provider: str, request: ChatRequest) -> tuple[Exchange, Exchange | None, int]:
-        """A request as it is recorded, its recording, if there is one, and how often it was made."""
+        """Return a new exchange for a request, its recording or None, and the number of uses."""
         canonical = canonical_request(request, self.scrubber, self.options.ignore)
-        asked = Exchange(place=self.place, provider=provider, request=canonical)
+        exchange = Exchange(place=self.place, provider=provider, request=canonical)
         key = digest([self.place, provider, canonical])
         self.uses[key] += 1
         uses = self.uses[key]
-        found = [exchange for exchange in self.cassette.recorded or () if exchange == asked]
-        return asked, found[uses - 1] if uses <= len(found) else None, uses
+        matches = [recorded for recorded in self.cassette.recorded or () if recorded == exchange]
+        return exchange, matches[uses - 1] if uses <= len(matches) else None, uses
 
 
+# The open sessions by id. A child session finds the cassette of its parent here, because its plan
+# has only the path.
 _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
-"""The open sessions by id: a child session finds the cassette of its parent, which its plan can only name."""
 
 
 async def mount(
     coordinator: Coordinator, config: dict[str, Any] | None = None
 ) -> Callable[[], Awaitable[None]] | None:
-    """Mount the recorded providers; `on_session_ready` wraps those that other modules mount.
+    """Mount the recorded providers. `on_session_ready` wraps the providers of other modules.
 
     Returns:
-        The cleanup, which writes the file if something was recorded; None without a ``cassette`` in the configuration.
+        The cleanup, which writes the file if something was recorded. None if the configuration has
+        no ``cassette``.
 
     Raises:
-        PlanError: The configuration is wrong, or the file is missing or no cassette.
-        re.error: What should be a regular expression is none.
+        PlanError: The configuration is invalid, or the file is missing or isn't a cassette.
+        re.error: A pattern in ``ignore`` isn't a regular expression.
     """
     options = read_options(ReplayOptions, _MODULE, config)
     for pattern in options.ignore:
         re.compile(pattern)
     if options.cassette is None:
         _logger.warning(
-            "%s is not mounted: its config has no `cassette`, the file with the recordings", _MODULE
+            "%s is not mounted: set `cassette` in its config to the file with the recordings",
+            _MODULE,
         )
         return None
     session = await _open(coordinator, options, options.cassette.absolute())
@@ -160,7 +164,10 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Wrap the providers of the other modules, which are all mounted now: they record, or they may not be asked at all."""
+    """Wrap the providers of other modules, which are all mounted now.
+
+    The wrappers record their answers, or replace them by recordings.
+    """
     session: _Session | None = coordinator.session_state.get(_MODULE)
     if session is None:
         return
@@ -176,9 +183,8 @@ async def on_session_ready(coordinator: Coordinator) -> None:
             session.providers[name] = RecordingProvider(coordinator, name, provider, session)
         else:
             session.providers[name] = ReplayProvider(coordinator, name, session)
-        mounted[name] = session.providers[
-            name
-        ]  # not mount(), which would take it for two modules that claim one name
+        # mount() would report two modules that claim one name.
+        mounted[name] = session.providers[name]
 
 
 async def _open(coordinator: Coordinator, options: ReplayOptions, path: Path) -> _Session:
@@ -201,43 +207,54 @@ async def _open(coordinator: Coordinator, options: ReplayOptions, path: Path) ->
     return session
 
 
-async def _in_thread(work: Callable[[], None], what: str) -> None:
-    await Workers(threads=1, timeout=_FILE_SECONDS).run(lambda _stop: work(), what=what)
+async def _in_thread(work: Callable[[], None], operation: str) -> None:
+    await Workers(threads=1, timeout=_FILE_SECONDS).run(lambda _stop: work(), label=operation)
 
 
 # ── providers ────────────────────────────────────────────────────────────────────────────────────
 
 
 class ReplayProvider(LocalAnswerProvider):
-    """Answers from the recordings of one provider, under its name; with one recording that was found already, or that of the request."""
+    """Answers from the recordings of one provider, under its name.
+
+    Args:
+        coordinator: Receives the events.
+        name: The name of the recorded provider.
+        session: The session.
+        recording: The recording of every answer. None to find that of each request.
+    """
 
     def __init__(
-        self, coordinator: Coordinator, name: str, session: _Session, found: Exchange | None = None
+        self,
+        coordinator: Coordinator,
+        name: str,
+        session: _Session,
+        recording: Exchange | None = None,
     ) -> None:
         super().__init__(coordinator)
         self._name = name
         self._session = session
-        self._found = found
+        self._recording = recording
         self._model = str(self.get_info().defaults.get("model") or name)
 
     def get_info(self) -> ProviderInfo:
-        """The recorded provider's description, so that contexts compute the same budget."""
+        """Return the recorded provider's description, so that contexts compute the same budget."""
         recorded = self._session.cassette.providers.get(self._name)
         return from_dict(ProviderInfo, recorded or {"id": self._name, "display_name": self._name})
 
     async def _answer(self, request: ChatRequest) -> Answer:
-        found = self._found
-        if found is None:
-            asked, found, uses = self._session.find(self._name, request)
-            if found is None:
-                raise self._session.cassette.mismatch(asked, uses)
-        return found.replayed(self._session.scrubber)
+        recording = self._recording
+        if recording is None:
+            exchange, recording, uses = self._session.find(self._name, request)
+            if recording is None:
+                raise self._session.cassette.mismatch(exchange, uses)
+        return recording.replayed(self._session.scrubber)
 
 
 class RecordingProvider:
-    """Asks another provider and records what comes back; in mode ``new`` it replays what is recorded already.
+    """Calls another provider and records its answers. In mode ``new`` it replays earlier ones.
 
-    Every other member is that of the other provider; it has ``stream`` if the other one has it.
+    All other members are those of the other provider. ``stream`` exists only if that has it.
     """
 
     def __init__(self, coordinator: Coordinator, name: str, inner: Any, session: _Session) -> None:
@@ -246,49 +263,52 @@ class RecordingProvider:
         self._mounted_as = name
         self._session = session
         self._streams = AnswerStreams(coordinator)
-        if hasattr(inner, "stream"):  # loops ask for the member
+        # Loops check whether the member exists.
+        if hasattr(inner, "stream"):
             self.stream: Callable[..., AnswerStream] = self._stream
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
-        """Ask and record.
+        """Call the other provider and record its response.
 
         Raises:
-            LLMError: What the other provider raised, which is recorded as well.
+            LLMError: The other provider failed. The error is recorded, too.
         """
         exchange, replay = self._begin(request)
         if replay is not None:
             return await replay.complete(request)
         with self._recorded_error(exchange, ()):
             response: ChatResponse = await self.inner.complete(request, **kwargs)
-        if isinstance(response, ChatResponse):  # anything else is refused by the loop
+        # The loop refuses anything else.
+        if isinstance(response, ChatResponse):
             exchange.finish(response, (), self._session.scrubber)
         return response
 
     async def aclose(self) -> None:
-        """Close unfinished streams; a second call does nothing."""
+        """Close unfinished streams. A second call does nothing."""
         await self._streams.aclose()
 
     def _stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
-        """Stream the answer and record its chunks; an answer that is left before its end is not recorded.
+        """Stream the answer and record its chunks, unless the reader stops early.
 
         Raises:
-            LLMError: What the other provider raised, while the chunks are read.
+            LLMError: The other provider failed. This is raised while the chunks are read.
         """
         return self._streams.stream(self._opened(request, kwargs))
 
     def _begin(self, request: ChatRequest) -> tuple[Exchange, ReplayProvider | None]:
-        asked, found, _ = self._session.find(self._mounted_as, request)
-        if found is not None:
-            return found, ReplayProvider(self._coordinator, self._mounted_as, self._session, found)
-        self._session.cassette.new.append(asked)
-        return asked, None
+        exchange, recording, _ = self._session.find(self._mounted_as, request)
+        if recording is not None:
+            replay = ReplayProvider(self._coordinator, self._mounted_as, self._session, recording)
+            return recording, replay
+        self._session.cassette.new.append(exchange)
+        return exchange, None
 
     @asynccontextmanager
     async def _opened(
-        self, request: ChatRequest, kwargs: dict[str, Any]
+        self, request: ChatRequest, kwargs: dict[str, JSON]
     ) -> AsyncGenerator[AsyncIterator[StreamChunk], None]:
         exchange, replay = self._begin(request)
         async with AsyncExitStack() as stack:

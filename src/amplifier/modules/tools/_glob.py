@@ -287,7 +287,7 @@ class GlobTool(BuiltinTool):
         pattern = GlobPattern(values["pattern"])
         output = await self._workers.run(
             lambda stop: self._search(pattern, values["path"], stop),
-            what=f"glob {shown(values['pattern'])}",
+            label=f"glob {shown(values['pattern'])}",
         )
         return ToolResult(output=output)
 

@@ -57,7 +57,7 @@ class RecallTool(BuiltinTool):
         messages = [] if context is None else await context.get_messages()
         if number is None:
             hits = await self._workers.run(
-                lambda stop: _search(messages, values["query"], stop), what="recall"
+                lambda stop: _search(messages, values["query"], stop), label="recall"
             )
             return ToolResult(output={"messages": len(messages), "found": hits})
         if number > len(messages):

@@ -472,7 +472,7 @@ class GrepTool(BuiltinTool):
         limit = min(values.get("limit", self._options.max_matches), self._options.max_matches)
         output = await self._workers.run(
             lambda stop: Search(self._workspace, self._options, values, stop, limit).run(),
-            what=f"grep {shown(ascii(values['pattern']), 80)}",
+            label=f"grep {shown(ascii(values['pattern']), 80)}",
         )
         return ToolResult(output=output)
 

@@ -1,9 +1,8 @@
-"""The Agent Client Protocol: an editor starts the agent as a program and talks to it over standard input and output.
+"""The Agent Client Protocol, over which an editor uses an agent on standard input and output."""
 
-_connection  one client: JSON-RPC messages, reading, writing, requests in both directions; standard input and output
-_agent       the methods of the protocol, and their parameters
-_updates     events of a turn as notifications, how tool calls are shown, what the editor is asked for
-"""
+# _connection  one client: JSON-RPC messages in both directions, and the standard streams
+# _agent       the methods of the protocol, and their parameters
+# _updates     events of a turn as notifications, and requests to the editor
 
 from ._agent import serve
 from ._connection import StandardStreams, taken_standard_streams

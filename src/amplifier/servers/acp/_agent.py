@@ -1,4 +1,4 @@
-"""The methods of the Agent Client Protocol, version 1, and their parameters as classes: a wrong one is an error that names it."""
+"""The methods of the Agent Client Protocol, version 1, and their parameters as classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 import anyio.to_thread
 import attrs
 
-from amplifier._internal.json import redact_text
+from amplifier._internal.json import JSON, redact_text
 from amplifier._internal.reading import (
     Kind,
     any_text,
@@ -78,25 +78,26 @@ async def serve(
     commands: Callable[[Path], dict[str, str]] = lambda directory: {},
     has_mcp: bool = False,
 ) -> OSError | None:
-    """Serve one client until it closes the connection; every turn has unwound and every session is closed at the return.
+    """Serve one client until it closes the connection.
+
+    At the return every turn has unwound and every session is closed.
 
     Args:
         stream: The bytes from and to the client.
-        make_session: Makes a session that is not opened yet, with the directory of the request as its own; the text of what it
-            raises is the client's answer.
-        storage: Where conversations are kept, to list, load and delete them.
-        check: Raises if a session that has just been opened cannot be used; by default, one without a provider is refused.
-        commands: Reads the commands of the user's own in a directory: the texts that they stand for, by name.
-        has_mcp: Whether sessions can use MCP servers that the client names.
+        make_session: Makes a session that isn't opened yet, in the directory of the request. The
+            client gets the text of an exception.
+        storage: The index of stored conversations, to list, load and delete them.
+        check: Raises if a session that has just been opened can't be used. By default, a session
+            without a provider is refused.
+        commands: Reads the user's own commands in a directory, as texts by name.
+        has_mcp: True if sessions can use MCP servers of the client.
 
     Returns:
-        What went wrong with writing, if the client stopped reading before it closed the connection.
+        The error of writing, if the client stopped reading before it closed the connection.
     """
     connection, sessions = Connection(stream), LiveSessions[_Shown]()
-    async with (
-        connection.writing(),
-        sessions.running(),
-    ):  # whose tasks end after those of the requests
+    # Their tasks end after the requests.
+    async with connection.writing(), sessions.running():
         agent = _Agent(connection, sessions, make_session, storage, check, commands, has_mcp)
         await connection.read(agent.begin)
     return connection.lost
@@ -104,17 +105,26 @@ async def serve(
 
 @attrs.define
 class _Shown:
-    """How a session is shown."""
+    """The state of a session on this connection.
+
+    Attributes:
+        updates: Shows the session to the client.
+        notes: Notes for the user, shown with the first turn.
+        commands: The texts of the user's own commands by name.
+        mode: The chosen mode.
+        models: The models to choose from. The plan's is the first.
+        model: The chosen model, or None for the plan's.
+    """
 
     updates: Updates
-    notes: list[str]  # what the user should know, shown with the first turn
-    commands: dict[str, str]  # what prompts stand for that begin with a slash and their name
+    notes: list[str]
+    commands: dict[str, str]
     mode: str = "ask"
-    models: list[str] = attrs.field(factory=list)  # that can be chosen; the first one is the plan's
+    models: list[str] = attrs.field(factory=list)
     model: str | None = None
 
     async def choose_model(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
-        """A wrapper of steps: every model call asks the chosen model."""
+        """Run a step with the chosen model. This is a wrapper of steps."""
         if step.kind == "model" and self.model is not None:
             step.arguments.model = self.model
         return await run()
@@ -135,7 +145,7 @@ class _Agent:
     _files: frozenset[str] = attrs.field(default=frozenset(), init=False)
 
     @property
-    def _methods(self) -> dict[str, Callable[[dict[str, Any]], Work]]:
+    def _methods(self) -> dict[str, Callable[[dict[str, JSON]], Work]]:
         return {
             "initialize": self._initialize,
             "authenticate": self._authenticate,
@@ -150,7 +160,8 @@ class _Agent:
             "session/prompt": self._prompt,
             "session/close": self._close,
             "session/delete": self._delete,
-            "_amplifier/steer": self._steer,  # the protocol has no such method; those of vendors begin like this
+            # The protocol has no such method. Those of vendors begin like this.
+            "_amplifier/steer": self._steer,
         }
 
     def begin(self, call: Call) -> Work | None:
@@ -158,7 +169,8 @@ class _Agent:
         if not call.is_request:
             if call.method == "session/cancel":
                 self._cancel(call.params)
-            return None  # an unknown notification is ignored, as JSON-RPC has it
+            # JSON-RPC ignores unknown notifications.
+            return None
         method = self._methods.get(call.method)
         if method is None:
             known = ", ".join(self._methods)
@@ -174,12 +186,13 @@ class _Agent:
 
     # ── the connection ──
 
-    def _initialize(self, params: dict[str, Any]) -> Work:
+    def _initialize(self, params: dict[str, JSON]) -> Work:
         self._files = read_params(Greeting, params).files
         self._is_initialized = True
         return _answer(
             {
-                "protocolVersion": PROTOCOL_VERSION,  # a client that does not know it closes the connection
+                # A client without this version closes the connection.
+                "protocolVersion": PROTOCOL_VERSION,
                 "agentInfo": {
                     "name": "amplifier",
                     "version": importlib.metadata.version("amplifier"),
@@ -194,62 +207,66 @@ class _Agent:
             }
         )
 
-    def _authenticate(self, params: dict[str, Any]) -> Work:
-        advice = "the keys of providers come from the environment; `amplifier doctor` shows which are missing"
+    def _authenticate(self, params: dict[str, JSON]) -> Work:
         raise RpcError(
-            INVALID_PARAMS, f"methodId: this agent has no methods to authenticate with; {advice}"
+            INVALID_PARAMS,
+            "methodId: this agent has no methods to authenticate with; the keys of providers come "
+            "from the environment; `amplifier doctor` shows which are missing",
         )
 
     # ── sessions ──
 
-    def _new(self, params: dict[str, Any]) -> Work:
-        asked = read_params(Opening, params)
+    def _new(self, params: dict[str, JSON]) -> Work:
+        opening = read_params(Opening, params)
 
-        async def work() -> dict[str, Any]:
-            wanted = secrets.token_hex(8) if self._storage is None else self._storage.new_id()
-            with self._sessions.reserved(wanted):
-                live = await self._open(wanted, asked, is_resumed=False)
-            return {"sessionId": wanted, **_choices(live)}
+        async def work() -> dict[str, JSON]:
+            session_id = secrets.token_hex(8) if self._storage is None else self._storage.new_id()
+            with self._sessions.reserved(session_id):
+                live = await self._open(session_id, opening, is_resumed=False)
+            return {"sessionId": session_id, **_choices(live)}
 
         return work
 
-    def _reopen(self, params: dict[str, Any], *, replay: bool) -> Work:
-        wanted, asked = read_params(OfSession, params).session_id, read_params(Opening, params)
+    def _reopen(self, params: dict[str, JSON], *, replay: bool) -> Work:
+        session_id = read_params(OfSession, params).session_id
+        opening = read_params(Opening, params)
         reservation = ExitStack()
         try:
-            reservation.enter_context(self._sessions.reserved(wanted))
+            reservation.enter_context(self._sessions.reserved(session_id))
         except SessionRefused as error:
             raise RpcError(INVALID_REQUEST, f"{error}; prompt it, or close it first") from error
 
-        async def work() -> dict[str, Any]:
+        async def work() -> dict[str, JSON]:
             with reservation:
-                if wanted not in {each.session_id for each in await self._stored()}:
+                if session_id not in {stored.session_id for stored in await self._stored()}:
                     raise RpcError(
                         SESSION_NOT_FOUND,
-                        f"no session {wanted!r} is stored; session/list names those that are",
+                        f"no session {session_id!r} is stored; session/list names those that are",
                     )
-                live = await self._open(wanted, asked, is_resumed=True)
+                live = await self._open(session_id, opening, is_resumed=True)
             if replay:
                 await live.about.updates.replay(await live.session.messages())
             return _choices(live)
 
         return work
 
-    async def _open(self, wanted: str, asked: Opening, *, is_resumed: bool) -> LiveSession[_Shown]:
-        directory, servers, notes = asked.cwd, asked.servers, list[str]()
+    async def _open(
+        self, session_id: str, opening: Opening, *, is_resumed: bool
+    ) -> LiveSession[_Shown]:
+        directory, servers, notes = opening.cwd, opening.servers, list[str]()
         if servers and not self._has_mcp:
             names = ", ".join(servers)
             notes.append(
-                f"The editor's MCP servers ({names}) are not available here: the module tool-mcp is not installed. "
-                "Install it with: pip install 'amplifier[mcp]'"
+                f"The editor's MCP servers ({names}) are not available here: the module tool-mcp "
+                "is not installed. Install it with: pip install 'amplifier[mcp]'"
             )
             logger.warning("%s", notes[0])
             servers = {}
-        updates = Updates(self._connection, wanted, directory)
-        questions = editor_questions(self._connection, updates, wanted)
+        updates = Updates(self._connection, session_id, directory)
+        questions = editor_questions(self._connection, updates, session_id)
         try:
             request = SessionRequest(
-                session_id=wanted,
+                session_id=session_id,
                 approvals=questions,
                 is_resumed=is_resumed,
                 directory=directory,
@@ -257,17 +274,16 @@ class _Agent:
             )
             session = self._make(request)
             if self._files:
-                editor = EditorFiles(self._connection, wanted, self._files)
+                editor = EditorFiles(self._connection, session_id, self._files)
                 session.coordinator.register_capability("session.editor_files", editor)
             commands = await anyio.to_thread.run_sync(self._commands, directory)
             live = await self._sessions.add(
                 LiveSession(session, _Shown(updates, notes, commands), questions=questions),
                 self._check,
             )
-        except (
-            Exception
-        ) as error:  # third-party modules; the reason is for the person at the editor
-            logger.debug("session %r cannot be opened", wanted, exc_info=True)
+        # Third-party modules may raise anything. The user of the editor gets the reason.
+        except Exception as error:
+            logger.debug("session %r cannot be opened", session_id, exc_info=True)
             raise RpcError(
                 INTERNAL_ERROR, f"the session cannot be opened: {_reason(error)}"
             ) from error
@@ -278,7 +294,7 @@ class _Agent:
         await _find_models(live)
         session.coordinator.register_step_wrapper(live.about.choose_model)
         session.coordinator.hooks.register("tool:pre", updates.edits, name="servers.diffs")
-        # It comes after the answer, which has the session's id.
+        # The update follows the answer, which has the session's id.
         self._sessions.start_soon(updates.commands, commands)
         return live
 
@@ -287,60 +303,62 @@ class _Agent:
             [] if self._storage is None else await anyio.to_thread.run_sync(self._storage.records)
         )
 
-    def _list(self, params: dict[str, Any]) -> Work:
+    def _list(self, params: dict[str, JSON]) -> Work:
         page = read_params(Page, params)
         start = page.cursor or 0
 
-        async def work() -> dict[str, Any]:
-            placed = [(each, each.directory or str(Path.home())) for each in await self._stored()]
-            found = [(each, cwd) for each, cwd in placed if page.cwd in (None, cwd)]
+        async def work() -> dict[str, JSON]:
+            records = [
+                (stored, stored.directory or str(Path.home())) for stored in await self._stored()
+            ]
+            matches = [(stored, cwd) for stored, cwd in records if page.cwd in (None, cwd)]
             sessions = [
                 {
-                    "sessionId": each.session_id,
+                    "sessionId": stored.session_id,
                     "cwd": cwd,
-                    "title": each.title,
-                    "updatedAt": each.updated,
+                    "title": stored.title,
+                    "updatedAt": stored.updated,
                 }
-                for each, cwd in found[start : start + _PAGE]
+                for stored, cwd in matches[start : start + _PAGE]
             ]
-            more = {"nextCursor": str(start + _PAGE)} if len(found) > start + _PAGE else {}
+            more = {"nextCursor": str(start + _PAGE)} if len(matches) > start + _PAGE else {}
             return {"sessions": sessions, **more}
 
         return work
 
-    def _close(self, params: dict[str, Any]) -> Work:
+    def _close(self, params: dict[str, JSON]) -> Work:
         closing = self._sessions.without(self._find(params).session_id)
 
-        async def work() -> dict[str, Any]:
+        async def work() -> dict[str, JSON]:
             async with closing:
                 return {}
 
         return work
 
-    def _delete(self, params: dict[str, Any]) -> Work:
-        wanted = read_params(OfSession, params).session_id
+    def _delete(self, params: dict[str, JSON]) -> Work:
+        session_id = read_params(OfSession, params).session_id
 
-        async def work() -> dict[str, Any]:
-            async with self._sessions.without(wanted):
+        async def work() -> dict[str, JSON]:
+            async with self._sessions.without(session_id):
                 if self._storage is not None:
-                    await anyio.to_thread.run_sync(self._storage.delete, wanted)
+                    await anyio.to_thread.run_sync(self._storage.delete, session_id)
             return {}
 
         return work
 
-    def _find(self, params: dict[str, Any]) -> LiveSession[_Shown]:
-        wanted = read_params(OfSession, params).session_id
-        live = self._sessions.find(wanted)
+    def _find(self, params: dict[str, JSON]) -> LiveSession[_Shown]:
+        session_id = read_params(OfSession, params).session_id
+        live = self._sessions.find(session_id)
         if live is None:
             advice = "begin one with session/new, or open a stored one with session/load"
             raise RpcError(
-                SESSION_NOT_FOUND, f"no session {wanted!r} is open on this connection; {advice}"
+                SESSION_NOT_FOUND, f"no session {session_id!r} is open on this connection; {advice}"
             )
         return live
 
     # ── turns ──
 
-    def _prompt(self, params: dict[str, Any]) -> Work:
+    def _prompt(self, params: dict[str, JSON]) -> Work:
         live, parts = self._find(params), read_params(Prompt, params).parts
         text = "\n".join(part for part in parts if isinstance(part, str))
         name, _, argument = text.removeprefix("/").partition(" ")
@@ -348,12 +366,13 @@ class _Agent:
         if command is not None:
             text = expanded(command, argument)
             parts = [text, *(part for part in parts if not isinstance(part, str))]
-        try:  # now, so that a cancel that follows finds the turn
+        # It begins now, so that a cancel that follows finds it.
+        try:
             turn = live.begin_turn(text if parts == [text] else parts)
         except SessionBusyError as error:
             raise RpcError(INVALID_REQUEST, f"{error}; session/cancel stops it") from error
 
-        async def work() -> dict[str, Any]:
+        async def work() -> dict[str, JSON]:
             try:
                 return await self._run_turn(live, turn, text)
             finally:
@@ -363,7 +382,7 @@ class _Agent:
 
     async def _run_turn(
         self, live: LiveSession[_Shown], turn: LiveTurn, text: str
-    ) -> dict[str, Any]:
+    ) -> dict[str, JSON]:
         updates, notes = live.about.updates, live.about.notes
         while notes:
             await updates.text(f"{notes.pop(0)}\n\n")
@@ -384,20 +403,20 @@ class _Agent:
         elif ended.status == "error" and ended.error is not None:
             logger.debug("a turn of session %r failed", live.session_id, exc_info=ended.error)
             raise RpcError(INTERNAL_ERROR, _reason(ended.error)) from ended.error
-        given, made = turn.record.input_tokens, turn.record.output_tokens
-        usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
+        read, written = turn.record.input_tokens, turn.record.output_tokens
+        usage = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
         return {"stopReason": _stop_reason(ended, turn.record), "usage": usage}
 
-    def _choose(self, params: dict[str, Any], option: Any, member: str) -> Work:
+    def _choose(self, params: dict[str, JSON], option: Any, member: str) -> Work:
         live, value = self._find(params), params.get(member)
-        known = {each["id"]: each["options"] for each in _choices(live)["configOptions"]}
+        known = {choice["id"]: choice["options"] for choice in _choices(live)["configOptions"]}
         if option not in known:
             reason = "; modes need hooks-approval in the plan, models one provider that lists some"
             raise RpcError(
                 INVALID_PARAMS,
                 f"expected one of {', '.join(known) or 'none'}, got {option!r:.80}{reason}",
             )
-        values = [each["value"] for each in known[option]]
+        values = [choice["value"] for choice in known[option]]
         if value not in values:
             raise RpcError(
                 INVALID_PARAMS, f"{member}: expected one of {', '.join(values)}, got {value!r:.80}"
@@ -409,28 +428,29 @@ class _Agent:
             {} if member == "modeId" else {"configOptions": _choices(live)["configOptions"]}
         )
 
-    def _steer(self, params: dict[str, Any]) -> Work:
+    def _steer(self, params: dict[str, JSON]) -> Work:
         try:
-            self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]  # it refuses what is no text
+            # It refuses everything but text.
+            self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]
         except (SessionStateError, ValueError) as error:
             raise RpcError(INVALID_REQUEST, str(error)) from error
         return _answer({})
 
-    def _cancel(self, params: dict[str, Any]) -> None:
+    def _cancel(self, params: dict[str, JSON]) -> None:
         self._find(params).stop("the client cancelled the turn")
 
 
-def _answer(result: dict[str, Any]) -> Work:
-    """Nothing is left to do."""
+def _answer(result: dict[str, JSON]) -> Work:
+    """Return work that is done already, with this result."""
 
-    async def work() -> dict[str, Any]:
+    async def work() -> dict[str, JSON]:
         return result
 
     return work
 
 
 async def _find_models(live: LiveSession[_Shown]) -> None:
-    """Find the models that can be chosen: those whose window is not smaller than the one that the context counts with."""
+    """List the models with at least the window that the context assumes."""
     providers = list(live.session.coordinator.get("providers").values())
     if len(providers) != 1:
         return
@@ -444,31 +464,31 @@ async def _find_models(live: LiveSession[_Shown]) -> None:
                 defaults.get("context_window") or 0,
             )
             fitting = [
-                each.id
-                for each in await providers[0].list_models()
-                if each.context_window >= window
+                model.id
+                for model in await providers[0].list_models()
+                if model.context_window >= window
             ]
             if isinstance(planned, str) and fitting:
                 live.about.models = list(dict.fromkeys([planned, *fitting]))
-        except Exception:  # third-party code; there is no choice then
+        except Exception:  # third-party code
             logger.warning(
                 "the models of session %r cannot be listed", live.session_id, exc_info=True
             )
 
 
-def _choices(live: LiveSession[_Shown]) -> dict[str, Any]:
-    """What a client can choose: the mode, if the plan has the module that keeps modes, and the model."""
+def _choices(live: LiveSession[_Shown]) -> dict[str, JSON]:
+    """Return the client's choices: the mode, if the plan has hooks-approval, and the model."""
     about, modes, options = live.about, {}, []
 
     def add(name: str, current: str | None, listed: dict[str, str]) -> None:
-        values = [{"value": each, "name": shown} for each, shown in listed.items()]
-        about_it = {"id": name, "name": name.capitalize(), "category": name, "type": "select"}
-        options.append({**about_it, "currentValue": current, "options": values})
+        values = [{"value": value, "name": label} for value, label in listed.items()]
+        heading = {"id": name, "name": name.capitalize(), "category": name, "type": "select"}
+        options.append({**heading, "currentValue": current, "options": values})
 
     if live.session.coordinator.get_capability(_SET_RULES) is not None:
         listed = [
-            {"id": name, "name": name.capitalize(), "description": words}
-            for name, (words, _) in MODES.items()
+            {"id": name, "name": name.capitalize(), "description": description}
+            for name, (description, _) in MODES.items()
         ]
         modes = {"modes": {"currentModeId": about.mode, "availableModes": listed}}
         add("mode", about.mode, {name: name.capitalize() for name in MODES})
@@ -494,38 +514,37 @@ def _reason(error: BaseException) -> str:
 
 
 # ── parameters ──
-# Members that are not known are ignored.
+# Unknown members are ignored.
 
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 
-def read_params(cls: type[T], params: Mapping[str, Any]) -> T:
-    """The parameters of a request; every one that does not fit is named."""
+def read_params(cls: type[T], params: Mapping[str, JSON]) -> T:
+    """Read the parameters of a request. The error names every invalid one."""
     try:
-        read: T = record(cls, is_open=True).read(params)
+        result: T = record(cls, is_open=True).read(params)
     except PlanError as error:
         problems = "; ".join(
             f"{path.removeprefix('$').removeprefix('.')}: {problem}"
             for path, problem in error.problems
         )
         raise RpcError(INVALID_PARAMS, problems) from None
-    return read
+    return result
 
 
 @attrs.frozen(kw_only=True)
 class Greeting:
-    """Of ``initialize``; the version only has to be one."""
+    """Parameters of ``initialize``. The version may be any number."""
 
     version: int = option(whole_number(), key="protocolVersion")
-    capabilities: dict[str, Any] | None = option(optional(mapping), None, key="clientCapabilities")
+    capabilities: dict[str, JSON] | None = option(optional(mapping), None, key="clientCapabilities")
 
     @property
     def files(self) -> frozenset[str]:
-        """What of ``fs`` the client can do, by the names of its capabilities."""
-        said = (self.capabilities or {}).get("fs")
-        return frozenset(
-            name for name, can in (said.items() if isinstance(said, dict) else ()) if can is True
-        )
+        """The capabilities of the client's ``fs``, by name."""
+        declared = (self.capabilities or {}).get("fs")
+        items = declared.items() if isinstance(declared, dict) else ()
+        return frozenset(name for name, is_supported in items if is_supported is True)
 
 
 _text = attrs.evolve(any_text, expected="a text")
@@ -538,13 +557,13 @@ class OfSession:
     session_id: str = option(attrs.evolve(_text, convert=validate_session_id), key="sessionId")
 
 
-def _is_cursor(value: Any) -> bool:
+def _is_cursor(value: object) -> bool:
     return isinstance(value, str) and value.isdecimal() and len(value) < 10
 
 
 @attrs.frozen(kw_only=True)
 class Page:
-    """A part of the list of sessions: from the cursor on, those that were begun in this directory."""
+    """A page of the list of sessions, optionally of one directory."""
 
     cursor: int | None = option(
         optional(Kind("the nextCursor of an earlier answer", _is_cursor, int)), None
@@ -554,16 +573,15 @@ class Page:
 
 @attrs.frozen(kw_only=True)
 class _Pair:
-    name: str = option(
-        secret
-    )  # a message repeats neither: a client may have put the secret in the wrong place
+    # Messages repeat neither, since a client may have put the secret in the wrong place.
+    name: str = option(secret)
     value: str = option(secret)
 
 
 def _secret_list(plural: str, cls: type[attrs.AttrsInstance]) -> Kind:
-    """A list of objects; a message repeats nothing of what was given in its place."""
-    each = attrs.evolve(record(cls, is_open=True), is_secret=True)
-    return attrs.evolve(list_each(plural, each), is_secret=True)
+    """Return the kind of a list of objects. Messages don't repeat its values."""
+    item = attrs.evolve(record(cls, is_open=True), is_secret=True)
+    return attrs.evolve(list_each(plural, item), is_secret=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -576,8 +594,8 @@ class _Server:
     url: str = option(_text, "")
     headers: tuple[_Pair, ...] = option(_secret_list("pairs", _Pair), ())
 
-    def entry(self) -> dict[str, Any]:
-        """The server as a plan has it; its address may be empty."""
+    def entry(self) -> dict[str, JSON]:
+        """Return the server in the form of a plan. Its address may be empty."""
         pairs = {
             pair.name: pair.value for pair in (self.env if self.type == "stdio" else self.headers)
         }
@@ -590,17 +608,17 @@ class _Server:
 _server_list = _secret_list("servers", _Server)
 
 
-def _servers(given: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for index, server in enumerate(_server_list.convert(given)):
-        if not server.name or server.name in found:
+def _servers(value: object) -> dict[str, dict[str, JSON]]:
+    entries: dict[str, dict[str, JSON]] = {}
+    for index, server in enumerate(_server_list.convert(value)):
+        if not server.name or server.name in entries:
             problem = f"expected a name that no other server has, got {server.name!r:.80}"
             raise PlanError([(f"$[{index}].name", problem)])
-        found[server.name] = server.entry()
-        address = next(iter(found[server.name]))
-        if not found[server.name][address]:
+        entries[server.name] = server.entry()
+        address = next(iter(entries[server.name]))
+        if not entries[server.name][address]:
             raise PlanError([(f"$[{index}].{address}", "expected a text")])
-    return found
+    return entries
 
 
 def _directory(value: str) -> Path:
@@ -611,7 +629,7 @@ def _directory(value: str) -> Path:
 
 @attrs.frozen(kw_only=True)
 class Opening:
-    """Where a session works, and MCP servers for it, by name, in the form in which a plan has them."""
+    """The directory of a session, and its MCP servers by name, in the form of a plan."""
 
     cwd: Path = option(
         Kind(
@@ -622,13 +640,13 @@ class Opening:
             _directory,
         )
     )
-    servers: dict[str, dict[str, Any]] = option(
+    servers: dict[str, dict[str, JSON]] = option(
         attrs.evolve(_server_list, convert=_servers), attrs.Factory(dict), key="mcpServers"
     )
 
 
-def _parts(blocks: Any) -> list[str | dict[str, Any]]:
-    parts: list[str | dict[str, Any]] = []
+def _parts(blocks: object) -> list[str | dict[str, JSON]]:
+    parts: list[str | dict[str, JSON]] = []
     for part in _blocks.convert(blocks):
         is_more = isinstance(part, str) and parts and isinstance(parts[-1], str)
         parts.append(f"{parts.pop()}\n{part}" if is_more else part)
@@ -637,7 +655,7 @@ def _parts(blocks: Any) -> list[str | dict[str, Any]]:
     return parts
 
 
-def _part(block: dict[str, Any]) -> str | dict[str, Any]:
+def _part(block: dict[str, JSON]) -> str | dict[str, JSON]:
     kind, resource = block.get("type"), block.get("resource")
     text, uri = block.get("text"), block.get("uri")
     if kind == "image":
@@ -654,12 +672,15 @@ def _part(block: dict[str, Any]) -> str | dict[str, Any]:
         return (
             f'<resource uri="{resource.get("uri") or "unknown"}">\n{resource["text"]}\n</resource>'
         )
-    expected = "a block of type text with text, resource_link with uri, image with data, or resource with text or blob"
+    expected = (
+        "a block of type text with text, resource_link with uri, image with data, or resource with "
+        "text or blob"
+    )
     advice = "audio is not among the capabilities of this agent"
     raise PlanError([("$", f"expected {expected}, got {kind!r:.80}; {advice}")])
 
 
-def _media(kind: str, media_type: Any, data: Any) -> dict[str, Any]:
+def _media(kind: str, media_type: object, data: object) -> dict[str, JSON]:
     block = {"type": kind, "source": {"type": "base64", "media_type": media_type, "data": data}}
     try:
         models.read_prompt([block])
@@ -675,6 +696,6 @@ _blocks = list_each(
 
 @attrs.frozen(kw_only=True)
 class Prompt:
-    """What the user says, in order: text, with the files that the editor embeds, and images."""
+    """The user's prompt: text, embedded files and images, in order."""
 
-    parts: list[str | dict[str, Any]] = option(attrs.evolve(_blocks, convert=_parts), key="prompt")
+    parts: list[str | dict[str, JSON]] = option(attrs.evolve(_blocks, convert=_parts), key="prompt")

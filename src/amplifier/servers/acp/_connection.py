@@ -1,4 +1,4 @@
-"""A JSON-RPC 2.0 connection, one message per line: reads messages, runs requests in tasks of their own, writes whole messages only."""
+"""A JSON-RPC 2.0 connection with one message per line, and the standard streams for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import orjson
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from amplifier._internal.json import redact_text
+from amplifier._internal.json import JSON, redact_text
 from amplifier._internal.message_lines import read_chunk, write_all
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
@@ -32,7 +32,13 @@ SESSION_NOT_FOUND: Final = -32002
 
 
 class RpcError(Exception):
-    """An error that the other side gets as the answer to its request, whose id is known if it could be read."""
+    """An error that answers the other side's request.
+
+    Attributes:
+        code: The code of JSON-RPC.
+        message: The message.
+        message_id: The id of the request, or None if it couldn't be read.
+    """
 
     def __init__(self, code: int, message: str, *, message_id: Any = None) -> None:
         super().__init__(message)
@@ -43,21 +49,21 @@ class RpcError(Exception):
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """A request, or a notification, which has no id and gets no answer."""
+    """A request, or a notification, which has no id and needs no answer."""
 
     method: str
-    params: dict[str, Any]
+    params: dict[str, JSON]
     id: str | int | None
     is_request: bool
 
 
 def encode(**message: Any) -> bytes:
-    """One message as a line."""
+    """Return a message as a line."""
     return orjson.dumps({"jsonrpc": "2.0", **message}, default=str) + b"\n"
 
 
-def read_message(line: bytes) -> Call | dict[str, Any]:
-    """Read one line: a call, or the answer to a request of ours as it came."""
+def read_message(line: bytes) -> Call | dict[str, JSON]:
+    """Read one line: a call, or the answer to one of our requests as it came."""
     try:
         value = orjson.loads(line)
     except ValueError as error:
@@ -65,12 +71,12 @@ def read_message(line: bytes) -> Call | dict[str, Any]:
             PARSE_ERROR, f"not valid JSON: {error}; expected one JSON-RPC 2.0 message per line"
         ) from None
     if not isinstance(value, dict):
-        what = (
+        kind = (
             "a batch, which this protocol does not have"
             if isinstance(value, list)
             else type(value).__name__
         )
-        raise RpcError(INVALID_REQUEST, f"expected one JSON object per line, got {what}")
+        raise RpcError(INVALID_REQUEST, f"expected one JSON object per line, got {kind}")
     message_id = value.get("id")
     if isinstance(message_id, bool) or not isinstance(message_id, str | int | None):
         raise RpcError(
@@ -94,42 +100,45 @@ def read_message(line: bytes) -> Call | dict[str, Any]:
 
 # ── the connection ──
 
-LONGEST_LINE = 64 * 1024 * 1024
-"""Bytes of one message; a prompt with embedded files is the longest there is."""
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Bytes of one message. A prompt with embedded files may be long."""
 
-_BUFFERED = 64
-"""Messages that wait for a slow client before the turn waits for it."""
+_MAX_QUEUED = 64
+"""Messages that wait for a slow client before the turn has to wait."""
 
 _DRAIN_SECONDS = 5.0
-"""How long the last messages may take once the connection is being closed."""
+"""Seconds for writing the last messages once the connection is being closed."""
 
 Work: TypeAlias = Callable[[], Awaitable[Any]]
-"""What is left to do for a request; returns its result."""
+"""The rest of a request, which returns its result."""
 
 Begin: TypeAlias = Callable[[Call], Work | None]
-"""Begins a request or handles a notification, without waiting, so that messages take effect in the order they came."""
+"""Begins a request or handles a notification.
+
+It doesn't wait, so that messages take effect in the order they came.
+"""
 
 
 class ByteStream(Protocol):
-    """What a connection runs over."""
+    """The bytes from and to a client."""
 
     async def receive(self) -> bytes:
-        """The next bytes; empty at the end."""
+        """Return the next bytes, or none at the end."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Write everything; raises OSError when the reader has gone."""
+        """Write everything. Raise OSError if the reader has gone."""
         ...
 
 
 class Connection:
-    """One client."""
+    """The connection of one client. Each of its requests runs in its own task."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._outgoing: MemoryObjectSendStream[bytes] | None = None
         self._reading = anyio.CancelScope()
-        self._waiting: dict[Any, MemoryObjectSendStream[dict[str, Any]]] = {}
+        self._waiting: dict[Any, MemoryObjectSendStream[dict[str, JSON]]] = {}
         self._requests = 0
         self.lost: OSError | None = None
 
@@ -138,15 +147,15 @@ class Connection:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Messages can be sent inside the block; at its end those that wait are written, for a bounded time."""
-        self._outgoing, incoming = anyio.create_memory_object_stream[bytes](_BUFFERED)
+        """Let messages be sent inside the block. At its end the rest is written, within limits."""
+        self._outgoing, incoming = anyio.create_memory_object_stream[bytes](_MAX_QUEUED)
         async with anyio.create_task_group() as group:
             group.start_soon(self._write, incoming)
             try:
                 yield
             finally:
                 self._outgoing.close()
-                # The writer ends with its last message; the deadline is for a client that does not read any more.
+                # The writer ends after its last message, unless the client doesn't read any more.
                 group.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
 
     async def _write(self, messages: MemoryObjectReceiveStream[bytes]) -> None:
@@ -163,12 +172,13 @@ class Connection:
         try:
             await self._outgoing.send(message)
         except anyio.BrokenResourceError:
-            return  # the client has gone; everything is being cancelled
+            # The client has gone, and everything is being cancelled.
+            return
 
     # ── reading ──
 
     async def read(self, begin: Begin) -> None:
-        """Handle messages until the client goes; then cancel the requests that still run and wait for them."""
+        """Handle messages until the client goes. Then cancel its requests and wait for them."""
         async with anyio.create_task_group() as group:
             with self._reading:
                 async for line in self._lines():
@@ -176,7 +186,7 @@ class Connection:
             group.cancel_scope.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes | None]:
-        """The lines that are not blank; None for one that is too long, once it has been read to its end."""
+        """Yield the lines that aren't blank. None stands for one that was too long."""
         buffer = bytearray()
         is_too_long = False
         while data := await self._stream.receive():
@@ -191,14 +201,14 @@ class Connection:
                     yield None
                 elif line:
                     yield line
-            if len(buffer) > LONGEST_LINE:
+            if len(buffer) > MAX_LINE_BYTES:
                 buffer.clear()
                 is_too_long = True
 
     async def _handle(self, line: bytes | None, begin: Begin, group: TaskGroup) -> None:
         try:
             if line is None:
-                raise RpcError(PARSE_ERROR, f"a message longer than {LONGEST_LINE // 2**20} MiB")
+                raise RpcError(PARSE_ERROR, f"a message longer than {MAX_LINE_BYTES // 2**20} MiB")
             message = read_message(line)
         except RpcError as error:
             await self._send(_error(error.message_id, error))
@@ -208,7 +218,8 @@ class Connection:
                 group.start_soon(self._answer, message, work)
         elif (waiting := self._waiting.pop(message.get("id"), None)) is not None:
             waiting.send_nowait(message)
-        else:  # usually an answer that came too late: the turn that asked has been stopped
+        else:
+            # Usually an answer that came too late, after its turn was stopped.
             logger.debug(
                 "an answer to a request that does not wait any more: id %r", message.get("id")
             )
@@ -229,7 +240,7 @@ class Connection:
             answer = encode(id=call.id, result=await work())
         except RpcError as error:
             answer = _error(call.id, error)
-        except Exception as error:  # a session runs third-party code; the client gets the reason
+        except Exception as error:  # third-party code
             logger.exception("%s failed", call.method)
             answer = _error(
                 call.id, RpcError(INTERNAL_ERROR, redact_text(f"{type(error).__name__}: {error}"))
@@ -238,19 +249,19 @@ class Connection:
 
     # ── requests of ours ──
 
-    async def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Send a notification; waits while the client is slow."""
+    async def notify(self, method: str, params: dict[str, JSON]) -> None:
+        """Send a notification, waiting for a slow client."""
         await self._send(encode(method=method, params=params))
 
-    async def request(self, method: str, params: dict[str, Any]) -> Any:
-        """Ask the client and return its result.
+    async def request(self, method: str, params: dict[str, JSON]) -> Any:
+        """Send a request to the client and return its result.
 
         Raises:
             RpcError: It answered with an error.
         """
         self._requests += 1
         number = self._requests
-        answered, answer = anyio.create_memory_object_stream[dict[str, Any]](1)
+        answered, answer = anyio.create_memory_object_stream[dict[str, JSON]](1)
         self._waiting[number] = answered
         try:
             with answered, answer:
@@ -272,23 +283,28 @@ def _error(message_id: Any, error: RpcError) -> bytes:
     return encode(id=message_id, error={"code": error.code, "message": error.message})
 
 
-# ── standard input and output as a protocol's own ──
-# The descriptors 0 and 1 are moved away. In their place are the null device and standard error, so what modules print, and what their child
-# processes write, ends up in the client's log instead of between two messages.
+# ── standard streams ──
+#
+# The descriptors 0 and 1 are moved away. The null device and standard error take their place. So
+# the output of modules and their child processes ends up in the client's log, instead of between
+# two messages.
 
 _WRITE_AT_ONCE = 4096
 """A pipe that is ready takes this many bytes without blocking (PIPE_BUF)."""
 
 
 class StandardStreams:
-    """Two descriptors as byte streams; they stay in blocking mode, because other processes may share them."""
+    """Two descriptors as byte streams.
+
+    They stay in blocking mode, since other processes may share them.
+    """
 
     def __init__(self, source: int, target: int) -> None:
         self._source = source
         self._target = target
 
     async def receive(self) -> bytes:
-        """The next bytes; empty at the end of input."""
+        """Return the next bytes, or none at the end of input."""
         return await read_chunk(self._source)
 
     async def send(self, data: bytes) -> None:
@@ -302,9 +318,10 @@ class StandardStreams:
 
 @contextmanager
 def taken_standard_streams() -> Iterator[StandardStreams]:
-    """Take standard input and output for the protocol; at the end they are put back."""
+    """Take standard input and output for the protocol, and put them back at the end."""
     sys.stdout.flush()
-    source, target = os.dup(0), os.dup(1)  # not inherited by child processes
+    # Child processes don't inherit these.
+    source, target = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     try:
         os.dup2(null, 0)

@@ -1,4 +1,4 @@
-"""The events of a turn, and the messages of a stored conversation, as ``session/update`` notifications."""
+"""Updates of a session as the client sees them, and requests to its editor."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.models import ThinkingDelta, ToolFinished, ToolStarted, TurnEvent
 from amplifier.models.turns import ToolUse, TurnRecord, error_text
 from amplifier.shared_sessions import Question, Questions
@@ -24,11 +25,18 @@ from ._connection import Connection, RpcError
 
 @attrs.frozen(eq=False)
 class Updates:
-    """Shows one session to the client."""
+    """Shows one session to the client.
+
+    Attributes:
+        connection: The connection to the client.
+        session_id: The id of the session.
+        directory: The directory to which paths are relative.
+        edits: The changes of files by the running calls.
+    """
 
     _connection: Connection
     _session_id: str
-    _directory: Path  # to which paths are relative
+    _directory: Path
     edits: Edits = attrs.field(
         default=attrs.Factory(lambda self: Edits(self._directory), takes_self=True), init=False
     )
@@ -41,12 +49,16 @@ class Updates:
         )
 
     async def text(self, text: str, kind: str = "agent_message_chunk") -> None:
-        """Show text: of the agent, of its thoughts, or of the user."""
+        """Show text of the agent, of its thoughts, or of the user."""
         if text:
             await self._send(kind, content={"type": "text", "text": text})
 
     async def commands(self, commands: Mapping[str, str]) -> None:
-        """Show what can be typed after a slash; the texts by name."""
+        """Show the commands that can be typed after a slash.
+
+        Args:
+            commands: The texts of the commands by name.
+        """
         listed = [
             {
                 "name": name,
@@ -61,12 +73,12 @@ class Updates:
     # ── a running turn ──
 
     def begin_turn(self) -> None:
-        """A turn begins."""
+        """Forget the calls of the previous turn."""
         self._calls.clear()
         self.edits.clear()
 
     async def show(self, event: TurnEvent, text: str, record: TurnRecord) -> None:
-        """Show one event, which the record has already, and the new text in it."""
+        """Show one event that the record has already, and the new text in it."""
         if text:
             await self.text(text)
         elif isinstance(event, ThinkingDelta):
@@ -76,29 +88,27 @@ class Updates:
         elif isinstance(event, ToolFinished):
             await self._finish(event, record.tools[event.tool_call_id])
 
-    async def wait_started(self, call_id: str) -> dict[str, Any]:
-        """Wait until a call has been shown to the client; returns its description."""
+    async def wait_started(self, call_id: str) -> dict[str, JSON]:
+        """Wait until the client has seen a call. Return the call's description."""
         call = self._calls.setdefault(call_id, _ShownCall())
         await call.shown.wait()
         return call.description
 
     async def _start(
-        self, call_id: str, tool: str, given: dict[str, Any], status: str = "in_progress"
+        self, call_id: str, tool: str, arguments: dict[str, JSON], status: str = "in_progress"
     ) -> _ShownCall:
         call = self._calls.setdefault(call_id, _ShownCall())
-        call.tool, call.description = (
-            tool,
-            describe_call(tool, given, self._directory, self.edits.find(call_id)),
-        )
+        call.tool = tool
+        edit = self.edits.find(call_id)
+        call.description = describe_call(tool, arguments, self._directory, edit)
         await self._send("tool_call", toolCallId=call_id, status=status, **call.description)
         call.shown.set()
         return call
 
     async def _finish(self, event: ToolFinished, use: ToolUse) -> None:
         call = self._calls.get(event.tool_call_id)
-        if (
-            call is None or not call.shown.is_set()
-        ):  # rejected before it began: an unknown tool, bad arguments
+        if call is None or not call.shown.is_set():
+            # It was rejected before it began: an unknown tool, or invalid arguments.
             call = await self._start(event.tool_call_id, event.tool_name, use.arguments)
         self.edits.pop(event.tool_call_id)
         await self._end(event.tool_call_id, call, use.result, is_good=event.success)
@@ -109,7 +119,7 @@ class Updates:
         ):
             await self._send("plan", entries=entries)
 
-    async def _end(self, call_id: str, call: _ShownCall, result: Any, *, is_good: bool) -> None:
+    async def _end(self, call_id: str, call: _ShownCall, result: object, *, is_good: bool) -> None:
         shown = describe_result(
             call.tool, result, has_diff="content" in call.description and is_good
         )
@@ -118,8 +128,8 @@ class Updates:
 
     # ── a stored conversation ──
 
-    async def replay(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        """Show the messages of a conversation; system messages are not part of it."""
+    async def replay(self, messages: Iterable[Mapping[str, JSON]]) -> None:
+        """Show the messages of a conversation, without system messages."""
         for message in messages:
             role = message.get("role")
             if role == "user":
@@ -137,7 +147,7 @@ class Updates:
                 is_good = message.get("is_error") is not True
                 await self._end(message["tool_call_id"], call, {"output": output}, is_good=is_good)
 
-    async def _replay_answer(self, message: Mapping[str, Any]) -> None:
+    async def _replay_answer(self, message: Mapping[str, JSON]) -> None:
         content, calls = message.get("content"), message.get("tool_calls")
         for block in (
             content if isinstance(content, list) else [{"type": "text", "text": _text_of(content)}]
@@ -150,9 +160,12 @@ class Updates:
                 await self.text(str(block.get("thinking") or ""), "agent_thought_chunk")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, Mapping) and isinstance(call.get("id"), str):
-                name, given = str(call.get("name") or call.get("tool") or ""), call.get("arguments")
+                name, arguments = call.get("name") or call.get("tool") or "", call.get("arguments")
                 await self._start(
-                    call["id"], name, given if isinstance(given, dict) else {}, "pending"
+                    call["id"],
+                    str(name),
+                    arguments if isinstance(arguments, dict) else {},
+                    "pending",
                 )
 
 
@@ -161,11 +174,11 @@ class _ShownCall:
     """A tool call of the running turn, or of a stored conversation."""
 
     tool: str = ""
-    description: dict[str, Any] = attrs.field(factory=dict)
+    description: dict[str, JSON] = attrs.field(factory=dict)
     shown: anyio.Event = attrs.field(factory=anyio.Event)
 
 
-def _text_of(content: Any) -> str:
+def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []
@@ -191,31 +204,31 @@ _KINDS: Final = {
 }
 
 _OUTPUTS: Final = {"bash": ("stdout", "stderr"), "read_file": ("content",)}
-"""Members of an output that are the text a person wants to see."""
+"""Members of an output that are shown to the user as text."""
 
 _TITLE_KEYS: Final = ("command", "file_path", "path", "pattern", "url", "query", "instruction")
-_LONGEST_TITLE = 120
-_LONGEST_TEXT = 50_000
+_MAX_TITLE_LENGTH = 120
+_MAX_TEXT_LENGTH = 50_000
 
 
 def describe_call(
-    tool: str, given: Mapping[str, Any], directory: Path, edit: Edit | None
-) -> dict[str, Any]:
-    """Title, kind, locations, input and, for a change of a file, the diff."""
-    described: dict[str, Any] = {
-        "title": _title(tool, given),
+    tool: str, arguments: Mapping[str, JSON], directory: Path, edit: Edit | None
+) -> dict[str, JSON]:
+    """Return the title, kind, locations and input of a call, and the diff of a changed file."""
+    described: dict[str, JSON] = {
+        "title": _title(tool, arguments),
         "kind": _KINDS.get(tool, "other"),
-        "rawInput": dict(given),
+        "rawInput": dict(arguments),
     }
-    path = given.get("file_path")
+    path = arguments.get("file_path")
     if isinstance(path, str) and path and "\0" not in path:
         absolute = str(directory / path)
         described["locations"] = [{"path": absolute}]
         old = new = None
         if tool == "edit_file":
-            old, new = given.get("old_string"), given.get("new_string")
+            old, new = arguments.get("old_string"), arguments.get("new_string")
         elif edit is not None:
-            old, new = edit.before, given.get("content")
+            old, new = edit.before, arguments.get("content")
         if isinstance(new, str) and isinstance(old, str | None):
             described["content"] = [
                 {"type": "diff", "path": absolute, "oldText": old, "newText": new}
@@ -223,19 +236,18 @@ def describe_call(
     return described
 
 
-def _title(tool: str, given: Mapping[str, Any]) -> str:
-    subject = next(
-        (given[key] for key in _TITLE_KEYS if isinstance(given.get(key), str) and given[key]), ""
-    )
+def _title(tool: str, arguments: Mapping[str, object]) -> str:
+    values = (arguments.get(key) for key in _TITLE_KEYS)
+    subject = next((value for value in values if isinstance(value, str) and value), "")
     title = " ".join(f"{tool} {subject}".split())
-    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+    return title if len(title) <= _MAX_TITLE_LENGTH else f"{title[: _MAX_TITLE_LENGTH - 1]}…"
 
 
-def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]:
-    """The output, for a call that is over; a diff that the call shows is not replaced by a successful result."""
+def describe_result(tool: str, result: object, *, has_diff: bool) -> dict[str, JSON]:
+    """Return the output of a finished call. A successful one doesn't replace the call's diff."""
     result = result if isinstance(result, Mapping) else {"output": result}
     output, error = result.get("output"), result.get("error")
-    described: dict[str, Any] = {
+    described: dict[str, JSON] = {
         "rawOutput": output if error is None else {"output": output, "error": error}
     }
     if not (has_diff and error is None):
@@ -253,8 +265,8 @@ def describe_result(tool: str, result: Any, *, has_diff: bool) -> dict[str, Any]
     return described
 
 
-def _as_block(output: Any, members: tuple[str, ...]) -> str | None:
-    """What a command wrote or a file has, in a code block that its own text cannot close."""
+def _as_block(output: object, members: tuple[str, ...]) -> str | None:
+    """Return the text of a command or a file in a code block that the text can't close."""
     if not isinstance(output, dict) or not any(name in output for name in members):
         return None
     text = "".join(str(output.get(name) or "") for name in members).rstrip("\n")
@@ -268,15 +280,15 @@ def _as_block(output: Any, members: tuple[str, ...]) -> str | None:
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= _LONGEST_TEXT:
+    if len(text) <= _MAX_TEXT_LENGTH:
         return text
-    half = _LONGEST_TEXT // 2
+    half = _MAX_TEXT_LENGTH // 2
     return f"{text[:half]}\n… {len(text) - 2 * half} characters are not shown …\n{text[-half:]}"
 
 
-def plan_entries(given: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The list of a successful call of the todo tool, as entries of the agent's plan."""
-    todos = given.get("todos")
+def plan_entries(arguments: Mapping[str, JSON]) -> list[dict[str, JSON]] | None:
+    """Return the list of a successful call of the todo tool, as entries of the agent's plan."""
+    todos = arguments.get("todos")
     if not isinstance(todos, list):
         return None
     return [
@@ -294,40 +306,47 @@ def plan_entries(given: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
-_SECONDS: Final = 10.0
-"""For one file; the editor may ask its user nothing meanwhile."""
+_FILE_SECONDS: Final = 10.0
+"""Deadline for one file. The editor may not ask its user in the meantime."""
 
 
 @attrs.frozen(eq=False)
 class EditorFiles:
-    """The capability ``session.editor_files`` of tool-filesystem, which has checked that it may touch a path."""
+    """The capability ``session.editor_files`` of tool-filesystem, which has checked the path.
+
+    Attributes:
+        connection: The connection to the client.
+        session_id: The id of the session.
+        capabilities: The client's capabilities: ``readTextFile``, ``writeTextFile``.
+    """
 
     _connection: Connection
     _session_id: str
-    _can: Collection[str]  # what the client has said: ``readTextFile``, ``writeTextFile``
+    _capabilities: Collection[str]
 
     async def read(self, path: str) -> str | None:
-        """The text of a file; None to read it from disk."""
-        found = await self._request("readTextFile", "fs/read_text_file", path=path)
-        text = found.get("content") if isinstance(found, dict) else None
+        """Return the text of a file, or None to read it from disk."""
+        response = await self._request("readTextFile", "fs/read_text_file", path=path)
+        text = response.get("content") if isinstance(response, dict) else None
         return text if isinstance(text, str) else None
 
     async def write(self, path: str, text: str) -> bool:
-        """Replace the text of a file; returns False to write it to disk."""
+        """Replace the text of a file. Return False to write it to disk."""
         return (
             await self._request("writeTextFile", "fs/write_text_file", path=path, content=text)
             is not _REFUSED
         )
 
     async def _request(self, capability: str, method: str, **params: str) -> Any:
-        if capability not in self._can:
+        if capability not in self._capabilities:
             return _REFUSED
         try:
-            with anyio.fail_after(_SECONDS):
+            with anyio.fail_after(_FILE_SECONDS):
                 return await self._connection.request(
                     method, {"sessionId": self._session_id, **params}
                 )
-        except (RpcError, TimeoutError) as error:  # such as a file that the editor does not know
+        except (RpcError, TimeoutError) as error:
+            # The editor may not have the file.
             logger.info(
                 "%s %s: %s; the disk is used",
                 method,
@@ -341,11 +360,14 @@ _REFUSED: Final = object()
 
 
 _ALLOWING = {"allow": "allow_once", "allow once": "allow_once", "allow always": "allow_always"}
-"""What counts as yes for the kernel; everything else is a no."""
+"""Options that mean yes to the kernel. All others mean no."""
 
 
 def editor_questions(connection: Connection, updates: Updates, session_id: str) -> Questions:
-    """The questions of one session, which the person at the editor is asked; whatever is not an option denies."""
+    """Return the questions of one session for the user of the editor.
+
+    An answer that isn't an option denies.
+    """
 
     async def ask(question: Question) -> None:
         questions.answer(
@@ -393,8 +415,8 @@ async def _answer(
     return DENY
 
 
-async def _subject(updates: Updates, question: Question) -> dict[str, Any]:
-    """The tool call that a question is about, with the question as part of its content."""
+async def _subject(updates: Updates, question: Question) -> dict[str, JSON]:
+    """Return the tool call of a question, with the question as part of its content."""
     text = {"type": "content", "content": {"type": "text", "text": question.prompt}}
     call_id = question.tool_call_id
     if call_id is None:

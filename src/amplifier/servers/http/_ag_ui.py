@@ -1,8 +1,4 @@
-"""The Agent-User Interaction protocol (AG-UI 1.0): a run is a POST, its events are server-sent events.
-
-A question ends a run; the run that brings the answer goes on with the same turn. A run whose ``parentRunId`` is a run that is not over
-steers that one. A client that sends ``Last-Event-ID`` may lose its connection and come back: the same run goes on after that event.
-"""
+"""The Agent-User Interaction protocol (AG-UI 1.0): a run is a POST with server-sent events."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ import logging
 import math
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeAlias
 
 import anyio
 import attrs
@@ -20,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from amplifier._internal.json import JSON
 from amplifier._internal.reading import (
     Kind,
     any_text,
@@ -47,12 +44,23 @@ from amplifier.shared_sessions.client_tools import WAITING
 from amplifier.shared_sessions.questions import DENY, allowing
 
 from ._agents import Agents, Ask
-from ._event_stream import LAST_SECONDS, EventStream, LongResponse, event, event_number, follow_run
+from ._event_stream import (
+    LAST_SECONDS,
+    EventStream,
+    LongResponse,
+    NumberedEvents,
+    event,
+    event_number,
+    follow_run,
+)
 from ._history import read_messages, split_conversation
 from ._openai import frontend_tools
-from .requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
+from .requests import MAX_OUTPUT_LENGTH, Problem, problem_of, read_body, read_json
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
+
+# A run whose client can come back is kept in a log, and all others are written at once.
+_Written: TypeAlias = LiveRun[Any] | NumberedEvents
 
 # ── answers ──
 
@@ -61,7 +69,7 @@ _text = attrs.evolve(text, expected="a text")
 
 @attrs.frozen(kw_only=True)
 class Resume:
-    """One answer; ``cancelled`` if the person does not want to answer, which denies."""
+    """One answer. ``cancelled`` means that the user doesn't want to answer, which denies."""
 
     interrupt_id: str = option(_text, key="interruptId")
     status: str = option(
@@ -71,12 +79,13 @@ class Resume:
 
     @property
     def is_cancelled(self) -> bool:
+        """True if the user doesn't want to answer."""
         return self.status == "cancelled"
 
 
-def _interrupt(question: Question) -> dict[str, Any]:
-    """A question as clients get it."""
-    described: dict[str, Any] = {
+def _interrupt(question: Question) -> dict[str, JSON]:
+    """Return a question as clients get it."""
+    described: dict[str, JSON] = {
         "id": question.question_id,
         "reason": "confirmation" if question.tool_call_id is None else "tool_call",
         "message": question.prompt,
@@ -95,7 +104,7 @@ def _interrupt(question: Question) -> dict[str, Any]:
 
 
 def _chosen_option(question: Question, answer: Resume) -> str:
-    """The option of a question that an answer chooses."""
+    """Return the option of a question that an answer chooses."""
     if answer.is_cancelled:
         return DENY
     payload = answer.payload if isinstance(answer.payload, Mapping) else {}
@@ -110,7 +119,7 @@ def _chosen_option(question: Question, answer: Resume) -> str:
     if option is None:
         if not approved:
             return DENY
-        option = next((each for each in allowed if each.lower() != "allow always"), None)
+        option = next((name for name in allowed if name.lower() != "allow always"), None)
     names = ", ".join(map(repr, question.options))
     if option not in question.options:
         raise Problem(
@@ -126,59 +135,67 @@ def _chosen_option(question: Question, answer: Resume) -> str:
 
 
 # ── runs ──
+#
+# A question ends a run, and the run with the answer continues the same turn. A run steers another
+# one that hasn't ended if that is its ``parentRunId``. A client that sends ``Last-Event-ID`` may
+# lose its connection and return. Then the same run continues after that event.
 
 
 def ag_ui_routes(agents: Agents) -> list[Route]:
-    """``/ag-ui``; DELETE cancels a run whose client may be away."""
+    """Return the routes of ``/ag-ui``. DELETE cancels a run, with or without its client."""
     turns = InterruptibleTurns()
-    agents.at_end.append(
-        turns.stop_parked
-    )  # their answers would come to a server that is not there
+    # A server that has stopped couldn't receive their answers.
+    agents.at_end.append(turns.stop_parked)
 
     async def run(request: Request) -> Response:
         body = await read_json(request, agents.limits)
-        asked = _read(body)
-        last, name = request.headers.get("last-event-id"), _name(asked.thread_id, asked.run_id)
+        run_input = _read(body)
+        last = request.headers.get("last-event-id")
+        name = _name(run_input.thread_id, run_input.run_id)
         after = event_number(last, "Last-Event-ID")
-        found = None if last is None else agents.runs.find(name)
-        if found is None and after:
+        known = None if last is None else agents.runs.find(name)
+        if known is None and after:
             raise Problem(
                 404,
-                f"no run {asked.run_id!r:.80} of this thread is known (any more)",
+                f"no run {run_input.run_id!r:.80} of this thread is known (any more)",
                 code="run_not_found",
             )
-        if found is not None and not after and found.about != body:
-            message = f"runId: {asked.run_id!r:.80} is the run of another request on this thread; send a new one"
+        if known is not None and not after and known.about != body:
+            message = (
+                f"runId: {run_input.run_id!r:.80} is the run of another request on this thread; "
+                "send a new one"
+            )
             raise Problem(409, message, code="run_exists", param="runId")
-        # Read now, so that what is wrong with it has a status; a run that goes on with a turn may come without a new prompt.
-        conversation = (
-            None if found or (asked.answers and not asked.has_prompt) else _conversation(asked)
-        )
+        # Read before the response begins, so that an error can set the status. A run that continues
+        # a turn may come without a new prompt.
+        is_continued = known or (run_input.answers and not run_input.has_prompt)
+        conversation = None if is_continued else _conversation(run_input)
 
         async def begin(run: LiveRun[Any]) -> None:
-            await _run(agents, asked, conversation, turns, run)
+            await _run(agents, run_input, conversation, turns, run)
 
         async def work(stream: EventStream) -> None:
-            stays = 0 if last is None else agents.limits.abandoned_seconds
-            run = found or agents.runs.start(
-                begin, body, stays=stays, name=None if last is None else name
-            )
+            if last is None:
+                await _run(agents, run_input, conversation, turns, NumberedEvents(stream))
+                await stream.begin()
+                return
+            stays = agents.limits.abandoned_seconds
+            run = known or agents.runs.start(begin, body, stays=stays, name=name)
             await follow_run(run, after, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
 
     async def cancel(request: Request) -> Response:
-        given = request.query_params
-        run = agents.runs.find(_name(given.get("threadId", ""), given.get("runId", "")))
+        query = request.query_params
+        run = agents.runs.find(_name(query.get("threadId", ""), query.get("runId", "")))
         if run is None:
             message = "threadId, runId: expected those of a run that was begun with Last-Event-ID"
             raise Problem(404, message, code="run_not_found")
         await run.cancel()
-        waiting = turns.parked(given["threadId"])
-        if (
-            waiting is not None and waiting.run_id == given["runId"]
-        ):  # the run is over, its question is not
-            turns.unpark(given["threadId"], waiting)
+        waiting = turns.parked(query["threadId"])
+        # The run may have ended with a question that still waits.
+        if waiting is not None and waiting.run_id == query["runId"]:
+            turns.unpark(query["threadId"], waiting)
             await waiting.task.cancel()
         return Response(status_code=204)
 
@@ -191,28 +208,30 @@ def _name(thread_id: str, run_id: str) -> str:
 
 async def _run(
     agents: Agents,
-    asked: _Asked,
+    run_input: _RunInput,
     conversation: Ask | None,
     turns: InterruptibleTurns,
-    run: LiveRun[Any],
+    run: _Written,
 ) -> None:
     try:
-        turn = await _resumed(asked, turns)
-    except Problem as problem:  # the protocol wants an event for what is wrong with the answers
+        turn = await _resumed(run_input, turns)
+    except Problem as problem:
+        # The protocol reports invalid answers as an event.
         await run.write(
             event({"type": "RUN_ERROR", "message": problem.message, "code": problem.code})
         )
         return
     if turn is None:
         if conversation is None:
-            await Run(run, asked.ids).cancelled()  # what it waited for has been given up
+            # The question was given up.
+            await Run(run, run_input.ids).cancelled()
             return
-        steered = turns.shown.get((asked.thread_id, asked.parent_run_id))
+        steered = turns.shown.get((run_input.thread_id, run_input.parent_run_id))
         if steered is not None and steered.steer(conversation.prompt):
-            await Run(run, asked.ids).steered()
+            await Run(run, run_input.ids).steered()
             return
         turn = InterruptibleTurn(agents, conversation)
-    await _follow(turn, asked, turns, run)
+    await _follow(turn, run_input, turns, run)
 
 
 @attrs.frozen(kw_only=True)
@@ -222,7 +241,7 @@ class _Context:
 
 
 @attrs.frozen(kw_only=True)
-class _Asked:
+class _RunInput:
     """The input of a run."""
 
     thread_id: str = option(_text, key="threadId")
@@ -234,7 +253,9 @@ class _Asked:
         optional(list_each("objects", record(_Context, is_open=True))), ()
     )
     state: Any = option(anything, None)
-    forwarded: dict[str, Any] = option(optional(mapping), attrs.Factory(dict), key="forwardedProps")
+    forwarded: dict[str, JSON] = option(
+        optional(mapping), attrs.Factory(dict), key="forwardedProps"
+    )
     answers: tuple[Resume, ...] = option(
         optional(list_each("answers", record(Resume, is_open=True))), (), key="resume"
     )
@@ -245,144 +266,155 @@ class _Asked:
 
     @property
     def notes(self) -> str:
-        """What the application of the client says of itself, for the model."""
-        said = [f"{each.description}: {each.value}" for each in self.context]
+        """The description that the client's application gives of itself, for the model."""
+        notes = [f"{item.description}: {item.value}" for item in self.context]
         if self.state:
-            said.append(f"Its state, as JSON: {orjson.dumps(self.state).decode()}")
-        return "\n".join(["The user's application says:", *said]) if said else ""
+            notes.append(f"Its state, as JSON: {orjson.dumps(self.state).decode()}")
+        return "\n".join(["The user's application says:", *notes]) if notes else ""
 
     @property
     def _roles(self) -> list[Any]:
         messages = self.messages if isinstance(self.messages, list) else []
-        return [each.get("role") for each in messages if isinstance(each, Mapping)]
+        return [message.get("role") for message in messages if isinstance(message, Mapping)]
 
     @property
     def prompts(self) -> int:
-        """How many of the messages are the user's."""
+        """The number of messages from the user."""
         return self._roles.count("user")
 
     @property
     def has_prompt(self) -> bool:
-        """The last message is the user's."""
+        """True if the last message is the user's."""
         return self._roles[-1:] == ["user"]
 
 
-def _read(body: dict[str, Any]) -> _Asked:
-    asked = read_body(
-        _Asked, {name: value for name, value in body.items() if value is not None}, is_open=True
+def _read(body: dict[str, JSON]) -> _RunInput:
+    run_input = read_body(
+        _RunInput, {name: value for name, value in body.items() if value is not None}, is_open=True
     )
     answered: set[str] = set()
-    for index, answer in enumerate(asked.answers):
+    for index, answer in enumerate(run_input.answers):
         if answer.interrupt_id in answered:
             problem = f"resume[{index}].interruptId: {answer.interrupt_id!r:.80} is answered twice"
             raise Problem(400, problem, code="invalid_request")
         answered.add(answer.interrupt_id)
-    return asked
+    return run_input
 
 
-def _conversation(asked: _Asked) -> Ask:
-    # A client that stopped a run, or gave up a question, has calls without a result in its conversation.
-    history, prompt = split_conversation(read_messages(asked.messages), complete=True)
-    settings = {"metadata": asked.forwarded} if asked.forwarded else {}
+def _conversation(run_input: _RunInput) -> Ask:
+    # A stopped run, or a question that was given up, leaves calls without a result.
+    history, prompt = split_conversation(read_messages(run_input.messages), complete=True)
+    settings = {"metadata": run_input.forwarded} if run_input.forwarded else {}
     return Ask(
         history=history,
         prompt=prompt,
         settings=settings,
-        tools=ClientTools(asked.tools),
-        notes=asked.notes,
+        tools=ClientTools(run_input.tools),
+        notes=run_input.notes,
     )
 
 
-async def _resumed(asked: _Asked, turns: InterruptibleTurns) -> InterruptibleTurn | None:
-    """The turn that the answers are for, now going on; None if the run begins a new one."""
-    turn = turns.parked(asked.thread_id)
+async def _resumed(run_input: _RunInput, turns: InterruptibleTurns) -> InterruptibleTurn | None:
+    """Return the turn that the answers continue, or None if the run begins a new one."""
+    turn = turns.parked(run_input.thread_id)
     questions = {} if turn is None else turn.asked_questions()
-    answers = {answer.interrupt_id: answer for answer in asked.answers}
+    answers = {answer.interrupt_id: answer for answer in run_input.answers}
     if unknown := answers.keys() - questions.keys():
         names = ", ".join(sorted(unknown))[:200]
-        if turn is None and not all(answer.is_cancelled for answer in asked.answers):
-            message = f"resume: {names} does not wait for an answer (any more); cancel it to go on with the thread"
+        if turn is None and not all(answer.is_cancelled for answer in run_input.answers):
+            message = (
+                f"resume: {names} does not wait for an answer (any more); cancel it to go on with "
+                "the thread"
+            )
             raise Problem(404, message, code="question_not_found")
         logger.warning(
             "AG-UI: answers to questions that no one asked on thread %.80r: %s",
-            asked.thread_id,
+            run_input.thread_id,
             names,
         )
     if turn is None:
         return None
     if missing := questions.keys() - answers.keys():
-        message = f"resume: expected an answer to every question of the thread; none for {', '.join(sorted(missing))}"
+        names = ", ".join(sorted(missing))
+        message = f"resume: expected an answer to every question of the thread; none for {names}"
         raise Problem(409, message, code="question_open")
-    is_new_prompt = asked.prompts > turn.prompts
-    if is_new_prompt and any(answers[each].is_cancelled for each in questions):
-        turns.unpark(asked.thread_id, turn)
+    is_new_prompt = run_input.prompts > turn.prompts
+    if is_new_prompt and any(answers[question_id].is_cancelled for question_id in questions):
+        turns.unpark(run_input.thread_id, turn)
         await turn.task.cancel()
         return None
     if is_new_prompt:
-        message = "messages: a new message cannot come with answers; send it after this run, or cancel the questions"
+        message = (
+            "messages: a new message cannot come with answers; send it after this run, or cancel "
+            "the questions"
+        )
         raise Problem(409, message, code="question_open")
     options = {
-        each: _chosen_option(question, answers[each]) for each, question in questions.items()
+        question_id: _chosen_option(question, answers[question_id])
+        for question_id, question in questions.items()
     }
-    turns.unpark(asked.thread_id, turn)
+    turns.unpark(run_input.thread_id, turn)
     for question_id, chosen in options.items():
         turn.questions.answer(question_id, chosen)
     return turn
 
 
 async def _follow(
-    turn: InterruptibleTurn, asked: _Asked, turns: InterruptibleTurns, written: LiveRun[Any]
+    turn: InterruptibleTurn, run_input: _RunInput, turns: InterruptibleTurns, written: _Written
 ) -> None:
-    """Show a turn until it ends, or asks; a run that is cancelled before that stops it."""
-    run = Run(written, asked.ids)
-    shown = asked.thread_id, asked.run_id
+    """Show a turn until it ends or asks. Cancelling the run before that stops the turn."""
+    run = Run(written, run_input.ids)
+    shown = run_input.thread_id, run_input.run_id
     turns.shown[shown] = turn
-    turn.run_id = asked.run_id
-    is_handed_over = (
-        False  # to the run that brings the answers, which may begin before this one is over
-    )
+    turn.run_id = run_input.run_id
+    # The next run, which brings the answers, may begin before this one has ended.
+    is_handed_over = False
     try:
         if await run.show_until_asked(turn):
             is_handed_over = True
-            turns.park(
-                asked.thread_id, turn
-            )  # first, because an answer may come as soon as the question is sent
+            # Parked first, since an answer may come as soon as the question is sent.
+            turns.park(run_input.thread_id, turn)
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
     except anyio.get_cancelled_exc_class():
-        with anyio.move_on_after(
-            LAST_SECONDS, shield=True
-        ):  # for those who follow it, or come back
-            await run.cancelled()
+        if written.has_lost_client:
+            is_handed_over = is_handed_over and turns.parked(run_input.thread_id) is not turn
+        else:
+            # Clients that follow the run, or return to it, see its end.
+            with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
+                await run.cancelled()
         raise
     except ClientLeft:
-        is_handed_over = is_handed_over and turns.parked(asked.thread_id) is not turn
+        is_handed_over = is_handed_over and turns.parked(run_input.thread_id) is not turn
         raise
     finally:
         turns.shown.pop(shown, None)
         if not is_handed_over:
-            turns.unpark(asked.thread_id, turn)
+            turns.unpark(run_input.thread_id, turn)
             await turn.task.cancel()
 
 
-# ── ag ui run ──
-
 _TOGETHER_SECONDS = 0.05
-"""After the first question: calls that run at the same time ask at about the same time, and are answered together."""
+"""Seconds to wait after a question, since parallel calls ask at about the same time."""
 
 
 # ── turns ──
 
 
 class InterruptibleTurn:
-    """One turn in a session of its own, which outlives its run while it waits for an answer; it begins when it is made.
+    """One turn in a new session. It outlives its run while it waits for an answer.
+
+    It begins when it is created.
 
     Attributes:
-        prompts: How many messages of the user the conversation has, the prompt included.
-        asked: The questions with which its latest run has ended; none while a run shows it.
-        started_calls: The tool calls that clients know.
-        run_id: Of the run that showed it last.
+        prompts: The number of the user's messages in the conversation, the prompt included.
+        record: The events so far, summed up.
+        questions: Its questions.
+        asked: The ids of the questions that ended its latest run. Empty while a run shows it.
+        started_calls: The tool calls that clients have received.
+        run_id: The id of the run that showed it last.
+        task: The task that runs it.
         is_over: True once nothing more happens.
-        ended: How it ended. None before that, and if it was stopped.
+        ended: Its end. None before that, and if it was stopped.
     """
 
     def __init__(self, agents: Agents, ask: Ask) -> None:
@@ -409,14 +441,15 @@ class InterruptibleTurn:
             self.ended = await self._agents.run_once(
                 self._ask, self.record, self._show, flush=self._flush, approvals=self.questions
             )
-        except Exception as error:  # noqa: BLE001  # third-party modules; the run reports it
+        except Exception as error:  # noqa: BLE001 — third-party modules
+            # The run reports it.
             self.ended = Ended(status="error", error=error)
         finally:
             self.is_over = True
             self._changed.set()
 
-    # Events are shown by the task of the turn, in place, and only what a run has to decide about
-    # wakes its task: a question, a call that the client now knows, the end.
+    # The turn's own task shows its events. Only decisions of the run wake the run's task: a
+    # question, a call that the client has received, the end.
 
     async def _show(self, turn_event: TurnEvent, text: str) -> None:
         if self._run is None:
@@ -427,7 +460,7 @@ class InterruptibleTurn:
             await self._flush()
 
     async def _flush(self) -> None:
-        """Wait for slow clients, and for a run that shows what none has shown."""
+        """Wait for slow clients, and for a run that shows the events kept so far."""
         while self._unshown:
             await self._shown.wait()
         if self._run is not None:
@@ -447,7 +480,7 @@ class InterruptibleTurn:
             self._run, self._shown = None, anyio.Event()
 
     async def wait_changed(self) -> None:
-        """Wait until it asks, a client knows another call, or it is over."""
+        """Wait until it asks, a client receives another call, or it ends."""
         await self._changed.wait()
         if not self.is_over:
             self._changed = anyio.Event()
@@ -456,57 +489,63 @@ class InterruptibleTurn:
         self._changed.set()
 
     def note_started(self, call_id: str) -> None:
-        """Note that clients know a tool call."""
+        """Note that clients have received a tool call."""
         self.started_calls.add(call_id)
         if self.questions.waiting():
             self._changed.set()
 
     def steer(self, message: Any) -> bool:
-        """Give it a message, which the model reads with its next request; returns whether it takes it."""
+        """Add a message that the model reads with its next request.
+
+        Returns:
+            True if the turn accepts it.
+        """
         try:
             if self._ask.session is not None:
                 self._ask.session.steer(message)
-        except (
-            SessionStateError,
-            ValueError,
-        ):  # it has its answer already, its loop takes none, or it is no text
+        except (SessionStateError, ValueError):
+            # It has its answer already, its loop accepts no messages, or the message isn't text.
             return False
         return self._ask.session is not None
 
     def _note_closed(self, question: Question, answer: Any) -> None:
-        if self.asked:  # too late, and no client would see how it goes on
+        # The answer came too late, and no client would see how the turn continues.
+        if self.asked:
             self.task.stop()
 
     def asked_questions(self) -> dict[str, Question]:
-        """Those without an answer, by id."""
+        """Return the asked questions without an answer, by id."""
         return {
-            each.question_id: each
-            for each in self.questions.waiting()
-            if each.question_id in self.asked
+            question.question_id: question
+            for question in self.questions.waiting()
+            if question.question_id in self.asked
         }
 
     def is_asking(self) -> bool:
-        """Whether it waits for answers about calls that have all been shown, which may take a moment after the question."""
+        """Return whether it waits for answers about calls that have all been shown.
+
+        A call may be shown a moment after its question.
+        """
         questions = self.questions.waiting()
         return bool(questions) and all(
-            each.tool_call_id is None or each.tool_call_id in self.started_calls
-            for each in questions
+            question.tool_call_id is None or question.tool_call_id in self.started_calls
+            for question in questions
         )
 
 
 class InterruptibleTurns:
-    """All turns of AG-UI, and those of them that wait for an answer, by thread."""
+    """All turns of AG-UI. Waiting ones are found by thread."""
 
     def __init__(self) -> None:
         self._parked: dict[str, InterruptibleTurn] = {}
         self.shown: dict[tuple[str, str | None], InterruptibleTurn] = {}
-        """Those that a run shows, by the ids of thread and run."""
+        """The turns that a run shows, by the ids of thread and run."""
 
     def __repr__(self) -> str:
         return f"<InterruptibleTurns: {len(self._parked)} wait for an answer>"
 
     def parked(self, thread_id: str) -> InterruptibleTurn | None:
-        """The turn of a thread that waits for an answer."""
+        """Return the turn of a thread that waits for an answer, or None."""
         turn = self._parked.get(thread_id)
         if turn is not None and (turn.task.over.is_set() or not turn.questions.waiting()):
             del self._parked[thread_id]
@@ -514,21 +553,21 @@ class InterruptibleTurns:
         return turn
 
     def park(self, thread_id: str, turn: InterruptibleTurn) -> None:
-        """Keep a turn that waits; one that waited on the same thread before is stopped."""
+        """Keep a turn that waits. This stops an earlier one of the same thread."""
         self.stop_parked(thread_id)
         turn.asked = {question.question_id for question in turn.questions.waiting()}
         self._parked[thread_id] = turn
 
     def unpark(self, thread_id: str, turn: InterruptibleTurn) -> None:
-        """A run shows the turn again, or no client knows of it."""
+        """Forget that a turn waits, since a run shows it again, or it has ended."""
         turn.asked = set()
         if self._parked.get(thread_id) is turn:
             del self._parked[thread_id]
 
     def stop_parked(self, thread_id: str | None = None) -> None:
-        """Stop the turn of a thread that waits, or of all threads."""
-        for each in list(self._parked) if thread_id is None else [thread_id]:
-            turn = self._parked.pop(each, None)
+        """Stop the waiting turn of a thread, or of all threads."""
+        for name in list(self._parked) if thread_id is None else [thread_id]:
+            turn = self._parked.pop(name, None)
             if turn is not None:
                 turn.task.stop()
 
@@ -537,21 +576,23 @@ class InterruptibleTurns:
 
 
 class Run:
-    """One run; a message is open while its text is being streamed."""
+    """One run. A message is open while its text is being streamed."""
 
-    def __init__(self, stream: LiveRun[Any], ids: dict[str, str]) -> None:
+    def __init__(self, stream: _Written, ids: dict[str, str]) -> None:
         self._stream = stream
         self._ids = ids
         self._record = TurnRecord()
         self._is_over = False
         self._message: str | None = None
         self._reasoning: str | None = None
-        self._answer: str | None = (
-            None  # the latest message, until a tool has a result: its calls belong to it
-        )
+        # The latest message. The calls until the next tool result belong to it.
+        self._answer: str | None = None
 
     async def show_until_asked(self, turn: InterruptibleTurn) -> bool:
-        """Show a turn to its end, or until it waits for an answer; returns whether it does.
+        """Show a turn until it ends or waits for an answer.
+
+        Returns:
+            True if it waits for an answer.
 
         Raises:
             Exception: The turn failed before anything was shown.
@@ -564,7 +605,8 @@ class Run:
                 asked_at = min(asked_at, anyio.current_time()) if turn.is_asking() else math.inf
                 with anyio.CancelScope(deadline=asked_at + _TOGETHER_SECONDS) as scope:
                     await turn.wait_changed()
-                if scope.cancelled_caught and turn.is_asking():  # or its time is over just now
+                # The time may also have expired just now.
+                if scope.cancelled_caught and turn.is_asking():
                     return True
         if turn.ended is None:
             await self.cancelled()
@@ -573,6 +615,8 @@ class Run:
         return False
 
     async def _end(self, ended: Ended, before: tuple[int, int]) -> None:
+        if isinstance(ended.error, ClientLeft):
+            raise ended.error
         if ended.status == "cancelled" and ended.error is not None and self._stream.has_begun:
             await self.cancelled()
             return
@@ -585,27 +629,25 @@ class Run:
             await self._stream.wait_taken()
             return
         self._say(self._record.rest(ended.result))
-        given, made = self._record.input_tokens - before[0], self._record.output_tokens - before[1]
-        usage = {"inputTokens": given, "outputTokens": made, "totalTokens": given + made}
+        read = self._record.input_tokens - before[0]
+        written = self._record.output_tokens - before[1]
+        usage = {"inputTokens": read, "outputTokens": written, "totalTokens": read + written}
         await self._finish({"type": "success"}, usage=[usage])
 
     async def steered(self) -> None:
-        """End the run: its message is read, and answered, in the run that it steers."""
+        """End the run. The run that it steers reads and answers its message."""
         await self._finish({"type": "success"}, result={"steered": True})
 
-    async def interrupted(self, interrupts: list[dict[str, Any]]) -> None:
+    async def interrupted(self, interrupts: list[dict[str, JSON]]) -> None:
         """End the run with questions to answer."""
-        with anyio.CancelScope(
-            shield=True
-        ):  # bounded by the stream; a client that has got them may leave at once
-            await self._finish({"type": "interrupt", "interrupts": interrupts})
+        await self._finish({"type": "interrupt", "interrupts": interrupts})
 
     async def cancelled(self) -> None:
-        """End the run without a result, unless it has ended: it was stopped."""
+        """End a stopped run without a result, unless it has ended."""
         if not self._is_over:
             await self._finish({"type": "cancelled"})
 
-    async def _finish(self, outcome: dict[str, Any], **fields: Any) -> None:
+    async def _finish(self, outcome: dict[str, JSON], **fields: Any) -> None:
         self._close()
         self._begin()
         self._is_over = True
@@ -621,24 +663,25 @@ class Run:
 
     @property
     def is_full(self) -> bool:
-        """True if so much was shown that `flush` has to come before the next event."""
+        """True if `flush` has to come before the next event."""
         return self._stream.is_full
 
     async def flush(self) -> None:
-        """Wait while clients are still busy with what was shown before.
+        """Wait while clients are busy with earlier events.
 
         Raises:
-            ClientLeft: The client did not take it, and the run ends with its client.
+            ClientLeft: The client didn't take them, and the run ends with its client.
         """
         await self._stream.flush()
 
     def show(self, turn_event: TurnEvent, text: str, turn: InterruptibleTurn) -> None:
-        """Show one event of a turn; `flush` must follow the last one that is ready."""
+        """Show one event of a turn. `flush` must follow the last one that is ready."""
         self._begin()
         match turn_event:
             case ThinkingDelta():
                 self._think(turn_event.text)
-            case AnswerReset():  # a message cannot be taken back: the answer that replaces it is another one
+            case AnswerReset():
+                # A message can't be taken back, so the new answer is another message.
                 if self._message is not None:
                     self._say(text.rstrip("\n"))
                 self._close()
@@ -647,20 +690,18 @@ class Run:
                 turn.note_started(turn_event.tool_call_id)
             case ToolFinished():
                 use = turn.record.tools[turn_event.tool_call_id]
-                if (
-                    turn_event.tool_call_id not in turn.started_calls
-                ):  # rejected before it began: an unknown tool
+                if turn_event.tool_call_id not in turn.started_calls:
+                    # It was rejected before it began, for example as an unknown tool.
                     self._call(turn_event, use.arguments)
-                if (
-                    use.output == WAITING
-                ):  # the client carries it out, and brings the result with its next run
+                if use.output == WAITING:
+                    # The client carries it out, and brings the result with its next run.
                     return
                 self._answer = None
                 self._send(
                     "TOOL_CALL_RESULT",
                     messageId=_new_id(),
                     toolCallId=turn_event.tool_call_id,
-                    content=use.shown(LONGEST_OUTPUT),
+                    content=use.shown(MAX_OUTPUT_LENGTH),
                     role="tool",
                 )
             case _:
@@ -687,17 +728,17 @@ class Run:
             self._send("REASONING_MESSAGE_START", messageId=self._reasoning, role="reasoning")
         self._send("REASONING_MESSAGE_CONTENT", messageId=self._reasoning, delta=text)
 
-    def _call(self, called: ToolStarted | ToolFinished, given: Any) -> None:
+    def _call(self, called: ToolStarted | ToolFinished, tool_input: object) -> None:
         call_id, self._answer = called.tool_call_id, self._answer or _new_id()
         self._close()
         name, parent = called.tool_name, self._answer
         self._send("TOOL_CALL_START", toolCallId=call_id, toolCallName=name, parentMessageId=parent)
-        arguments = orjson.dumps(given, default=str).decode()
+        arguments = orjson.dumps(tool_input, default=str).decode()
         self._send("TOOL_CALL_ARGS", toolCallId=call_id, delta=arguments)
         self._send("TOOL_CALL_END", toolCallId=call_id)
 
     def _close(self) -> None:
-        """End the message that is open."""
+        """End the open message."""
         message, self._message = self._message, None
         reasoning, self._reasoning = self._reasoning, None
         if message is not None:

@@ -1,4 +1,4 @@
-"""Sessions for requests: how they are made, checked and given a conversation; how many turns run, and how they end at shutdown."""
+"""Turns of single requests: their sessions, their number, and their end at shutdown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import anyio
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import ApprovalSystem, Step
 from amplifier.events import PROVIDER_REQUEST
 from amplifier.kernel import AmplifierSession
@@ -28,33 +29,45 @@ _GRACE_SHARE = 0.8
 
 @attrs.define(kw_only=True)
 class Ask:
-    """One turn, which a request asks for in a session of its own."""
+    """One turn that a request asks for, in a new session.
 
-    history: list[dict[str, Any]]
-    prompt: Prompt | None  # None to go on with the turn at the end of the history
-    settings: dict[str, Any] = attrs.field(
-        factory=dict
-    )  # members of every `ChatRequest` of the turn
-    schema: dict[str, Any] | None = None
+    Attributes:
+        history: The conversation before the turn.
+        prompt: Its prompt. None continues the turn at the end of the history.
+        settings: Members of every `ChatRequest` of the turn.
+        schema: The JSON Schema of the answer, or None.
+        tools: The client's tools.
+        notes: Text from the client that the model gets in this turn only.
+        messages: The conversation after the turn.
+        session: The session, once it is open.
+    """
+
+    history: list[dict[str, JSON]]
+    prompt: Prompt | None
+    settings: dict[str, JSON] = attrs.field(factory=dict)
+    schema: dict[str, JSON] | None = None
     tools: ClientTools = attrs.field(factory=ClientTools)
-    notes: str = ""  # what the client wants the model to know in this turn
-    messages: list[dict[str, Any]] = attrs.field(factory=list)  # the conversation after it
+    notes: str = ""
+    messages: list[dict[str, JSON]] = attrs.field(factory=list)
     session: AmplifierSession | None = attrs.field(default=None, init=False)
 
     async def run(
         self, session: AmplifierSession, record: TurnRecord, show: Show, flush: Flush | None = None
     ) -> Ended:
-        """Run it in a session that has just been opened.
+        """Run the turn in a session that has just been opened.
 
         Raises:
-            Problem: The agent cannot do what the request asks for.
-            Exception: What ``show`` raises.
+            Problem: The agent doesn't support the request.
+            Exception: An exception of ``show``.
         """
         self.session, context = session, session.coordinator.get("context")
         if context is None:
             raise Problem(503, "the plan's context is not available", code="agent_failed")
         if (name := self.tools.clash(session)) is not None:
-            message = f"tools: the agent has a tool {name!r} of its own, which runs inside; give yours another name"
+            message = (
+                f"tools: the agent has a tool {name!r} of its own, which runs inside; give yours "
+                "another name"
+            )
             raise Problem(400, message, code="tool_name_taken", param="tools")
         if self.history:
             await context.set_messages(self.history)
@@ -71,29 +84,36 @@ class Ask:
                     setattr(step.arguments, name, value)
             return await run()
 
-        session.coordinator.register_step_wrapper(set_up)
+        if self.settings:
+            session.coordinator.register_step_wrapper(set_up)
         ended = await run_turn(session, self.prompt, record, show, schema=self.schema, flush=flush)
         if ended.error is None and not has_set:
             names = ", ".join(self.settings)
-            message = f"the agent's loop does not run its model calls as steps, so the model did not get {names}"
+            message = (
+                "the agent's loop does not run its model calls as steps, so the model did not get "
+                f"{names}"
+            )
             raise Problem(503, message, code="agent_failed")
         self.messages = await context.get_messages()
         return ended
 
-    async def _inject(self, event: str, data: dict[str, Any]) -> HookResult:
+    async def _inject(self, event: str, data: dict[str, JSON]) -> HookResult:
         return HookResult(action="inject_context", context_injection=self.notes, ephemeral=True)
 
 
 @attrs.define(kw_only=True, eq=False)
 class Agents:
-    """What all routes share; it admits turns, up to the limit, until the server is being stopped.
+    """The shared state of all routes. It admits turns, up to the limit, until the server stops.
 
     Attributes:
-        name: The agent's name, which is what clients choose as the model.
+        make: Makes a session.
+        check: Raises if an opened session can't be used.
+        limits: The limits of the server.
+        name: The agent's name. Clients choose it as the model.
         live: Sessions that stay open, and the tasks of everything that outlives a request.
-        runs: What clients can come back to.
-        kept: Conversations that clients go on with by name, and those that wait for results of clients.
-        at_end: What is called when the server is being stopped.
+        runs: The runs that clients can return to.
+        kept: Conversations that clients continue by name, or that wait for clients' results.
+        at_end: Functions to call when the server is being stopped.
     """
 
     make: SessionFactory
@@ -112,17 +132,18 @@ class Agents:
     _stopping: bool = attrs.field(default=False, init=False)
 
     def __repr__(self) -> str:
-        return f"{len(self.live)} sessions, {len(self._running)} turns{', stopping' if self._stopping else ''}"
+        stopping = ", stopping" if self._stopping else ""
+        return f"{len(self.live)} sessions, {len(self._running)} turns{stopping}"
 
     def require_running(self) -> None:
-        """Check that the server is not being stopped."""
+        """Raise if the server is being stopped."""
         if self._stopping:
             raise Problem(
                 503, "the server is being stopped", code="stopping", headers={"Retry-After": "5"}
             )
 
     def require_room(self) -> None:
-        """Check that a turn could begin now."""
+        """Raise if no turn can begin now."""
         self.require_running()
         if len(self._running) >= self.limits.turns:
             message = f"{self.limits.turns} turns are running, which is the limit; try again later"
@@ -130,7 +151,7 @@ class Agents:
 
     @contextmanager
     def admit(self, session: AmplifierSession) -> Iterator[None]:
-        """Count a turn inside the block; it begins with opening the session, if the turn opens one."""
+        """Count a turn inside the block, which also opens the session if the turn has a new one."""
         self.require_room()
         self._running.add(session)
         try:
@@ -141,10 +162,10 @@ class Agents:
                 self._over.set()
 
     async def end_turns(self) -> None:
-        """Admit no more turns, ask those that run to end, and wait for them.
+        """Admit no more turns, request the end of the running ones, and wait for them.
 
-        A turn that waits for an answer of a person is stopped at once. Others may finish their step in most of the
-        limit's time; the rest is left for unwinding and for closing the sessions.
+        A turn that waits for a person's answer is stopped at once. Others may finish their step in
+        most of the limit's time. The rest of it is for unwinding and for closing the sessions.
         """
         self._stopping = True
         grace, reason = self.limits.shutdown_seconds * _GRACE_SHARE, "the server is being stopped"
@@ -161,7 +182,7 @@ class Agents:
             await self._over.wait()
 
     def describe_running(self) -> str:
-        """Return what a server that is being stopped waits for; empty if nothing runs."""
+        """Describe the turns that a stopping server waits for. Return an empty text for none."""
         if not self._running:
             return ""
         asked = sum(bool(live.questions.waiting()) for live in self.live.all())
@@ -178,7 +199,7 @@ class Agents:
         flush: Flush | None = None,
         approvals: ApprovalSystem | None = None,
     ) -> Ended:
-        """Run one turn in a session of its own."""
+        """Run one turn in a new session."""
         session = self.make(SessionRequest(approvals=approvals))
         with self.admit(session):
             async with session:

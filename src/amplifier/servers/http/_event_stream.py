@@ -1,4 +1,4 @@
-"""Responses that take as long as a turn: server-sent events, and the end of the turn when the client leaves."""
+"""Responses that last as long as a turn, as server-sent events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from amplifier._internal.json import JSON
 from amplifier.contracts.cancellation import loop_clock
 from amplifier.shared_sessions import ClientLeft, EventLog, LiveRun
 from amplifier.shared_sessions.runs import Reader
@@ -18,58 +19,69 @@ from amplifier.shared_sessions.runs import Reader
 from .requests import Problem, problem_of
 
 _PING_SECONDS = 15.0
-"""Between two signs of life to a client while nothing happens."""
+"""Seconds between two signs of life to a client while nothing happens."""
+
+_PING = b": still here\n\n"
+
+_MAX_HELD = 64 * 1024
+"""Bytes of events that are held before they must be written."""
 
 LAST_SECONDS = 1.0
-"""For the clients of a run that is cancelled to take its last event."""
+"""Seconds for the clients of a cancelled run to take its last event."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # a proxy that collected the events would hold them back
+    # Otherwise a proxy may collect the events and hold them back.
+    (b"x-accel-buffering", b"no"),
 ]
 
 
-def event(data: Any, *, name: str | None = None) -> bytes:
-    """One server-sent event with JSON, which has no line breaks."""
+def event(data: object, *, name: str | None = None) -> bytes:
+    """Return a server-sent event with JSON, which has no line breaks."""
     text = data.encode() if isinstance(data, str) else orjson.dumps(data, default=str)
     head = "" if name is None else f"event: {name}\n"
     return head.encode() + b"data: " + text + b"\n\n"
 
 
-def event_number(given: str | None, where: str) -> int:
-    """The number of the latest event that a client knows; 0 if it says nothing."""
-    if given and not (given.isdecimal() and len(given) < 16):
+def event_number(text: str | None, where: str) -> int:
+    """Read the number of the latest event that a client has received. 0 if it sends none."""
+    if text and not (text.isdecimal() and len(text) < 16):
         raise Problem(
             400,
-            f"{where}: expected the number of an event, got {given!r:.80}",
+            f"{where}: expected the number of an event, got {text!r:.80}",
             code="invalid_request",
         )
-    return int(given or 0)
+    return int(text or 0)
 
 
 def check_cursor(after: int, log: EventLog) -> None:
-    """Refuse a client that knows more events than there have been, such as those of another run."""
+    """Refuse a client that claims more events than were sent, perhaps by another run."""
     if after > log.last_id:
-        message = f"{after} events are known to the client, but only {log.last_id} have been sent; begin with 0"
+        message = (
+            f"{after} events are known to the client, but only {log.last_id} have been sent; begin "
+            "with 0"
+        )
         raise Problem(400, message, code="events_not_sent")
 
 
 # Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
-# only notes when it began, and the task that waits for the client to leave looks at that: at the
-# moment at which the write that is going on then would be too long, so no write is cut off early.
+# only notes its start. The task that waits for the client to leave checks it, at the time at which
+# the write would take too long. So no write is interrupted early. The same task sends the signs of
+# life, so a write may have to wait for another one.
 
 
 class EventStream:
-    """Sends events; the response begins with the first one, so that an error before it has a status of its own.
+    """Sends events. The response begins with the first one, so an earlier error can set the status.
 
     Args:
-        send: Of the server.
+        send: The send function of the server.
 
     Attributes:
         has_begun: True once something was written, so that the response has its status.
-        is_refused: True if the client did not take what was sent.
-        sending_since: When the write that is going on began, by the clock of the event loop. None while nothing is written.
+        is_refused: True if the client didn't take the events.
+        sending_since: The start of the current write, by the clock of the event loop. None while
+            nothing is written.
     """
 
     def __init__(self, send: Send) -> None:
@@ -80,9 +92,21 @@ class EventStream:
         self.has_begun: bool = False
         self.is_refused: bool = False
         self.sending_since: float | None = None
+        self._sent_at = self._clock()
+        self._sent: anyio.Event | None = None
 
     async def begin(self) -> None:
         """Send the head of the response, once."""
+        await self._wait_sent()
+        await self._send_head()
+
+    async def _wait_sent(self) -> None:
+        """Wait while another task writes."""
+        while self.sending_since is not None:
+            self._sent = self._sent or anyio.Event()
+            await self._sent.wait()
+
+    async def _send_head(self) -> None:
         self.has_begun = True
         if not self._is_head_sent:
             self._is_head_sent = True
@@ -96,25 +120,28 @@ class EventStream:
         self._held.append(data)
 
     async def write(self, data: bytes = b"") -> None:
-        """Send events, after those that are held, in one piece; waits while the client is slow.
+        """Send events in one piece, after those that are held. Wait for a slow client.
 
         Raises:
             ClientLeft: It has closed the connection.
         """
+        if self.sending_since is not None:
+            await self._wait_sent()
         if self._held:
             held, self._held = self._held, []
             data = b"".join((*held, data))
         if data:
-            await self.begin()
+            await self._send_head()
             await self._pass_on({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
         """End the response."""
+        await self._wait_sent()
         data, self._held = b"".join(self._held), []
-        await self.begin()
+        await self._send_head()
         await self._pass_on({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def _pass_on(self, message: dict[str, Any]) -> None:
+    async def _pass_on(self, message: dict[str, JSON]) -> None:
         self.sending_since = self._clock()
         try:
             await self._send(message)
@@ -122,19 +149,80 @@ class EventStream:
             self.is_refused = True
             raise ClientLeft from None
         finally:
-            self.sending_since = None
+            self.sending_since, self._sent_at = None, self._clock()
+            if self._sent is not None:
+                sent, self._sent = self._sent, None
+                sent.set()
 
     def next_look(self, seconds: float) -> float:
-        """Return when to look whether a write takes longer than this; a time that has passed if one does."""
+        """Return the time at which a write has taken ``seconds``. It may have passed."""
         return (self._clock() if self.sending_since is None else self.sending_since) + seconds
+
+    def next_ping(self) -> float:
+        """Return when the client is to get a sign of life, if nothing is written before."""
+        if not self.has_begun or self.sending_since is not None:
+            return self._clock() + _PING_SECONDS
+        return self._sent_at + _PING_SECONDS
+
+
+class NumberedEvents:
+    """The events of a run that ends with its response, each with its number.
+
+    It has the members of a `LiveRun` by which a run is written. No client can come back to the
+    run, so nothing is kept of it.
+
+    Args:
+        stream: The response.
+    """
+
+    def __init__(self, stream: EventStream) -> None:
+        self._stream = stream
+        self._count = self._held = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it has written anything."""
+        return self._count > 0
+
+    @property
+    def has_lost_client(self) -> bool:
+        """True if the client did not take what was sent."""
+        return self._stream.is_refused
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much was added since the latest write that it must be written."""
+        return self._held >= _MAX_HELD
+
+    def add(self, data: bytes) -> None:
+        """Add an event without waiting. `flush` must follow the last one that is ready."""
+        self._count += 1
+        self._held += len(data)
+        self._stream.hold(b"id: %d\n%s" % (self._count, data))
+
+    async def flush(self) -> None:
+        """Write what was added.
+
+        Raises:
+            ClientLeft: The client has closed the connection.
+        """
+        self._held = 0
+        await self._stream.write()
+
+    wait_taken = flush
+
+    async def write(self, data: bytes) -> None:
+        """Add an event and write it."""
+        self.add(data)
+        await self.flush()
 
 
 class LongResponse(Response):
-    """Runs work for as long as the client stays; a client that leaves cancels it.
+    """Runs work for as long as the client stays. A client that leaves cancels it.
 
     Args:
-        work: Gets the stream to write to, or returns a response if it has written nothing.
-        seconds: For the client to take what is sent.
+        work: Writes to a stream, or returns a response if it has written nothing.
+        seconds: Seconds for the client to take the events.
     """
 
     def __init__(
@@ -145,7 +233,7 @@ class LongResponse(Response):
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the work beside a task that waits for the client to leave."""
+        """Run the work, and a task that waits for the client to leave."""
         answer: Response | None = None
         has_left = has_ended = False
         stream = EventStream(send)
@@ -161,7 +249,8 @@ class LongResponse(Response):
                 answer = await self._work(stream)
             except ClientLeft:
                 has_left = True
-            except Exception as error:  # noqa: BLE001  # here, because the group would wrap it; a session runs third-party code
+            except Exception as error:  # noqa: BLE001 — a session runs third-party code
+                # Handled here, since the group would wrap it.
                 answer = problem_of(error).response()
             if stream.has_begun and not has_left:
                 with suppress(ClientLeft):
@@ -172,38 +261,45 @@ class LongResponse(Response):
             await answer(scope, receive, send)
 
     async def _wait_left(self, receive: Receive, stream: EventStream) -> bool:
-        """Wait until the client leaves, or does not take a write in time; returns whether it has left."""
+        """Wait until the client leaves, or takes too long for a write.
+
+        While nothing is written, the client gets signs of life.
+
+        Returns:
+            True if it has left.
+        """
         while (until := stream.next_look(self._seconds)) > anyio.current_time():
-            with anyio.CancelScope(deadline=until):
+            ping_at = stream.next_ping()
+            with anyio.CancelScope(deadline=min(until, ping_at)):
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 return True
+            if stream.next_ping() <= anyio.current_time():
+                with anyio.CancelScope(deadline=anyio.current_time() + self._seconds) as limit:
+                    try:
+                        await stream.write(_PING)
+                    except ClientLeft:
+                        return True
+                if limit.cancelled_caught:
+                    break
         stream.is_refused = True
         return False
 
 
 async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
     """Send the events of a log until its end, each with its number in this form."""
-    while True:
-        news: list[tuple[int, bytes]] | None = None
-        if (news := reader.next_nowait()) is None:
-            with anyio.move_on_after(_PING_SECONDS if stream.has_begun else None):
-                news = await reader.next()
-        if news is not None and not news:
-            return
-        await stream.write(
-            b": still here\n\n" if news is None else b"".join(form % each for each in news)
-        )
+    while news := reader.next_nowait() or await reader.next():
+        await stream.write(b"".join(form % entry for entry in news))
 
 
 async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) -> None:
-    """Send the events of a run until it is over; one that ends with its client is cancelled if the client leaves.
+    """Send the events of a run until it ends. Without a stream, only wait for the end.
 
-    Without a stream it only waits for the end.
+    A run that ends with its client is cancelled if the client leaves.
 
     Raises:
-        Problem: Events after this number are not kept any more, or it is none of them.
-        Exception: What the run raised, unless its client has got something already.
+        Problem: Events after this number aren't kept any more, or there is no such event.
+        Exception: The exception of the run, unless its client has received something already.
     """
     check_cursor(after, run.log)
     if after < run.log.first_id - 1:

@@ -1,4 +1,4 @@
-"""The conversation that a request carries: checked, and split into what the agent knows already and the new prompt."""
+"""The conversation of a request: checked, and split into the history and the new prompt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from amplifier._internal.json import JSON
 from amplifier._internal.reading import (
     Kind,
     any_text,
@@ -28,67 +29,77 @@ from amplifier.models.prompts import Prompt, file, read_prompt
 from .requests import Problem
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-_NOT_ASKED: Final = ("reasoning", "activity")
-"""Roles of messages for the user's eyes; what a provider needs of them is not in there."""
+_DISPLAY_ROLES: Final = ("reasoning", "activity")
+"""Roles of messages for the user's eyes. They lack the data that a provider needs."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[^;,]*)*;base64,")
 
 
-def read_messages(messages: Any, where: str = "messages") -> list[dict[str, Any]]:
-    """The messages of a request as a context keeps them; those of one answer of the model are one message."""
+def read_messages(messages: Any, where: str = "messages") -> list[dict[str, JSON]]:
+    """Read the messages of a request as a context keeps them.
+
+    The messages of one answer of the model become one message.
+    """
     problems: list[tuple[str, str]] = []
-    each = read_value(_messages, messages, where, problems, ())
+    parsed = read_value(_messages, messages, where, problems, ())
     if problems:
         raise Problem.of_all(problems, code="invalid_messages")
-    read: list[dict[str, Any]] = []
-    for message in each:
+    conversation: list[dict[str, JSON]] = []
+    for message in parsed:
         if message is None:
             continue
-        last = read[-1] if read else {}
-        if (
-            message.get("tool_calls") and last.get("role") == "assistant"
-        ):  # clients keep calls as messages of their own
+        last = conversation[-1] if conversation else {}
+        # Clients keep calls as separate messages.
+        if message.get("tool_calls") and last.get("role") == "assistant":
             calls = [*last.get("tool_calls", ()), *message["tool_calls"]]
-            read[-1] = {
+            conversation[-1] = {
                 **last,
                 "content": last["content"] + message["content"],
                 "tool_calls": calls,
             }
         else:
-            read.append(message)
-    return read
+            conversation.append(message)
+    return conversation
 
 
 def split_conversation(
-    read: list[dict[str, Any]], where: str = "messages", *, complete: bool = False
-) -> tuple[list[dict[str, Any]], Prompt | None]:
-    """The messages before the last one, and its prompt; all of them and no prompt if it is a tool's result: the turn goes on.
+    messages: list[dict[str, JSON]], where: str = "messages", *, complete: bool = False
+) -> tuple[list[dict[str, JSON]], Prompt | None]:
+    """Split off the prompt, which is the last message.
+
+    If the last message is a tool's result, the turn continues. Then all messages are the history,
+    and there is no prompt.
 
     Args:
-        read: By `read_messages`.
-        where: What the request calls them.
-        complete: Give calls without a result one, instead of refusing the conversation.
+        messages: The result of `read_messages`.
+        where: The name of the messages in the request.
+        complete: True to add results for calls without one, instead of refusing the conversation.
     """
-    role = read[-1]["role"] if read else None
-    if role == "tool" and any(message["role"] == "user" for message in read):
-        return _with_results(read, where, complete=complete), None
+    role = messages[-1]["role"] if messages else None
+    if role == "tool" and any(message["role"] == "user" for message in messages):
+        return _with_results(messages, where, complete=complete), None
     if role != "user":
         raise _wrong(
             where,
-            "expected the last message to be the user's, which is the prompt, or the result of a tool",
+            "expected the last message to be the user's, which is the prompt, or the result of a "
+            "tool",
         )
-    prompt: Prompt = read[-1]["content"]
+    prompt: Prompt = messages[-1]["content"]
     if isinstance(prompt, str) and not prompt.strip():
         raise _wrong(where, "the last message has no text")
-    return _with_results(read[:-1], where, complete=complete), prompt
+    return _with_results(messages[:-1], where, complete=complete), prompt
 
 
-def split_results(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A conversation that ends with results: the messages before the answer that calls for them, and the results by call."""
+def split_results(messages: list[dict[str, JSON]]) -> tuple[list[dict[str, JSON]], dict[str, JSON]]:
+    """Split a conversation that ends with results.
+
+    Returns:
+        The messages before the answer with the calls, and the results by call.
+    """
     at = max(index for index, message in enumerate(messages) if message.get("tool_calls"))
     results = {
-        each["tool_call_id"]: each["content"]
-        for each in messages[at + 1 :]
-        if each["role"] == "tool"
+        message["tool_call_id"]: message["content"]
+        for message in messages[at + 1 :]
+        if message["role"] == "tool"
     }
     return messages[:at], results
 
@@ -96,17 +107,17 @@ def split_results(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]],
 # ── reading ──
 
 
-def _joined(content: Any) -> str | list[dict[str, Any]]:
-    """A text, or blocks if there is more than text."""
+def _joined(content: Any) -> str | list[dict[str, JSON]]:
+    """Return content as a text, or as blocks if there is more than text."""
     if isinstance(content, str):
         return content
-    blocks: list[dict[str, Any]] = list(_parts.convert(content))
+    blocks: list[dict[str, JSON]] = list(_parts.convert(content))
     is_text = all(block["type"] == "text" for block in blocks)
     return "\n".join(block["text"] for block in blocks) if is_text else blocks
 
 
-def _part(part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of a message as a block; its spellings are those of both APIs of OpenAI, and of AG-UI."""
+def _part(part: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return a part of a message as a block, from the spellings of OpenAI's APIs and of AG-UI."""
     kind = part.get("type")
     try:
         match kind:
@@ -115,11 +126,11 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
             case "refusal" if isinstance(part.get("refusal"), str):
                 return {"type": "text", "text": part["refusal"]}
             case "image_url" | "input_image" if part.get("image_url") is not None:
-                given = part["image_url"]
+                image = part["image_url"]
                 about = (
-                    given
-                    if isinstance(given, Mapping)
-                    else {"url": given, "detail": part.get("detail")}
+                    image
+                    if isinstance(image, Mapping)
+                    else {"url": image, "detail": part.get("detail")}
                 )
                 return _image(about.get("url"), about.get("detail"))
             case "file" if isinstance(part.get("file"), Mapping):
@@ -145,30 +156,31 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _image(url: Any, detail: Any = None) -> dict[str, Any]:
-    source: dict[str, Any] = {"type": "url", "url": url}
-    if isinstance(url, str) and (found := _DATA_URL.match(url)) is not None:
-        source = {"type": "base64", "media_type": found[1], "data": url[found.end() :]}
+def _image(url: object, detail: object = None) -> dict[str, JSON]:
+    source: dict[str, JSON] = {"type": "url", "url": url}
+    if isinstance(url, str) and (match := _DATA_URL.match(url)) is not None:
+        source = {"type": "base64", "media_type": match[1], "data": url[match.end() :]}
     elif isinstance(url, str) and url.startswith("data:"):
         raise ValueError("expected data:MEDIA_TYPE;base64,DATA as a data URL")
     return _block("image", source if detail in (None, "auto") else {**source, "detail": detail})
 
 
-def _file(given: Mapping[str, Any]) -> dict[str, Any]:
-    data, url = given.get("file_data"), given.get("file_url")
+def _file(part: Mapping[str, JSON]) -> dict[str, JSON]:
+    data, url = part.get("file_data"), part.get("file_url")
     if isinstance(url, str):
         return _block("document", {"type": "url", "url": url})
     if not isinstance(data, str):
         raise ValueError(
-            "expected file_data with the content of the file; files that were uploaded before are not known"
+            "expected file_data with the content of the file; files that were uploaded before are "
+            "not known"
         )
-    found = _DATA_URL.match(data)
-    name = given.get("filename")
-    content = base64.b64decode(data[found.end() :] if found else data, validate=True)
+    match = _DATA_URL.match(data)
+    name = part.get("filename")
+    content = base64.b64decode(data[match.end() :] if match else data, validate=True)
     return to_dict(file(content, name=name if isinstance(name, str) else None))
 
 
-def _attached(kind: str, source: Mapping[str, Any]) -> dict[str, Any]:
+def _attached(kind: str, source: Mapping[str, JSON]) -> dict[str, JSON]:
     if source.get("type") == "url":
         return _block(kind, {"type": "url", "url": source.get("value")})
     return _block(
@@ -176,15 +188,15 @@ def _attached(kind: str, source: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _block(kind: str, source: dict[str, Any]) -> dict[str, Any]:
-    read = read_prompt([{"type": kind, "source": source}])
-    assert isinstance(read, list)
-    return read[0]
+def _block(kind: str, source: dict[str, JSON]) -> dict[str, JSON]:
+    prompt = read_prompt([{"type": kind, "source": source}])
+    assert isinstance(prompt, list)
+    return prompt[0]
 
 
-def _arguments(given: str) -> dict[str, Any]:
+def _arguments(text: str) -> dict[str, JSON]:
     try:
-        arguments = orjson.loads(given or "{}")
+        arguments = orjson.loads(text or "{}")
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
@@ -199,7 +211,7 @@ _content = Kind("a text or a list of parts", lambda value: isinstance(value, str
 @attrs.frozen(kw_only=True)
 class _Function:
     name: str | None = option(optional(any_text), None)
-    arguments: dict[str, Any] = option(
+    arguments: dict[str, JSON] = option(
         optional(Kind("a JSON object as text", any_text.accepts, _arguments)), attrs.Factory(dict)
     )
 
@@ -213,7 +225,7 @@ class _Call:
 _a_call = record(_Call, is_open=True)
 
 
-def _call(value: Mapping[str, Any]) -> dict[str, Any]:
+def _call(value: Mapping[str, JSON]) -> dict[str, JSON]:
     call: _Call = _a_call.read(value)
     return {
         "id": call.id,
@@ -224,12 +236,12 @@ def _call(value: Mapping[str, Any]) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class _Message:
-    """A message; the two spellings are those of OpenAI and of AG-UI."""
+    """A message, in the spelling of OpenAI or of AG-UI."""
 
     role: str = option(Kind(f"one of {', '.join(_ROLES)}", lambda value: value in _ROLES), "")
-    content: str | list[dict[str, Any]] | None = option(optional(_content), None)
+    content: str | list[dict[str, JSON]] | None = option(optional(_content), None)
     tool_call_id: str | None = option(optional(any_text), None, aliases=("toolCallId",))
-    tool_calls: tuple[dict[str, Any], ...] | None = option(
+    tool_calls: tuple[dict[str, JSON], ...] | None = option(
         optional(list_each("tool calls", attrs.evolve(mapping, convert=_call))),
         None,
         aliases=("toolCalls",),
@@ -239,9 +251,9 @@ class _Message:
 _a_message = record(_Message, is_open=True)
 
 
-def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A message as a context keeps it; None for one that it does not keep."""
-    if value.get("role") in _NOT_ASKED:
+def _message(value: Mapping[str, JSON]) -> dict[str, JSON] | None:
+    """Return a message as a context keeps it, or None if it isn't kept."""
+    if value.get("role") in _DISPLAY_ROLES:
         return None
     message: _Message = _a_message.read(value)
     if not message.role:
@@ -253,7 +265,7 @@ def _message(value: Mapping[str, Any]) -> dict[str, Any] | None:
     if message.content is None and message.role != "assistant":
         raise PlanError([("$.content", "expected a text or a list of parts, got none")])
     role = "system" if message.role == "developer" else message.role
-    kept: dict[str, Any] = {"role": role, "content": message.content or ""}
+    kept: dict[str, JSON] = {"role": role, "content": message.content or ""}
     if message.role == "tool":
         if message.tool_call_id is None:
             raise PlanError([("$.tool_call_id", "expected the id of the call whose result it is")])
@@ -273,10 +285,10 @@ _messages = attrs.evolve(
 
 
 def _with_results(
-    messages: list[dict[str, Any]], where: str, *, complete: bool
-) -> list[dict[str, Any]]:
-    """Providers refuse a conversation in which a call has no result, or a result no call."""
-    checked: list[dict[str, Any]] = []
+    messages: list[dict[str, JSON]], where: str, *, complete: bool
+) -> list[dict[str, JSON]]:
+    """Check that every call has a result and every result a call, as providers require."""
+    checked: list[dict[str, JSON]] = []
     open_calls: dict[str, None] = {}
 
     def close_calls() -> None:

@@ -1,8 +1,4 @@
-"""The chat completions of the OpenAI API, and what the responses share with them: parameters, the client's tools, the form of the answer, the turn.
-
-The whole conversation comes with every request, the agent's tools run inside. What a client sends is honoured or refused: a parameter that the
-agent's models do not get is a problem unless it has no effect.
-"""
+"""The chat completions of the OpenAI API, and the parts that it shares with the responses."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from amplifier._internal.json import SchemaRefused, build_validator
+from amplifier._internal.json import JSON, SchemaRefused, build_validator
 from amplifier._internal.reading import (
     Kind,
     any_text,
@@ -53,14 +49,17 @@ P = TypeVar("P", bound="Parameters")
 Finish: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_MOST_TOOLS: Final = 128
-_MOST_STOPS: Final = 4
+_MAX_TOOLS: Final = 128
+_MAX_STOPS: Final = 4
 
 # ── parameters ──
+#
+# The whole conversation comes with every request, and the agent's tools run inside. Parameters are
+# honoured or refused. One that the agent's models don't get is an error, unless it has no effect.
 
 
-def unsupported(*neutral: Any) -> Kind:
-    """A parameter that is refused, unless its value says what would be done without it."""
+def unsupported(*neutral: object) -> Kind:
+    """Return the kind of a parameter that is refused unless its value has no effect."""
     shown = " or ".join(map(json.dumps, [None, *neutral]))
     return Kind(
         f"{shown}, because the agent's models do not get it",
@@ -74,12 +73,12 @@ _name = Kind(
 )
 
 
-def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_schema(schema: Mapping[str, JSON]) -> dict[str, JSON]:
     try:
         build_validator(dict(schema))
     except SchemaRefused as error:
         raise PlanError([("$", f"is no JSON Schema that can be used: {error}")]) from None
-    except MissingExtraError:  # then the loop does not check calls, and says so
+    except MissingExtraError:  # the loop warns about it
         pass
     return dict(schema)
 
@@ -88,12 +87,11 @@ def _checked_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 class _Function:
     name: str = option(_name)
     description: str | None = option(optional(any_text), None)
-    parameters: dict[str, Any] | None = option(
+    parameters: dict[str, JSON] | None = option(
         optional(attrs.evolve(mapping, convert=_checked_schema)), None
     )
-    strict: bool | None = option(
-        optional(flag), None
-    )  # calls are checked against the schema either way
+    # Calls are checked against the schema either way.
+    strict: bool | None = option(optional(flag), None)
 
 
 _function = Kind(
@@ -112,30 +110,30 @@ class _ResponsesTool(_Function):
     type: str = option(_function)
 
 
-def _tool(given: Mapping[str, Any]) -> _Function:
-    if "function" not in given:
-        return record(_ResponsesTool).read(given)  # type: ignore[no-any-return]
-    chat: _ChatTool = record(_ChatTool).read(given)
+def _tool(tool: Mapping[str, JSON]) -> _Function:
+    if "function" not in tool:
+        return record(_ResponsesTool).read(tool)  # type: ignore[no-any-return]
+    chat: _ChatTool = record(_ChatTool).read(tool)
     return chat.function
 
 
-def _tools(each: Kind, given: Any) -> tuple[ClientTool, ...]:
-    found: dict[str, ClientTool] = {}
-    for index, tool in enumerate(each.convert(given)):
-        if tool.name in found:
+def _tools(kind: Kind, value: object) -> tuple[ClientTool, ...]:
+    tools: dict[str, ClientTool] = {}
+    for index, tool in enumerate(kind.convert(value)):
+        if tool.name in tools:
             raise PlanError([(f"$[{index}]", f"there are two tools named {tool.name!r}")])
         schema = tool.parameters or {"type": "object", "properties": {}}
-        found[tool.name] = ClientTool(
+        tools[tool.name] = ClientTool(
             name=tool.name, description=tool.description or "", input_schema=schema
         )
-    return tuple(found.values())
+    return tuple(tools.values())
 
 
 def _tools_kind(tool: Kind) -> Kind:
-    expected = f"a list of at most {_MOST_TOOLS} tools"
+    expected = f"a list of at most {_MAX_TOOLS} tools"
     read = partial(_tools, list_each("tools", tool))
     return optional(
-        Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MOST_TOOLS, read)
+        Kind(expected, lambda value: isinstance(value, list) and len(value) <= _MAX_TOOLS, read)
     )
 
 
@@ -143,15 +141,15 @@ frontend_tools: Final = _tools_kind(record(_Function, is_open=True))
 """The tools of a client of AG-UI."""
 
 
-def _stops(given: Any) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _stops(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
 
 
-def _is_stop(value: Any) -> bool:
+def _is_stop(value: object) -> bool:
     texts = [value] if isinstance(value, str) else value
     return (
         isinstance(texts, list)
-        and 0 < len(texts) <= _MOST_STOPS
+        and 0 < len(texts) <= _MAX_STOPS
         and all(isinstance(t, str) and t for t in texts)
     )
 
@@ -166,8 +164,8 @@ _tool_choice = Kind(
 )
 
 
-def _chosen(value: Any) -> str | None:
-    """The function that a tool choice names, in the spelling of either API."""
+def _chosen(value: object) -> str | None:
+    """Return the function that a tool choice names, in the spelling of either API."""
     if not isinstance(value, Mapping) or value.get("type") != "function":
         return None
     name = value.get("name") or (
@@ -178,7 +176,7 @@ def _chosen(value: Any) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class Parameters:
-    """The parameters that both APIs have; an API adds its own, and a name that neither has is refused."""
+    """The parameters of both APIs. An API adds its own, and unknown names are refused."""
 
     model: str | None = option(optional(any_text), None)
     stream: bool | None = option(optional(flag), None)
@@ -190,20 +188,23 @@ class Parameters:
     tool_choice: Any = option(optional(_tool_choice), None)
     parallel_tool_calls: bool | None = option(optional(flag), None)
     user: str | None = option(optional(any_text), None)
-    metadata: dict[str, Any] | None = option(optional(mapping), None)
+    metadata: dict[str, JSON] | None = option(optional(mapping), None)
     service_tier: Any = option(unsupported("auto", "default"), None)
     top_logprobs: Any = option(unsupported(0), None)
     prompt_cache_key: Any = option(unsupported(), None)
     prompt_cache_retention: Any = option(unsupported(), None)
     safety_identifier: Any = option(unsupported(), None)
 
-    def settings(self) -> dict[str, Any]:
-        """What every request to a model gets; None stands for nothing."""
+    def settings(self) -> dict[str, JSON]:
+        """Return the settings of every request to a model. None means no setting."""
         about = {**(self.metadata or {}), **({} if self.user is None else {"user_id": self.user})}
         return {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
 
-    def of_turn(self) -> dict[str, Any]:
-        """The settings of an `Ask`, and the client's tools; what is chosen is among them, the agent's own are always there."""
+    def turn_options(self) -> dict[str, Any]:
+        """Return the settings of an `Ask` and the client's tools.
+
+        A tool choice is about the client's tools. The agent's own are always available.
+        """
         tools, wanted = self.tools or (), self.tool_choice
         name = None if isinstance(wanted, str) else _chosen(wanted)
         if (wanted == "required" and not tools) or (
@@ -211,29 +212,29 @@ class Parameters:
         ):
             message = f"tool_choice: expected one of tools, got {name or wanted!r:.80}"
             raise Problem(400, message, code="invalid_request", param="tool_choice")
-        made = ClientTools(
+        client_tools = ClientTools(
             () if wanted == "none" else tools, in_parallel=self.parallel_tool_calls is not False
         )
         if name is None and wanted == "required" and len(tools) == 1:
             name = tools[0].name
         choice = "required" if name is None else {"type": "function", "function": {"name": name}}
         forced = {"tool_choice": choice} if name is not None or wanted == "required" else {}
-        given = {name: value for name, value in self.settings().items() if value is not None}
-        return {"tools": made, "settings": {**given, **forced}}
+        settings = {name: value for name, value in self.settings().items() if value is not None}
+        return {"tools": client_tools, "settings": {**settings, **forced}}
 
 
-stop_kind: Final = optional(Kind(f"a text, or at most {_MOST_STOPS} texts", _is_stop, _stops))
+stop_kind: Final = optional(Kind(f"a text, or at most {_MAX_STOPS} texts", _is_stop, _stops))
 limit_kind: Final = optional(whole_number(1))
 effort_kind: Final = optional(choice("none", "minimal", "low", "medium", "high", "xhigh", "max"))
 
 
-def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
-    """The body of a request."""
-    read = read_body(cls, body)
-    if read.model not in (None, agent):
-        message = f"model: {read.model!r:.80} is not served here; expected {agent!r}"
+def read_parameters(cls: type[P], body: dict[str, JSON], agent: str) -> P:
+    """Read the body of a request."""
+    parameters = read_body(cls, body)
+    if parameters.model not in (None, agent):
+        message = f"model: {parameters.model!r:.80} is not served here; expected {agent!r}"
         raise Problem(404, message, code="model_not_found", param="model")
-    return read
+    return parameters
 
 
 # ── the form of the answer ──
@@ -242,15 +243,16 @@ def read_parameters(cls: type[P], body: dict[str, Any], agent: str) -> P:
 @attrs.frozen(kw_only=True)
 class _Schema:
     name: str = option(_name)
-    schema: dict[str, Any] = option(mapping)
+    schema: dict[str, JSON] = option(mapping)
     description: str | None = option(optional(any_text), None)
-    strict: bool | None = option(optional(flag), None)  # an answer has to fit either way
+    # An answer has to fit either way.
+    strict: bool | None = option(optional(flag), None)
 
 
-def _named_schema(given: Mapping[str, Any]) -> dict[str, Any]:
-    read: _Schema = record(_Schema).read(given)
-    about = {"description": read.description} if read.description else {}
-    schema = {"title": read.name, **about, **read.schema}
+def _named_schema(value: Mapping[str, JSON]) -> dict[str, JSON]:
+    declared: _Schema = record(_Schema).read(value)
+    about = {"description": declared.description} if declared.description else {}
+    schema = {"title": declared.name, **about, **declared.schema}
     try:
         answer_format(schema)
     except TypeError as error:
@@ -258,17 +260,20 @@ def _named_schema(given: Mapping[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _read_format(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The JSON Schema of an answer, of the ``response_format`` of one API or the ``text.format`` of the other; None for text."""
-    kind, rest = given.get("type"), {name: value for name, value in given.items() if name != "type"}
+def _read_format(value: Mapping[str, JSON]) -> dict[str, JSON] | None:
+    """Read the JSON Schema of an answer. None for text.
+
+    The value is the ``response_format`` of one API or the ``text.format`` of the other.
+    """
+    kind, rest = value.get("type"), {name: value[name] for name in value if name != "type"}
     match kind:
         case "text":
             return None
         case "json_object":
             return {"type": "object", "title": "answer"}
         case "json_schema" if "json_schema" in rest:
-            found: dict[str, Any] = _chat_format.convert(rest)["json_schema"]
-            return found
+            schema: dict[str, JSON] = _chat_format.convert(rest)["json_schema"]
+            return schema
         case "json_schema":
             return _named_schema(rest)
     raise PlanError([("$.type", f"expected text, json_object or json_schema, got {kind!r:.80}")])
@@ -282,11 +287,12 @@ format_kind: Final = optional(Kind("an object with a type", mapping.accepts, _re
 
 
 def known_history(
-    messages: list[dict[str, Any]], where: str, agents: Agents
-) -> tuple[list[dict[str, Any]], Prompt | None]:
-    """What is before the turn of a request, and its prompt; None if the turn goes on with results of the client.
+    messages: list[dict[str, JSON]], where: str, agents: Agents
+) -> tuple[list[dict[str, JSON]], Prompt | None]:
+    """Return the history of a request, and its prompt.
 
-    What the agent's own tools did in such a turn is not in the request, but kept here.
+    The prompt is None if the turn continues with results of the client. The steps of the agent's
+    own tools in such a turn aren't in the request, but the server has kept them.
     """
     history, prompt = split_conversation(messages, where)
     if prompt is None:
@@ -298,51 +304,68 @@ def known_history(
 
 def keep_for_results(
     agents: Agents,
-    sent: list[dict[str, Any]],
+    sent: list[dict[str, JSON]],
     calls: list[ToolCall],
-    messages: list[dict[str, Any]],
+    messages: list[dict[str, JSON]],
 ) -> None:
-    """Keep a conversation for the request that brings the results of these calls, known by the messages that were sent."""
+    """Keep a conversation for the request with the results of these calls.
+
+    That request is recognized by the messages that were sent.
+    """
     agents.kept.keep(agents.kept.name_of([sent, sorted(call.id for call in calls)]), messages)
 
 
-def usage(record: TurnRecord, given: str = "input", made: str = "output") -> dict[str, Any]:
-    """The tokens of a turn; the two APIs have other words for what the model was given and what it made."""
+def usage(record: TurnRecord, read: str = "input", written: str = "output") -> dict[str, JSON]:
+    """Return the tokens of a turn. The two APIs have different words for input and output."""
     return {
-        f"{given}_tokens": record.input_tokens,
-        f"{given}_tokens_details": {
+        f"{read}_tokens": record.input_tokens,
+        f"{read}_tokens_details": {
             "cached_tokens": record.cache_read_tokens or 0,
             "cache_write_tokens": record.cache_write_tokens or 0,
         },
-        f"{made}_tokens": record.output_tokens,
-        f"{made}_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
+        f"{written}_tokens": record.output_tokens,
+        f"{written}_tokens_details": {"reasoning_tokens": record.reasoning_tokens or 0},
         "total_tokens": record.input_tokens + record.output_tokens,
     }
 
 
 def arguments_of(call: ToolCall) -> str:
-    """What the model wants to call a tool with, as JSON."""
+    """Return the arguments of a call as JSON."""
     return orjson.dumps(call.arguments, default=str).decode()
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How the turn of a request ended."""
+    """The end of a request's turn.
 
-    text: str  # the answer, or what the model said before it called the client's tools
+    Attributes:
+        text: The answer, or the text before the calls of the client's tools.
+        finish: The reason for the end.
+        calls: The calls of the client's tools.
+        record: The events of the turn, summed up.
+        refusal: The text that a service returned instead of an answer, or None.
+    """
+
+    text: str
     finish: Finish
-    calls: list[ToolCall]  # of the client's tools
+    calls: list[ToolCall]
     record: TurnRecord
-    refusal: str | None = None  # what a service said instead of an answer
+    refusal: str | None = None
 
 
 Report: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaitable[None]]
 
 
 async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = None) -> Outcome:
-    """Run a turn; ``report`` gets the pieces of its answer. One that has to fit a schema comes in one piece, when it does.
+    """Run a turn and report the pieces of its answer.
 
-    ``flush`` is called when all pieces that are ready have been reported.
+    An answer that has to fit a schema comes in one piece.
+
+    Args:
+        agents: Runs the turn.
+        ask: The turn.
+        report: Gets the pieces.
+        flush: Called when all pieces that are ready have been reported.
     """
     turn_record = TurnRecord()
 
@@ -369,7 +392,8 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
             return Outcome(
                 text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal
             )
-        case ResultError() if finish != "stop":  # it was cut off, which is why it does not fit
+        case ResultError() if finish != "stop":
+            # It doesn't fit because it was interrupted.
             text = ended.error.answer
         case _:
             raise ended.error
@@ -382,7 +406,7 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
 
 
 def openai_routes(agents: Agents) -> list[Route]:
-    """``/v1/models`` and ``/v1/chat/completions``."""
+    """Return the routes ``/v1/models`` and ``/v1/chat/completions``."""
     entry = {
         "id": agents.name,
         "object": "model",
@@ -398,13 +422,18 @@ def openai_routes(agents: Agents) -> list[Route]:
         return JSONResponse(entry)
 
     async def completions(request: Request) -> Response:
-        asked = read_parameters(_Body, await read_json(request, agents.limits), agents.name)
-        sent = read_messages(asked.messages)
+        parameters = read_parameters(_Body, await read_json(request, agents.limits), agents.name)
+        sent = read_messages(parameters.messages)
         history, prompt = known_history(sent, "messages", agents)
-        ask = Ask(history=history, prompt=prompt, schema=asked.response_format, **asked.of_turn())
+        ask = Ask(
+            history=history,
+            prompt=prompt,
+            schema=parameters.response_format,
+            **parameters.turn_options(),
+        )
 
         async def work(stream: EventStream) -> Response | None:
-            return await _Completion(asked, sent, ask, agents, stream).run()
+            return await _Completion(parameters, sent, ask, agents, stream).run()
 
         return LongResponse(work, agents.limits.send_seconds)
 
@@ -431,7 +460,7 @@ class _Body(Parameters):
     max_completion_tokens: int | None = option(limit_kind, None)
     stop: list[str] | None = option(stop_kind, None)
     reasoning_effort: str | None = option(effort_kind, None)
-    response_format: dict[str, Any] | None = option(format_kind, None)
+    response_format: dict[str, JSON] | None = option(format_kind, None)
     store: Any = option(unsupported(False), None)
     seed: Any = option(unsupported(), None)
     frequency_penalty: Any = option(unsupported(0), None)
@@ -448,7 +477,7 @@ class _Body(Parameters):
         Kind("tool_choice in its place", lambda value: value in (None, "auto", "none")), None
     )
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, JSON]:
         limit = self.max_completion_tokens or self.max_tokens
         more = {
             "max_output_tokens": limit,
@@ -459,18 +488,20 @@ class _Body(Parameters):
 
 
 class _Completion:
-    """One completion; both forms are made of the same pieces."""
+    """One completion, streamed or whole. Both consist of the same pieces."""
 
     def __init__(
         self,
-        asked: _Body,
-        sent: list[dict[str, Any]],
+        parameters: _Body,
+        sent: list[dict[str, JSON]],
         ask: Ask,
         agents: Agents,
         stream: EventStream,
     ) -> None:
-        self._is_streamed = asked.stream is True
-        self._with_usage = bool(asked.stream_options and asked.stream_options.get("include_usage"))
+        self._is_streamed = parameters.stream is True
+        self._with_usage = bool(
+            parameters.stream_options and parameters.stream_options.get("include_usage")
+        )
         self._sent = sent
         self._ask = ask
         self._agents = agents
@@ -488,12 +519,11 @@ class _Completion:
             outcome = await watch(self._agents, self._ask, self._report, self._stream.write)
         except ClientLeft:
             raise
-        except Exception as error:  # a turn runs third-party code
+        except Exception as error:  # third-party code
             if not self._stream.has_begun:
                 raise
-            await self._stream.write(
-                event(problem_of(error).body())
-            )  # the status line has been sent
+            # The status line has been sent.
+            await self._stream.write(event(problem_of(error).body()))
             return None
         if outcome.calls:
             keep_for_results(self._agents, self._sent, outcome.calls, self._ask.messages)
@@ -520,20 +550,20 @@ class _Completion:
             elif kind == "thinking":
                 self._thoughts.append(text)
         elif text:
-            # The name for reasoning is not OpenAI's; the chat UIs that show it use this one.
+            # OpenAI has no name for reasoning. Chat UIs that show it use this one.
             self._delta({"reasoning_content" if kind == "thinking" else "content": text})
 
-    def _delta(self, delta: dict[str, Any], finish_reason: str | None = None) -> None:
+    def _delta(self, delta: dict[str, JSON], finish_reason: str | None = None) -> None:
         role, self._role = self._role, {}
         self._chunk([{"index": 0, "delta": {**role, **delta}, "finish_reason": finish_reason}])
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> None:
+    def _chunk(self, choices: list[dict[str, JSON]], **more: Any) -> None:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
         self._stream.hold(event(chunk))
 
-    def _whole(self, outcome: Outcome) -> dict[str, Any]:
+    def _whole(self, outcome: Outcome) -> dict[str, JSON]:
         content = outcome.text or (None if outcome.calls or outcome.refusal is not None else "")
-        message: dict[str, Any] = {
+        message: dict[str, JSON] = {
             "role": "assistant",
             "content": content,
             "refusal": outcome.refusal,
@@ -547,7 +577,7 @@ class _Completion:
         return {**self._head, "object": "chat.completion", "choices": [choice], "usage": used}
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall) -> dict[str, JSON]:
     return {
         "id": call.id,
         "type": "function",

@@ -1,4 +1,4 @@
-"""The Responses API of OpenAI: a request carries its conversation, or names the response that it goes on with."""
+"""The Responses API of OpenAI: a request carries its conversation, or continues a response."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from amplifier._internal.json import JSON
 from amplifier._internal.reading import (
     Kind,
     any_text,
@@ -50,57 +51,64 @@ from .requests import Problem, problem_of, read_body, read_json
 
 
 def responses_routes(agents: Agents) -> list[Route]:
-    """``/v1/responses``."""
+    """Return the routes of ``/v1/responses``."""
 
     async def create(request: Request) -> Response:
         body = await read_json(request, agents.limits)
-        asked = read_parameters(_Body, body, agents.name)
-        if asked.background and asked.store is False:
-            message = "background: expected null or false without store, because the response has to be kept"
+        parameters = read_parameters(_Body, body, agents.name)
+        if parameters.background and parameters.store is False:
+            message = (
+                "background: expected null or false without store, because the response has to be "
+                "kept"
+            )
             raise Problem(400, message, code="invalid_request", param="background")
-        if asked.background:  # its answer comes before its turn begins
+        # Its response comes before its turn begins.
+        if parameters.background:
             agents.require_room()
-        sent, history, prompt = _conversation(asked, agents)
+        sent, history, prompt = _conversation(parameters, agents)
         ask = Ask(
             history=history,
             prompt=prompt,
-            schema=(asked.text or {}).get("format"),
-            **asked.of_turn(),
+            schema=(parameters.text or {}).get("format"),
+            **parameters.turn_options(),
         )
-        response = _Response(body, asked, sent, ask, agents)
+        response = _Response(body, parameters, sent, ask, agents)
 
         async def work(stream: EventStream) -> Response | None:
-            name = response.name if asked.store is not False else None
+            name = response.name if parameters.store is not False else None
             run = agents.runs.start(
-                response.run, response, stays=None if asked.background else 0, name=name
+                response.run, response, stays=None if parameters.background else 0, name=name
             )
-            if asked.background and not asked.stream:
+            if parameters.background and not parameters.stream:
                 return JSONResponse(response.body())
-            await follow_run(run, 0, stream if asked.stream else None)
-            return None if asked.stream else JSONResponse(response.body())
+            await follow_run(run, 0, stream if parameters.stream else None)
+            return None if parameters.stream else JSONResponse(response.body())
 
         return LongResponse(work, agents.limits.send_seconds)
 
     def find(request: Request) -> LiveRun[_Response]:
-        found = agents.runs.find(request.path_params["name"])
-        if found is None:
+        run = agents.runs.find(request.path_params["name"])
+        if run is None:
             raise _missing(request.path_params["name"])
-        return found
+        return run
 
     async def retrieve(request: Request) -> Response:
-        run, given = find(request), read_body(_Query, dict(request.query_params))
-        if given.stream != "true":
+        run, query = find(request), read_body(_Query, dict(request.query_params))
+        if query.stream != "true":
             return JSONResponse(run.about.body())
 
         async def work(stream: EventStream) -> None:
-            await follow_run(run, int(given.starting_after or -1) + 1, stream)
+            await follow_run(run, int(query.starting_after or -1) + 1, stream)
 
         return LongResponse(work, agents.limits.send_seconds)
 
     async def cancel(request: Request) -> Response:
         run = find(request)
         if not run.about.is_background:
-            message = "only a response that was asked for with background can be cancelled; another one ends with its connection"
+            message = (
+                "only a response that was asked for with background can be cancelled; another one "
+                "ends with its connection"
+            )
             raise Problem(400, message, code="invalid_request")
         await run.cancel()
         return JSONResponse(run.about.body())
@@ -123,7 +131,7 @@ def responses_routes(agents: Agents) -> list[Route]:
 
 @attrs.frozen(kw_only=True)
 class _Query:
-    """How a response is retrieved."""
+    """The query of a retrieval."""
 
     stream: str | None = option(optional(choice("true", "false")), None)
     starting_after: str | None = option(
@@ -167,7 +175,7 @@ class _Body(Parameters):
     prompt: Any = option(unsupported(), None)
     context_management: Any = option(unsupported([]), None)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, JSON]:
         more = {
             "max_output_tokens": self.max_output_tokens,
             "reasoning_effort": (self.reasoning or {}).get("effort"),
@@ -179,29 +187,33 @@ class _Body(Parameters):
 
 
 def _conversation(
-    asked: _Body, agents: Agents
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Prompt | None]:
-    """The messages of the request, all of them before its turn, and its prompt."""
+    parameters: _Body, agents: Agents
+) -> tuple[list[dict[str, JSON]], list[dict[str, JSON]], Prompt | None]:
+    """Return the messages of the request, all messages before its turn, and its prompt."""
     items = (
-        [{"role": "user", "content": asked.input}] if isinstance(asked.input, str) else asked.input
+        [{"role": "user", "content": parameters.input}]
+        if isinstance(parameters.input, str)
+        else parameters.input
     )
     messages = (
         [_message(item, index) for index, item in enumerate(items)]
         if isinstance(items, list)
         else items
     )
-    sent, name = read_messages(messages, "input"), asked.previous_response_id
+    sent, name = read_messages(messages, "input"), parameters.previous_response_id
     history, prompt = (
         known_history(sent, "input", agents) if name is None else _continued(sent, name, agents)
     )
     instructions = (
-        [] if asked.instructions is None else [{"role": "system", "content": asked.instructions}]
+        []
+        if parameters.instructions is None
+        else [{"role": "system", "content": parameters.instructions}]
     )
     return sent, [*instructions, *history], prompt
 
 
 def _message(item: Any, index: int) -> Any:
-    """An item as a message, in the spelling of chat completions."""
+    """Return an item as a message, in the spelling of chat completions."""
     if not isinstance(item, Mapping):
         return item
     match item.get("type", "message"):
@@ -232,32 +244,35 @@ def _message(item: Any, index: int) -> Any:
 
 
 def _continued(
-    sent: list[dict[str, Any]], name: str, agents: Agents
-) -> tuple[list[dict[str, Any]], Prompt | None]:
-    """What follows a response that is kept: results of its calls, or more messages."""
+    sent: list[dict[str, JSON]], name: str, agents: Agents
+) -> tuple[list[dict[str, JSON]], Prompt | None]:
+    """Return the conversation that continues a kept response, with results or more messages."""
     kept, run = agents.kept.find(name), agents.runs.find(name)
     if kept is None and run is not None and not run.over.is_set():
         message = f"previous_response_id: {name} is not over yet"
         raise Problem(409, message, code="response_in_progress", param="previous_response_id")
     if kept is None:
-        message = f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole conversation as input"
+        message = (
+            f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole "
+            "conversation as input"
+        )
         raise Problem(
             400, message, code="previous_response_not_found", param="previous_response_id"
         )
     waiting = {
-        each["tool_call_id"]
-        for each in kept
-        if each["role"] == "tool" and each["content"] == WAITING
+        message["tool_call_id"]
+        for message in kept
+        if message["role"] == "tool" and message["content"] == WAITING
     }
     results = {
-        each["tool_call_id"]: each["content"]
-        for each in sent
-        if each.get("tool_call_id") in waiting
+        message["tool_call_id"]: message["content"]
+        for message in sent
+        if message.get("tool_call_id") in waiting
     }
     if missing := waiting - results.keys():
-        message = f"input: no output for {', '.join(sorted(missing))[:200]} of {name}"
-        raise Problem(400, message, code="invalid_messages", param="input")
-    rest = [each for each in sent if each.get("tool_call_id") not in waiting]
+        problem = f"input: no output for {', '.join(sorted(missing))[:200]} of {name}"
+        raise Problem(400, problem, code="invalid_messages", param="input")
+    rest = [message for message in sent if message.get("tool_call_id") not in waiting]
     history, prompt = split_conversation(rest, "input") if rest else ([], None)
     return [*with_results(kept, results), *history], prompt
 
@@ -275,27 +290,27 @@ def _missing(name: str) -> Problem:
 
 
 class _Response:
-    """One response; what is streamed is made of the same items as a whole one."""
+    """One response. A streamed one consists of the same items as a whole one."""
 
     def __init__(
         self,
-        body: dict[str, Any],
-        asked: _Body,
-        sent: list[dict[str, Any]],
+        body: dict[str, JSON],
+        parameters: _Body,
+        sent: list[dict[str, JSON]],
         ask: Ask,
         agents: Agents,
     ) -> None:
-        self._asked = asked
+        self._parameters = parameters
         self._sent = sent
         self._ask = ask
         self._agents = agents
         self._run: LiveRun[_Response] | None = None
-        self._output: list[dict[str, Any]] = []
+        self._output: list[dict[str, JSON]] = []
         self._open: _Open | None = None
         self._number = 0
         self.name = f"resp_{secrets.token_hex(16)}"
-        self.is_background = asked.background is True
-        self._head: dict[str, Any] = {
+        self.is_background = parameters.background is True
+        self._head: dict[str, JSON] = {
             "id": self.name,
             "object": "response",
             "created_at": int(time.time()),
@@ -303,12 +318,12 @@ class _Response:
             "error": None,
             "incomplete_details": None,
             "model": agents.name,
-            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "parallel_tool_calls": parameters.parallel_tool_calls is not False,
             "tool_choice": "auto",
             "tools": [],
             "metadata": {},
             "truncation": "disabled",
-            "store": asked.store is not False,
+            "store": parameters.store is not False,
             "background": self.is_background,
             **{name: body.get(name) for name in _REPEATED},
             **{
@@ -318,15 +333,16 @@ class _Response:
             },
         }
 
-    def body(self) -> dict[str, Any]:
-        """The response, as far as it is."""
+    def body(self) -> dict[str, JSON]:
+        """Return the response so far."""
         return {**self._head, "output": self._output}
 
     async def run(self, run: LiveRun[_Response]) -> None:
-        """Have the agent answer."""
+        """Run the agent's turn."""
         self._run = run
         try:
-            if self.is_background:  # now, because its id is what a client comes back with
+            # The client needs the id at once, to return with it.
+            if self.is_background:
                 await self._send("in_progress", response=self.body())
             outcome = await watch(self._agents, self._ask, self._report, run.flush)
         except ClientLeft:
@@ -334,24 +350,26 @@ class _Response:
         except anyio.get_cancelled_exc_class():
             self._head["status"] = "cancelled"
             with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
-                await self._end("failed")  # the API has no event of its own for it
+                # The API has no event for a cancelled response.
+                await self._end("failed")
             raise
-        except Exception as error:  # a turn runs third-party code
-            if not self.is_background and not (run.has_begun and self._asked.stream):
+        except Exception as error:  # third-party code
+            if not self.is_background and not (run.has_begun and self._parameters.stream):
                 self._agents.runs.forget(self.name)
                 raise
             problem = problem_of(error)
-            # A failed response has other codes than a failed request: of the API's list these two fit.
+            # Failed responses have other codes than failed requests. Of these, two fit.
             code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
             self._head |= {"status": "failed", "error": {"code": code, "message": problem.message}}
             await self._end("failed")
             return
         self._keep(outcome)
         await self._close()
-        if not self._asked.stream:  # its text is the turn's result, not the pieces joined
+        # The text of a whole response is the turn's result, not its pieces joined.
+        if not self._parameters.stream:
             self._output = [item for item in self._output if item["type"] == "reasoning"]
             if outcome.text or not (outcome.calls or outcome.refusal):
-                self._output.append(_message_item([_TEXT.made(outcome.text)]))
+                self._output.append(_message_item([_TEXT.content(outcome.text)]))
         for call in outcome.calls:
             await self._call(call)
         if outcome.refusal is not None:
@@ -368,18 +386,22 @@ class _Response:
         await self._end(self._head["status"])
 
     def _keep(self, outcome: Outcome) -> None:
-        """Keep the conversation, without the instructions, which are those of one request."""
-        given = self._asked.instructions
+        """Keep the conversation, without the instructions of this request."""
+        instructions = self._parameters.instructions
         kept = self._ask.messages
-        if given is not None:
-            kept = [each for at, each in enumerate(kept) if at or each.get("content") != given]
-        if self._asked.store is not False:
+        if instructions is not None:
+            kept = [
+                message
+                for at, message in enumerate(kept)
+                if at or message.get("content") != instructions
+            ]
+        if self._parameters.store is not False:
             self._agents.kept.keep(self.name, kept)
-        if outcome.calls and self._asked.previous_response_id is None:
+        if outcome.calls and self._parameters.previous_response_id is None:
             keep_for_results(self._agents, self._sent, outcome.calls, kept)
 
     async def _report(self, kind: str, text: str) -> None:
-        if kind == "reset" and not self._asked.stream:
+        if kind == "reset" and not self._parameters.stream:
             self._output, self._open = [], None
             return
         if not text:
@@ -407,28 +429,28 @@ class _Response:
         if self._run.is_full:
             await self._run.flush()
 
-    async def _add(self, item: dict[str, Any], **begun: Any) -> dict[str, Any]:
-        """Add an item, which begins with these members; returns where it is."""
+    async def _add(self, item: dict[str, JSON], **begun: Any) -> dict[str, JSON]:
+        """Add an item, which begins with these members. Return its place."""
         self._output.append(item)
         at = {"output_index": len(self._output) - 1}
         await self._send("output_item.added", **at, item={**item, **begun})
         return at
 
     async def _begin(self, part: _Part) -> None:
-        item = part.item([part.made("")])
+        item = part.item([part.content("")])
         at = await self._add(item, status="in_progress", **{part.member: []})
         self._open = _Open(part, item, {"item_id": item["id"], **at, part.index: 0})
-        await self._send(f"{part.event}.added", **self._open.place, part=part.made(""))
+        await self._send(f"{part.event}.added", **self._open.place, part=part.content(""))
 
     async def _close(self) -> None:
-        """End the item that is open."""
+        """End the open item."""
         if (shown := self._open) is None:
             return
         self._open, part = None, shown.part
-        made = part.made(shown.text)
-        shown.item[part.member] = [made]
+        content = part.content(shown.text)
+        shown.item[part.member] = [content]
         await self._send(f"{part.text_event}.done", **shown.place, text=shown.text, **part.more)
-        await self._send(f"{part.event}.done", **shown.place, part=made)
+        await self._send(f"{part.event}.done", **shown.place, part=content)
         await self._send(
             "output_item.done", output_index=shown.place["output_index"], item=shown.item
         )
@@ -460,10 +482,10 @@ _REPEATED = (
     "text",
     "user",
 )
-"""Parameters that a response repeats as they came."""
+"""Parameters that a response repeats unchanged."""
 
 
-def _item(prefix: str, kind: str, **members: Any) -> dict[str, Any]:
+def _item(prefix: str, kind: str, **members: Any) -> dict[str, JSON]:
     return {
         "id": f"{prefix}_{secrets.token_hex(16)}",
         "type": kind,
@@ -472,21 +494,31 @@ def _item(prefix: str, kind: str, **members: Any) -> dict[str, Any]:
     }
 
 
-def _message_item(content: list[dict[str, Any]]) -> dict[str, Any]:
+def _message_item(content: list[dict[str, JSON]]) -> dict[str, JSON]:
     return _item("msg", "message", role="assistant", content=content)
 
 
 @attrs.frozen(kw_only=True)
 class _Part:
-    """What is streamed piece by piece, as the only part of an item; its names, and how both are made."""
+    """The only part of an item, which is streamed piece by piece.
+
+    Attributes:
+        event: The name of its events.
+        text_event: The name of the events about its text.
+        more: More members of the events about its text.
+        index: The name of its index.
+        member: The member of the item that holds it.
+        item: Makes the item.
+        content: Makes the part from its text.
+    """
 
     event: str
     text_event: str
-    more: dict[str, Any] = attrs.field(factory=dict)  # in the events about its text
+    more: dict[str, JSON] = attrs.field(factory=dict)
     index: str
     member: str
-    item: Callable[[list[dict[str, Any]]], dict[str, Any]]
-    made: Callable[[str], dict[str, Any]]
+    item: Callable[[list[dict[str, JSON]]], dict[str, JSON]]
+    content: Callable[[str], dict[str, JSON]]
 
 
 _TEXT = _Part(
@@ -496,7 +528,7 @@ _TEXT = _Part(
     index="content_index",
     member="content",
     item=_message_item,
-    made=lambda text: {"type": "output_text", "text": text, "annotations": [], "logprobs": []},
+    content=lambda text: {"type": "output_text", "text": text, "annotations": [], "logprobs": []},
 )
 _THINKING = _Part(
     event="reasoning_summary_part",
@@ -504,15 +536,15 @@ _THINKING = _Part(
     index="summary_index",
     member="summary",
     item=lambda summary: _item("rs", "reasoning", summary=summary),
-    made=lambda text: {"type": "summary_text", "text": text},
+    content=lambda text: {"type": "summary_text", "text": text},
 )
 
 
 @attrs.define
 class _Open:
-    """The item that is being streamed, and where its part is."""
+    """The item that is being streamed, and the place of its part."""
 
     part: _Part
-    item: dict[str, Any]
-    place: dict[str, Any]
+    item: dict[str, JSON]
+    place: dict[str, JSON]
     text: str = ""

@@ -1,4 +1,4 @@
-"""The session API: sessions that stay, turns that run on their own, events to follow, questions to answer."""
+"""The session API: lasting sessions, their turns, events to follow, questions to answer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from amplifier._internal.json import JSON
 from amplifier._internal.reading import (
     Kind,
     any_text,
@@ -52,32 +53,40 @@ from ..sessions import SessionRequest, describe_session
 from ._agents import Agents
 from ._event_stream import EventStream, LongResponse, check_cursor, event_number, send_all
 from ._history import read_messages, split_conversation
-from .requests import LONGEST_OUTPUT, Problem, problem_of, read_body, read_json
+from .requests import MAX_OUTPUT_LENGTH, Problem, problem_of, read_body, read_json
 
-_MOST_METADATA = 16 * 1024
-"""Bytes; it is part of every listing."""
+_MAX_METADATA_BYTES = 16 * 1024
+"""Limit of a session's metadata, which are part of every listing."""
 
-_MOST_WATCHERS = 20
-_MOST_LISTED = 500
-_MOST_DIFF_LINES = 400
+_MAX_WATCHERS = 20
+_MAX_LISTED = 500
+_MAX_DIFF_LINES = 400
 
 
 @attrs.frozen(kw_only=True)
 class _About:
-    """What is kept with a session."""
+    """The server's own data about a session.
 
-    metadata: dict[str, Any]  # what a client wrote about it
-    edits: Edits = attrs.field(factory=Edits)  # of its running calls
+    Attributes:
+        metadata: The metadata that a client wrote.
+        edits: The edits of its running calls.
+        created: The time at which it was created.
+    """
+
+    metadata: dict[str, JSON]
+    edits: Edits = attrs.field(factory=Edits)
     created: str = attrs.field(factory=now)
 
 
-def _checked_size(metadata: dict[str, Any]) -> dict[str, Any]:
+def _checked_size(metadata: dict[str, JSON]) -> dict[str, JSON]:
     try:
         size = len(orjson.dumps(metadata))
-    except TypeError:  # of JSON, only nesting can be the reason
+    except TypeError:  # in JSON, only nesting
         raise PlanError([("$", "expected fewer levels")]) from None
-    if size > _MOST_METADATA:
-        raise PlanError([("$", f"expected at most {_MOST_METADATA} bytes of JSON, got {size}")])
+    if size > _MAX_METADATA_BYTES:
+        raise PlanError(
+            [("$", f"expected at most {_MAX_METADATA_BYTES} bytes of JSON, got {size}")]
+        )
     return metadata
 
 
@@ -94,7 +103,7 @@ _title = Kind(
 @attrs.frozen(kw_only=True)
 class _NewSession:
     session_id: str | None = option(_session_id, None)
-    metadata: dict[str, Any] | None = option(
+    metadata: dict[str, JSON] | None = option(
         optional(attrs.evolve(mapping, convert=_checked_size)), None
     )
     fork_of: str | None = option(_session_id, None)
@@ -126,17 +135,17 @@ class _Answer:
 
 @attrs.frozen(eq=False)
 class SessionApi:
-    """The routes of ``/api/sessions``: the sessions that stay, and their turns."""
+    """The routes of ``/api/sessions``: lasting sessions and their turns."""
 
     _agents: Agents
     _storage: SessionIndex | None
-    _reports: Callable[[], list[dict[str, Any]]] | None
+    _reports: Callable[[], list[dict[str, JSON]]] | None
     _live: LiveSessions[_About] = attrs.field(
         default=attrs.Factory(lambda self: self._agents.live, takes_self=True)
     )
 
     def routes(self) -> list[Route]:
-        """``/api/sessions`` and what is below it."""
+        """Return the routes of ``/api/sessions`` and below."""
         one = "/api/sessions/{session_id}"
         return [
             Route("/api/sessions", self._create, methods=["POST"]),
@@ -157,7 +166,7 @@ class SessionApi:
     def _found(self, session_id: str) -> LiveSession[_About]:
         live = self._live.find(session_id)
         if live is None:
-            # A page must not take the end of the server for the end of its conversation.
+            # A page must not confuse the end of the server with the end of its conversation.
             self._agents.require_running()
             raise _missing(session_id)
         return live
@@ -168,43 +177,44 @@ class SessionApi:
     # ── sessions ──
 
     async def _create(self, request: Request) -> Response:
-        """Open a session: a new one, or a stored one of this id."""
-        asked = read_body(_NewSession, await read_json(request, self._agents.limits))
-        messages = (
-            [] if asked.fork_of is None else (await self._messages(asked.fork_of))[: asked.keep]
-        )
-        wanted = asked.session_id or secrets.token_hex(8)
+        """Open a new session, or a stored one of this id."""
+        body = read_body(_NewSession, await read_json(request, self._agents.limits))
+        messages = [] if body.fork_of is None else (await self._messages(body.fork_of))[: body.keep]
+        session_id = body.session_id or secrets.token_hex(8)
         try:
-            with self._live.reserved(wanted):
+            with self._live.reserved(session_id):
                 live = await self._open(
-                    wanted, asked.metadata, is_stored=await self._is_kept(wanted)
+                    session_id, body.metadata, is_stored=await self._is_kept(session_id)
                 )
-        except Exception as error:  # third-party modules; the client gets the reason
+        except Exception as error:  # third-party modules
             raise problem_of(error) from error
         context = live.session.coordinator.get("context")
         if messages and context is not None:
             await replace_messages(context, messages)
-            first = next((each["content"] for each in messages if each["role"] == "user"), "")
-            await describe_session(self._storage, wanted, prompt=f"{_text_of(first)} (copy)")
-        made = {**_description(live), "tools": _tools(live)}
-        return JSONResponse(made, status_code=201, headers={"Location": f"/api/sessions/{wanted}"})
+            first = next(
+                (message["content"] for message in messages if message["role"] == "user"), ""
+            )
+            await describe_session(self._storage, session_id, prompt=f"{_text_of(first)} (copy)")
+        description = {**_description(live), "tools": _tools(live)}
+        headers = {"Location": f"/api/sessions/{session_id}"}
+        return JSONResponse(description, status_code=201, headers=headers)
 
     async def _open(
-        self, wanted: str, metadata: dict[str, Any] | None, *, is_stored: bool
+        self, session_id: str, metadata: dict[str, JSON] | None, *, is_stored: bool
     ) -> LiveSession[_About]:
         storage, log = self._storage, EventLog()
         if metadata is None and storage is not None:
-            metadata = await run_sync(storage.metadata, wanted)
+            metadata = await run_sync(storage.metadata, session_id)
 
         async def check(session: AmplifierSession) -> None:
             self._agents.check(session)
             if metadata and storage is not None:
-                await run_sync(storage.write_metadata, wanted, metadata)
+                await run_sync(storage.write_metadata, session_id, metadata)
 
         about = _About(metadata=metadata or {})
         questions = questions_on(log, about.edits)
         session = self._agents.make(
-            SessionRequest(session_id=wanted, approvals=questions, is_resumed=is_stored)
+            SessionRequest(session_id=session_id, approvals=questions, is_resumed=is_stored)
         )
         seconds = self._agents.limits.abandoned_seconds
         live = LiveSession(session, about, log=log, questions=questions, abandoned_seconds=seconds)
@@ -213,16 +223,14 @@ class SessionApi:
         return live
 
     async def _list(self, request: Request) -> Response:
-        """The open sessions and, if they are asked for, what is kept: conversations of this folder and others, reports."""
-        listed: dict[str, Any] = {"sessions": [_description(live) for live in self._live.all()]}
+        """Return the open sessions and, on request, stored conversations and reports."""
+        listed: dict[str, JSON] = {"sessions": [_description(live) for live in self._live.all()]}
         if "stored" in request.query_params:
-            here, kept = (
-                str(await run_sync(Path.cwd)),
-                {"stored": list[Any](), "elsewhere": list[Any]()},
-            )
+            here = str(await run_sync(Path.cwd))
+            kept: dict[str, list[Any]] = {"stored": [], "elsewhere": []}
             for record in [] if self._storage is None else await run_sync(self._storage.records):
                 of_all = kept["stored" if record.directory in (None, here) else "elsewhere"]
-                if record.title and len(of_all) < _MOST_LISTED:
+                if record.title and len(of_all) < _MAX_LISTED:
                     of_all.append(attrs.asdict(record))
             listed |= {
                 **kept,
@@ -238,8 +246,8 @@ class SessionApi:
         )
         return Response(body, media_type="application/json")
 
-    async def _messages(self, session_id: str) -> list[dict[str, Any]]:
-        """The conversation of a session that is open or kept."""
+    async def _messages(self, session_id: str) -> list[dict[str, JSON]]:
+        """Return the conversation of an open or stored session."""
         if (
             self._live.find(session_id) is None
             and self._storage is not None
@@ -251,14 +259,15 @@ class SessionApi:
     async def _rename(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
         title = read_body(_NewTitle, await read_json(request, self._agents.limits)).title
-        await self._messages(session_id)  # refuses one that does not exist
+        # Refuses a session that doesn't exist.
+        await self._messages(session_id)
         if self._storage is None:
             raise Problem(409, "the server keeps no titles", code="not_kept")
         await describe_session(self._storage, session_id, title=title)
         return JSONResponse({"session_id": session_id, "title": title})
 
     async def _delete(self, request: Request) -> Response:
-        """Stop its turn, close it, and delete its conversation; also one that is kept and not open."""
+        """Stop a session's turn, close it, and delete its conversation, even if it isn't open."""
         session_id = request.path_params["session_id"]
         if not await self._is_kept(session_id):
             self._found(session_id)
@@ -266,7 +275,8 @@ class SessionApi:
             async with self._live.without(session_id):
                 if self._storage is not None:
                     await run_sync(self._storage.delete, session_id)
-        except SessionRefused as error:  # it is being opened or deleted, so there is none
+        except SessionRefused as error:
+            # It is being opened or deleted, so it doesn't exist.
             raise _missing(session_id) from error
         return Response(status_code=204)
 
@@ -274,20 +284,20 @@ class SessionApi:
 
     async def _turn(self, request: Request) -> Response:
         live = self._find(request)
-        asked = read_body(_NewTurn, await read_json(request, self._agents.limits))
-        prompt = _prompt(asked)
-        if not asked.wait:
-            started = self._start_turn(live, prompt, asked.keep)
+        body = read_body(_NewTurn, await read_json(request, self._agents.limits))
+        prompt = _prompt(body)
+        if not body.wait:
+            started = self._start_turn(live, prompt, body.keep)
             return JSONResponse(
                 {"turn": started.turn_id, "last_event_id": live.log.last_id}, status_code=202
             )
 
         async def work(stream: EventStream) -> Response:
-            turn = self._start_turn(live, prompt, asked.keep)
+            turn = self._start_turn(live, prompt, body.keep)
             try:
                 await turn.over.wait()
             finally:
-                if not turn.over.is_set():  # the client has left
+                if not turn.over.is_set():  # the client left
                     live.stop("its client has left")
             return JSONResponse({"turn": turn.turn_id, **turn.report})
 
@@ -296,7 +306,7 @@ class SessionApi:
     def _start_turn(
         self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None
     ) -> LiveTurn:
-        """Begin a turn, or go on with the one that was cut off; it goes on when the request that began it is over."""
+        """Begin a turn, or continue the interrupted one. It outlives its request."""
         turn = live.begin_turn(prompt)
         try:
             turn.claims.enter_context(self._agents.admit(live.session))
@@ -308,7 +318,7 @@ class SessionApi:
         return turn
 
     async def _run(self, live: LiveSession[_About], turn: LiveTurn, keep: int | None) -> None:
-        """Run a turn to its end, whatever that is; it is reported as the event ``turn_ended``."""
+        """Run a turn to its end, and report that as the event ``turn_ended``."""
 
         async def show(event: TurnEvent, text: str) -> None:
             _log_event(live, event, text, turn.record)
@@ -327,7 +337,7 @@ class SessionApi:
             turn.ended = Ended(status="error", error=error)
         finally:
             turn.report = _outcome(turn.ended, turn.record)
-            # Before the turn is over: a session that is being deleted waits for that.
+            # Before the turn counts as over, since deleting the session waits for that.
             with anyio.CancelScope(shield=True), suppress(AmplifierError, OSError):
                 await describe_session(self._storage, live.session_id, status=turn.ended.status)
             live.end_turn(turn)
@@ -335,13 +345,13 @@ class SessionApi:
 
     async def _events(self, request: Request) -> Response:
         live = self._find(request)
-        given = request.headers.get("last-event-id") or request.query_params.get("after")
-        after = event_number(given, "after")
+        number = request.headers.get("last-event-id") or request.query_params.get("after")
+        after = event_number(number, "after")
         check_cursor(after, live.log)
 
         async def work(stream: EventStream) -> None:
-            if len(live.log.readers) >= _MOST_WATCHERS:
-                message = f"{_MOST_WATCHERS} clients watch this session, which is the limit"
+            if len(live.log.readers) >= _MAX_WATCHERS:
+                message = f"{_MAX_WATCHERS} clients watch this session, which is the limit"
                 raise Problem(429, message, code="too_many_watchers")
             with live.log.reading(after) as reader:
                 await stream.write(b": connected\n\n")
@@ -354,9 +364,9 @@ class SessionApi:
 
     async def _steer(self, request: Request) -> Response:
         live = self._find(request)
-        asked = read_body(_Steering, await read_json(request, self._agents.limits))
+        body = read_body(_Steering, await read_json(request, self._agents.limits))
         try:
-            live.session.steer(asked.message)
+            live.session.steer(body.message)
         except SessionStateError as error:
             raise Problem(409, str(error), code="no_turn") from error
         return JSONResponse({"steered": True})
@@ -372,7 +382,8 @@ class SessionApi:
                 code="question_not_found",
             )
         if option not in question.options:
-            message = f"option: expected one of {', '.join(map(repr, question.options))}, got {option!r:.80}"
+            names = ", ".join(map(repr, question.options))
+            message = f"option: expected one of {names}, got {option!r:.80}"
             raise Problem(400, message, code="invalid_option")
         live.questions.answer(key, option)
         return JSONResponse({"question": key, "option": option})
@@ -403,28 +414,26 @@ def _log_event(live: LiveSession[_About], event: TurnEvent, text: str, record: T
                 "seconds": round(use.seconds, 3),
             }
             diff = (
-                {"diff": edit.lines[:_MOST_DIFF_LINES]}
-                if edit is not None and event.success
-                else {}
+                {"diff": edit.lines[:_MAX_DIFF_LINES]} if edit is not None and event.success else {}
             )
-            log.add("tool_finished", **called, output=use.shown(LONGEST_OUTPUT), **diff)
+            log.add("tool_finished", **called, output=use.shown(MAX_OUTPUT_LENGTH), **diff)
         case _ if event.name == CONTEXT_COMPACTION:
             log.add("compaction", **{name: event.data.get(name) for name in _COMPACTION})
         case _ if text:
             log.add("text", text=text)
 
 
-def _outcome(ended: Ended, record: TurnRecord) -> dict[str, Any]:
-    """How a turn ended, for clients."""
-    shown: dict[str, Any] = {"status": ended.status}
+def _outcome(ended: Ended, record: TurnRecord) -> dict[str, JSON]:
+    """Return the end of a turn for clients."""
+    outcome: dict[str, JSON] = {"status": ended.status}
     if ended.status == "error" and ended.error is not None:
         problem = problem_of(ended.error)
-        shown |= {"error": problem.message, "code": problem.code}
+        outcome |= {"error": problem.message, "code": problem.code}
     elif ended.error is None:
-        shown["result"] = ended.result
-    shown |= {"model": record.model, "cost": None if record.cost is None else str(record.cost)}
+        outcome["result"] = ended.result
+    outcome |= {"model": record.model, "cost": None if record.cost is None else str(record.cost)}
     return {
-        **shown,
+        **outcome,
         "usage": {"input_tokens": record.input_tokens, "output_tokens": record.output_tokens},
     }
 
@@ -434,7 +443,7 @@ def _missing(session_id: str) -> Problem:
     return Problem(404, message, code="session_not_found")
 
 
-def _description(live: LiveSession[_About]) -> dict[str, Any]:
+def _description(live: LiveSession[_About]) -> dict[str, JSON]:
     return {
         "session_id": live.session_id,
         "status": "running" if live.is_busy else "idle",
@@ -451,7 +460,7 @@ def _tools(live: LiveSession[_About]) -> list[dict[str, str]]:
 
 
 def _text_of(prompt: Any) -> str | None:
-    """What a person has written of a prompt, and the names of what is attached."""
+    """Return the text of a prompt, and the types of its attachments."""
     if prompt is None or isinstance(prompt, str):
         return prompt
     return "\n".join(
@@ -461,15 +470,15 @@ def _text_of(prompt: Any) -> str | None:
     )
 
 
-def _prompt(asked: _NewTurn) -> Prompt | None:
-    """The prompt of a turn; None if the one that was cut off is to go on."""
-    if asked.resume and asked.prompt is None:
+def _prompt(body: _NewTurn) -> Prompt | None:
+    """Return the prompt of a turn, or None to continue the interrupted one."""
+    if body.resume and body.prompt is None:
         return None
-    if isinstance(asked.prompt, list) and asked.prompt and not asked.resume:
+    if isinstance(body.prompt, list) and body.prompt and not body.resume:
         return split_conversation(
-            read_messages([{"role": "user", "content": asked.prompt}], "prompt"), "prompt"
+            read_messages([{"role": "user", "content": body.prompt}], "prompt"), "prompt"
         )[1]
-    if asked.resume or not isinstance(asked.prompt, str) or not asked.prompt.strip():
-        expected = "expected none with resume" if asked.resume else "expected a text"
-        raise Problem(400, f"prompt: {expected}, got {asked.prompt!r:.80}", code="invalid_request")
-    return asked.prompt
+    if body.resume or not isinstance(body.prompt, str) or not body.prompt.strip():
+        expected = "expected none with resume" if body.resume else "expected a text"
+        raise Problem(400, f"prompt: {expected}, got {body.prompt!r:.80}", code="invalid_request")
+    return body.prompt

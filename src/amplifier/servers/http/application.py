@@ -1,4 +1,4 @@
-"""The ASGI application: routes, guard, start and end; and the servers that run one on a socket, uvicorn on asyncio and hypercorn on trio."""
+"""The ASGI application, and the servers that run one: uvicorn on asyncio, hypercorn on trio."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ from .requests import Limits, guarded, handlers
 
 @final
 class Application:
-    """An ASGI application; made by `application`. The server, or the application around it, has to run its lifespan.
+    """An ASGI application of `application`.
+
+    The server, or the application around it, has to run its lifespan.
 
     Attributes:
-        limits: What it takes on.
+        limits: Its limits.
     """
 
     def __init__(self, app: ASGIApp, agents: Agents) -> None:
@@ -50,17 +52,17 @@ class Application:
             await self._app(scope, receive, send)
 
     async def shut_down(self) -> None:
-        """Refuse new turns, let those that run end, and close all sessions, all within the limit's time.
+        """Refuse new turns, let running ones end, and close all sessions, within the limit's time.
 
-        For a server that is being stopped; call it before the server closes its connections. `describe_running` tells what it
-        is going to wait for.
+        Call it when the server is being stopped, before it closes its connections.
+        `describe_running` describes the wait.
         """
         with anyio.move_on_after(self.limits.shutdown_seconds):
             await self._agents.end_turns()
             await self._agents.live.close_all()
 
     def describe_running(self) -> str:
-        """Return what shutting down has to wait for, as a sentence; empty if nothing runs."""
+        """Describe the turns that shutting down waits for. Return an empty text for none."""
         return self._agents.describe_running()
 
 
@@ -76,24 +78,27 @@ def application(
     reports: Callable[[], list[dict[str, Any]]] | None = None,
     name: str = "amplifier",
 ) -> Application:
-    """An ASGI application that serves an agent: OpenAI's chat completions and responses, AG-UI, a session API and a chat page.
+    """Return an ASGI application that serves an agent, on asyncio and trio, under any server.
 
-    It runs on asyncio and trio, under any ASGI server.
+    It has OpenAI's chat completions and responses, AG-UI, a session API and a chat page.
 
     Args:
-        make_session: Makes a session that is not opened yet.
-        token: What every request has to carry as ``Authorization: Bearer``, the page's files excepted; None if something else checks
-            who is asking.
+        make_session: Makes a session that isn't opened yet.
+        token: The token that every request carries as ``Authorization: Bearer``, except for the
+            page's files. None if something else authenticates clients.
         limits: Sizes, numbers and times.
-        hosts: Names under which the server is reached; requests for others are refused. ``*`` stands for any.
-        origins: Other origins whose pages may use the server, such as ``https://chat.example.org``.
-        storage: Where conversations are kept, to resume and delete them.
-        check: Raises if a session that has just been opened cannot be used; by default, one without a provider is refused.
-        reports: Reads the conformance reports that the page lists, as dicts with ``module``, ``verdict``, ``checked`` and ``text``.
-        name: The agent's name, which is what clients choose as the model.
+        hosts: Names under which clients may reach the server. ``*`` allows any.
+        origins: Other origins with pages that may use the server, such as
+            ``https://chat.example.org``.
+        storage: The index of stored conversations, to resume and delete them.
+        check: Raises if a session that has just been opened can't be used. By default, a session
+            without a provider is refused.
+        reports: Reads the conformance reports that the page lists, as dicts with ``module``,
+            ``verdict``, ``checked`` and ``text``.
+        name: The agent's name. Clients choose it as the model.
 
     Raises:
-        ValueError: The token is too short to be one.
+        ValueError: The token is too short.
     """
     check_token(token)
     limits = limits or Limits()
@@ -104,7 +109,7 @@ def application(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with live.running():
             yield
-            # The server has ended the requests, or goes on waiting for them; either way their turns are to unwind.
+            # Even if the server keeps waiting for the requests, their turns have to unwind.
             await agents.end_turns()
 
     routes = [
@@ -124,7 +129,10 @@ def application(
 
 @contextmanager
 def _callers_trace(scope: Scope) -> Iterator[None]:
-    """Go on with the trace of the caller, if this process uses OpenTelemetry: turns are below the span that ``traceparent`` names."""
+    """Continue the caller's trace inside the block.
+
+    If the process uses OpenTelemetry, turns are below the span that ``traceparent`` names.
+    """
     if scope["type"] != "http" or "opentelemetry.trace" not in sys.modules:
         yield
         return
@@ -144,16 +152,16 @@ def _callers_trace(scope: Scope) -> Iterator[None]:
 # ── servers ──
 
 _HEAD_SECONDS = 10.0
-"""For the head of a request, from the opening of the connection or the end of the response before it."""
+"""Seconds for the head of a request, from the opening of the connection or the last response."""
 
 
 async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
-    """Serve until ``stop`` is set; then let turns end within their time, close the connections and the sessions.
+    """Serve until ``stop`` is set. Then let turns end, and close the connections and the sessions.
 
     Args:
         app: The application.
-        listening: A socket that is bound.
-        stop: Ends the server.
+        listening: A bound socket.
+        stop: Set to end the server.
     """
     await run_asgi_server(app, listening, stop, app.shut_down)
 
@@ -164,7 +172,10 @@ async def run_asgi_server(
     stop: anyio.Event,
     shut_down: Callable[[], Awaitable[None]],
 ) -> None:
-    """Serve any ASGI application until ``stop`` is set; then run ``shut_down`` and close the connections."""
+    """Serve any ASGI application until ``stop`` is set.
+
+    Then run ``shut_down`` and close the connections.
+    """
     closing = anyio.Event()
 
     async def close() -> None:
@@ -182,12 +193,13 @@ async def run_asgi_server(
 
 
 async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
-    import uvicorn  # noqa: PLC0415  # only on asyncio
+    import uvicorn  # noqa: PLC0415 — only on asyncio
 
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # the command handles signals, on both backends alike
+            # The command handles signals, on both backends.
+            yield
 
     config = uvicorn.Config(
         app,
@@ -212,10 +224,14 @@ async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Ev
 
 
 def _patient(protocol: Any) -> Any:
-    class PatientProtocol(protocol):  # type: ignore[misc]  # one of two classes of uvicorn
-        """Closes a connection on which no whole head of a request arrives; uvicorn stops waiting between requests only."""
+    class PatientProtocol(protocol):  # type: ignore[misc]
+        """Closes a connection on which no complete head of a request arrives.
 
-        _giving_up: Any = None  # a handle of the event loop
+        Uvicorn limits the wait only between requests.
+        """
+
+        # A handle of the event loop.
+        _giving_up: Any = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -237,7 +253,7 @@ def _patient(protocol: Any) -> Any:
             self._giving_up = self.loop.call_later(_HEAD_SECONDS, self._give_up, answered)
 
         def _give_up(self, answered: object) -> None:
-            # No other request has begun, and none of a pipeline is being answered.
+            # No other request has begun, and no pipelined one is being answered.
             if self.cycle is answered and (answered is None or answered.response_complete):
                 self.transport.close()
 
@@ -245,13 +261,13 @@ def _patient(protocol: Any) -> Any:
 
 
 _HEAD_BYTES = 64 * 1024
-"""Of the head of a request."""
+"""Maximum size of the head of a request."""
 
 
 def _http_protocol() -> Any:
-    """The protocol of uvicorn on httptools, which comes with the extra, or else on h11.
+    """Return the protocol of uvicorn on httptools, which comes with the extra, or else on h11.
 
-    httptools takes heads of any size, and several hosts, which h11 refuses.
+    Httptools accepts heads of any size and several hosts, which h11 refuses.
     """
     if find_spec("httptools") is None:
         from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
@@ -260,13 +276,14 @@ def _http_protocol() -> Any:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415
 
     class StrictProtocol(HttpToolsProtocol):
-        _size = 0  # of the head that is being read
+        # The size of the head that is being read.
+        _size = 0
         _is_in_head = False
 
         def data_received(self, data: bytes) -> None:
             before, was_in_head = self._size, self._is_in_head
             super().data_received(data)
-            # A header that has no end is not passed on before it has one.
+            # An unfinished header isn't passed on yet, so its bytes are counted here.
             if (
                 was_in_head
                 and self._is_in_head
@@ -304,7 +321,7 @@ def _http_protocol() -> Any:
 
 
 async def _run_hypercorn(app: ASGIApp, listening: socket.socket, closing: anyio.Event) -> None:
-    import hypercorn.trio  # noqa: PLC0415  # only on trio
+    import hypercorn.trio  # noqa: PLC0415 — only on trio
     from hypercorn.config import Config  # noqa: PLC0415
 
     config = Config()

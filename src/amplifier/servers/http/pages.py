@@ -1,8 +1,4 @@
-"""The pages: files of this package, sent as they are; the token and everything else come from the browser.
-
-The chat; what stored sessions did, which a page follows while they run; and the turns of a durable engine: listed with their states, counts
-and ages; shown, stopped, resumed and released.
-"""
+"""The pages: the chat, the traces of stored sessions, and the turns of a durable engine."""
 
 from __future__ import annotations
 
@@ -29,6 +25,7 @@ from ..access import LOOPBACK_HOSTS
 from ._event_stream import event_number
 from .requests import Problem, guarded, handlers, problem_of
 
+# The files are sent unchanged. The token and everything else come from the browser.
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
@@ -37,16 +34,17 @@ _FILES: Final = {
 }
 
 FREE_PATHS: Final = tuple(_FILES)
-"""Paths without any data of sessions, which need no token: a browser cannot send one with the first request."""
+"""Paths without data of sessions. They need no token, which a first request can't carry."""
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 
 
 def file_routes(listed: Mapping[str, tuple[str, str]] = _FILES) -> list[Route]:
-    """``/`` and its files, or others of ``chat_page``."""
+    """Return the routes of ``/`` and its files, or of others in ``chat_page``."""
     return [_file_route(path, name, kind) for path, (name, kind) in listed.items()]
 
 
@@ -60,12 +58,12 @@ def _file_route(path: str, name: str, kind: str) -> Route:
 
 
 TRACE_PAGE: Final = "/trace"
-"""The page: the same for every session, which the address names behind ``#``, so it needs no token."""
-_MOST_FOLLOWED: Final = 8
+"""The path of the page. The address names the session after ``#``, so the page needs no token."""
+_MAX_FOLLOWED: Final = 8
 
 
 class _Traces:
-    """The sessions whose pages are open; what was read of them is kept, so that a page gets what is new."""
+    """The sessions with an open page. What was read of them is kept, so a page gets only news."""
 
     def __init__(self, store: SessionIndex) -> None:
         self._store = store
@@ -81,15 +79,17 @@ class _Traces:
             request.path_params["session_id"],
             event_number(request.query_params.get("after"), "after"),
         )
-        async with self._reading:  # several pages may be open
+        # Several pages may be open.
+        async with self._reading:
             return JSONResponse(await anyio.to_thread.run_sync(self._changes, session_id, after))
 
     def _changes(self, session_id: str, after: int) -> dict[str, Any]:
         if not self._store.exists(session_id):
             raise Problem(404, f"no session {session_id!r:.80} is stored", code="session_not_found")
         follower = self._followed.pop(session_id, None) or SessionFollower(self._store, session_id)
-        self._followed[session_id] = follower  # the one used last is the last
-        if len(self._followed) > _MOST_FOLLOWED:
+        # The least recently used session comes first.
+        self._followed[session_id] = follower
+        if len(self._followed) > _MAX_FOLLOWED:
             del self._followed[next(iter(self._followed))]
         follower.update()
         trace = follower.trace
@@ -102,7 +102,7 @@ class _Traces:
 
 
 def trace_routes(store: SessionIndex) -> list[Route]:
-    """The page, and the rows of a session that changed since the page asked last."""
+    """Return the page, and the route for the rows that changed since its last request."""
     traces = _Traces(store)
     return [
         Route(TRACE_PAGE, traces.send_page, methods=["GET"]),
@@ -111,13 +111,13 @@ def trace_routes(store: SessionIndex) -> list[Route]:
 
 
 def trace_application(store: SessionIndex, token: str) -> ASGIApp:
-    """The routes alone, on this machine."""
+    """Return an application with these routes alone, for this machine."""
     app = Starlette(routes=trace_routes(store), exception_handlers=handlers)
     return guarded(app, token=token, hosts=LOOPBACK_HOSTS, free_paths=(TRACE_PAGE,))
 
 
 TURNS_PAGE: Final = "/turns"
-_MOST: Final = 200
+_MAX_TURNS: Final = 200
 _TURNS_FILES: Final = {
     TURNS_PAGE: ("turns.html", "text/html; charset=utf-8"),
     "/turns.js": ("turns.js", "text/javascript; charset=utf-8"),
@@ -126,21 +126,24 @@ _TURNS_FILES: Final = {
 
 
 def turns_application(engine: Any, token: str) -> ASGIApp:
-    """The page and what it asks for, on this machine.
+    """Return an application with the page of an engine's turns, for this machine.
 
     Args:
-        engine: A `DurableEngine`.
-        token: That every request but the first has to carry; the address of the page has it behind ``#``.
+        engine: The `DurableEngine`.
+        token: The token that every request but the first carries. The address of the page has it
+            after ``#``.
     """
 
     async def send_list(request: Request) -> Response:
         try:
-            found = await engine.list(state=request.query_params.get("state") or None, limit=_MOST)
+            turns = await engine.list(
+                state=request.query_params.get("state") or None, limit=_MAX_TURNS
+            )
         except ValueError as error:
             raise Problem(400, str(error), code="invalid_request", param="state") from error
         counts = attrs.asdict(await engine.counts())
         return JSONResponse(
-            {"turns": [attrs.asdict(each) for each in found], "counts": counts, "now": time.time()}
+            {"turns": [attrs.asdict(turn) for turn in turns], "counts": counts, "now": time.time()}
         )
 
     async def send_turn(request: Request) -> Response:

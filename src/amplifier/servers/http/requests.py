@@ -1,11 +1,4 @@
-"""What is the same for every request: the check before it, its body within the limits of the server, and errors as responses.
-
-Errors have the JSON form that clients of the OpenAI API expect, on every route.
-
-A page of another site can make a browser send requests to a server on this machine, and by DNS rebinding even under a name of its own. So
-a request is refused if its ``Host`` is not one of the server's, or if its ``Origin`` is another one. The token protects from other
-programs and users.
-"""
+"""The checks before every request, its body within the limits, and errors as responses."""
 
 from __future__ import annotations
 
@@ -14,6 +7,7 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import aclosing
+from functools import cache
 from typing import Any, Final, Self, TypeVar
 
 import anyio
@@ -27,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from amplifier._internal.json import redact_text
-from amplifier._internal.reading import record
+from amplifier._internal.reading import Kind, record
 from amplifier.errors import (
     AmplifierError,
     BudgetExceeded,
@@ -47,6 +41,8 @@ from amplifier.shared_sessions import SessionRefused
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
 # ── errors as responses ──
+#
+# Errors have the JSON form that clients of the OpenAI API expect, on every route.
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
@@ -56,11 +52,8 @@ _KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (NoUnfinishedTurnError, 409, "no_unfinished_turn"),
     (PlanError, 400, "invalid_request"),
     (ExecutionDenied, 403, "denied"),
-    (
-        BudgetExceeded,
-        402,
-        "budget_exceeded",
-    ),  # not 429 and not 5xx, which clients repeat by themselves
+    # Clients repeat requests after 429 and 5xx.
+    (BudgetExceeded, 402, "budget_exceeded"),
     (ExecutionTimeout, 504, "turn_timeout"),
     (RateLimitError, 429, "insufficient_quota"),
     (InvalidRequestError, 400, "model_refused_request"),
@@ -77,7 +70,15 @@ _TYPES = {
 
 
 class Problem(Exception):
-    """A request that cannot be fulfilled; ``param`` is what of it is wrong, such as ``messages[0].content``."""
+    """A request that can't be fulfilled.
+
+    Attributes:
+        param: The invalid part of the request, such as ``messages[0].content``, or None.
+        status: The status of the response.
+        message: The message for the client.
+        code: The code of the problem.
+        headers: More headers of the response.
+    """
 
     def __init__(
         self,
@@ -97,14 +98,13 @@ class Problem(Exception):
 
     @classmethod
     def of_all(cls, problems: Iterable[tuple[str, str]], *, code: str = "invalid_request") -> Self:
-        """A body that does not fit; every member that does not is named."""
+        """Return the problem of an invalid body. It names every invalid member."""
         named = [(path.removeprefix("$").removeprefix("."), problem) for path, problem in problems]
-        return cls(
-            400, "; ".join(": ".join(each) for each in named), code=code, param=named[0][0] or None
-        )
+        message = "; ".join(": ".join(pair) for pair in named)
+        return cls(400, message, code=code, param=named[0][0] or None)
 
     def body(self) -> dict[str, Any]:
-        """The JSON of the response."""
+        """Return the JSON of the response."""
         kind = _TYPES.get(
             self.status, "server_error" if self.status >= 500 else "invalid_request_error"
         )
@@ -113,21 +113,29 @@ class Problem(Exception):
         }
 
     def response(self) -> Response:
-        """The response."""
+        """Return the response."""
         return JSONResponse(self.body(), status_code=self.status, headers=self.headers)
 
 
 def read_body(cls: type[T], body: Mapping[str, Any], *, is_open: bool = False) -> T:
-    """The members of a request as an attrs class; one that it does not declare is refused, or ignored if it is open."""
+    """Read the members of a request as an attrs class.
+
+    An undeclared member is refused, or ignored if the class is open.
+    """
     try:
-        read: T = record(cls, is_open=is_open).read(body)
+        result: T = _body_kind(cls, is_open).read(body)
     except PlanError as error:
         raise Problem.of_all(error.problems) from None
-    return read
+    return result
+
+
+@cache
+def _body_kind(cls: type[attrs.AttrsInstance], is_open: bool) -> Kind:
+    return record(cls, is_open=is_open)
 
 
 def problem_of(error: BaseException) -> Problem:
-    """What a client gets to know of an error of a session or a turn."""
+    """Return an error of a session or a turn as its client sees it."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -180,13 +188,13 @@ handlers: dict[Any, Any] = {
     AmplifierError: _of_problem,
     OSError: _of_problem,
 }
-"""For Starlette."""
+"""Exception handlers for Starlette."""
 
 
 # ── limits and bodies ──
 
-LONGEST_OUTPUT: Final = 20_000
-"""Characters of a tool's output that clients get; the whole output is in the conversation."""
+MAX_OUTPUT_LENGTH: Final = 20_000
+"""Characters of a tool's output for clients. The whole output is in the conversation."""
 
 
 def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
@@ -199,14 +207,15 @@ class Limits:
     """The limits of a server.
 
     Attributes:
-        body_bytes: Of one request; more is answered with 413.
-        sessions: Held open at once by the session API; more is answered with 429.
-        turns: Running at once, on all routes; more is answered with 429.
-        body_seconds: For receiving the body of a request.
-        send_seconds: For a client to take what is sent; a slower one is treated as one that has left.
-        idle_seconds: After which a session of the session API that no one uses is closed.
-        abandoned_seconds: After which a turn of the session API is stopped when its last watcher has left.
-        shutdown_seconds: For running turns to end when the server is stopped.
+        body_bytes: Maximum size of a request. A larger one is answered with 413.
+        sessions: Maximum number of open sessions of the session API. More are answered with 429.
+        turns: Maximum number of running turns, on all routes. More are answered with 429.
+        body_seconds: Seconds for receiving the body of a request.
+        send_seconds: Seconds for a client to take an event. A slower one counts as gone.
+        idle_seconds: Seconds after which an unused session of the session API is closed.
+        abandoned_seconds: Seconds after which a turn of the session API is stopped when its last
+            watcher has left.
+        shutdown_seconds: Seconds for running turns to end when the server is stopped.
     """
 
     body_bytes: int = attrs.field(default=4 * 1024 * 1024, validator=_positive)
@@ -220,8 +229,8 @@ class Limits:
 
 
 async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
-    """The body of a request: one JSON object."""
-    # A form of another site can send text/plain without asking the browser for permission, but not this.
+    """Read the body of a request: one JSON object."""
+    # A form of another site can send text/plain without the browser's permission, but not JSON.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(
@@ -264,7 +273,11 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     return value
 
 
-# ── the check before every request ──
+# ── the checks before every request ──
+#
+# A page of another site can make a browser send requests to a server on this machine, and by DNS
+# rebinding even under a name of its own. So a request is refused if its ``Host`` isn't one of the
+# server's, or if its ``Origin`` is another one. The token protects from other programs and users.
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -282,7 +295,10 @@ def guarded(
     origins: Collection[str] = (),
     free_paths: Collection[str] = (),
 ) -> ASGIApp:
-    """An application whose requests are checked first; free paths, which have no data of sessions, need no token."""
+    """Return an application that checks each request first.
+
+    Free paths, which have no data of sessions, need no token.
+    """
     guard = _Guard(
         app=app,
         token=None if token is None else token.encode(),
@@ -292,7 +308,7 @@ def guarded(
     )
     if not origins:
         return guard
-    # Outside of the guard: a browser asks for permission without the token.
+    # Outside of the guard, since a browser's preflight request has no token.
     return CORSMiddleware(
         guard,
         list(origins),
@@ -304,7 +320,7 @@ def guarded(
 
 @attrs.frozen(kw_only=True, eq=False)
 class _Guard:
-    """Middleware."""
+    """Middleware that checks requests and adds headers to responses."""
 
     _app: ASGIApp
     _token: bytes | None = attrs.field(repr=False)
@@ -313,7 +329,7 @@ class _Guard:
     _free_paths: Collection[str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check and pass on."""
+        """Check a request and pass it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -346,7 +362,10 @@ class _Guard:
         if not name.endswith("]"):
             name = name.rpartition(":")[0] or name
         if "*" not in self._hosts and name not in self._hosts:
-            message = f"Host: {host!r:.200} is not a name of this server; start it with --allow-host to permit it"
+            message = (
+                f"Host: {host!r:.200} is not a name of this server; start it with --allow-host to "
+                "permit it"
+            )
             raise Problem(403, message, code="wrong_host")
 
     def _check_origin(self, headers: Headers, host: str) -> None:
@@ -367,11 +386,11 @@ class _Guard:
             raise Problem(403, f"Origin: pages of {origin!r:.200} {advice}", code="wrong_origin")
 
     def _check_token(self, authorization: str, token: bytes) -> None:
-        scheme, _, given = authorization.partition(" ")
-        is_right = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
+        scheme, _, sent = authorization.partition(" ")
+        is_right = hmac.compare_digest(sent.strip().encode("latin-1", "replace"), token)
         if scheme.lower() != "bearer" or not is_right:
             expected = "expected Bearer and the token that the server printed when it was started"
-            message = f"Authorization: {expected}, got {'another token' if given else 'none'}"
+            message = f"Authorization: {expected}, got {'another token' if sent else 'none'}"
             raise Problem(
                 401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
             )

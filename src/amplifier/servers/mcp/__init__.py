@@ -1,7 +1,4 @@
-"""An agent as an MCP server, for the clients of other hosts; needs the extra ``mcp``.
-
-The other direction, the tools of MCP servers for an agent, is the built-in module ``tool-mcp``.
-"""
+"""An agent as an MCP server, for the clients of other hosts. Needs the extra ``mcp``."""
 
 from ._serve import serve
 

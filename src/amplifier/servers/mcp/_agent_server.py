@@ -1,9 +1,4 @@
-"""The MCP server of an agent: the tool ``run``, conversations as resources, commands of one's own as prompts.
-
-Clients of both forms of the protocol are served. Up to version 2025-11-25 a client has a connection, on which it is asked while its
-call runs. From 2026-07-28 on every request stands alone: a question ends the request, and the client repeats it with the answer;
-the turn goes on between the two.
-"""
+"""The MCP server of an agent: the tool ``run``, conversations as resources, commands as prompts."""
 
 from __future__ import annotations
 
@@ -54,8 +49,8 @@ _SESSION_ID = "session_id"
 _TEMPLATE = f"amplifier://sessions/{{{_SESSION_ID}}}/transcript"
 """The addresses of conversations, as a URI template."""
 _MAX_COMPLETIONS = 100
-"""In one answer, as the protocol has it."""
-_STOPPING = 10.0
+"""Completions in one answer. The protocol sets this limit."""
+_STOP_SECONDS = 10.0
 """Seconds that a cancelled call waits for its turn to end."""
 _OUTPUT: dict[str, Any] = {
     "type": "object",
@@ -78,7 +73,7 @@ class _Arguments:
 _arguments = record(_Arguments)
 _Context = ServerRequestContext[Any]
 _Session = LiveSession[str | None]
-"""What is kept with it is its owner: whose it is; None if clients cannot be distinguished."""
+"""A session, and its owner. The owner is None if clients can't be distinguished."""
 
 
 @asynccontextmanager
@@ -89,13 +84,13 @@ async def open_agent_server(
     transport: str,
     prompts: Mapping[str, str],
 ) -> AsyncIterator[Server[Any]]:
-    """The server; its sessions are closed when this is left."""
+    """Open the server. Its sessions are closed when the block is left."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
         agent = AgentServer(
             sessions=sessions,
             factory=factory,
-            most=max_sessions,
+            limit=max_sessions,
             prompts=prompts,
             is_shared=transport == "http",
         )
@@ -120,35 +115,60 @@ async def open_agent_server(
 
 @attrs.define(eq=False)
 class _Followed:
-    """A turn that a client follows."""
+    """A turn that a client follows.
+
+    Attributes:
+        live: The session.
+        turn: The turn.
+        position: The latest entry of the session's log that the client has received.
+        steps: The number of steps that were reported.
+        asked: The question that ended a request, or None.
+    """
 
     live: _Session
     turn: LiveTurn
-    position: int  # the latest entry of the session's log that the client knows
+    position: int
     steps: int = 0
-    asked: Question | None = None  # the one that ended a request
+    asked: Question | None = None
+
+
+# Clients of both forms of the protocol are served. Up to version 2025-11-25 a client has a
+# connection, which carries questions while its call runs. From 2026-07-28 on every request stands
+# alone. A question ends the request, and the client repeats it with the answer. The turn continues
+# between the two.
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class AgentServer:
-    """The handlers of the server."""
+    """The handlers of the server.
+
+    Attributes:
+        sessions: The open sessions.
+        factory: Makes a session.
+        limit: The maximum number of open sessions. The one that was idle longest makes room.
+        prompts: The texts of prompts by name.
+        is_shared: True if several clients reach the server.
+    """
 
     _sessions: LiveSessions[str | None]
     _factory: Callable[[], AmplifierSession]
-    _most: int  # sessions that may be open; the one that was idle longest makes room
+    _limit: int
     _prompts: Mapping[str, str]
-    _is_shared: bool  # several clients reach the server
+    _is_shared: bool
     _opening: anyio.Lock = attrs.field(factory=anyio.Lock, init=False)
     _waiting: dict[str, _Followed] = attrs.field(factory=dict, init=False)
 
     async def list_tools(
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """The tool ``run``."""
+        """Return the tool ``run``."""
         tool = types.Tool(
             name="run",
             title="Run the agent",
-            description="Have the agent do something, and return its answer. Progress is reported; cancelling stops it.",
+            description=(
+                "Have the agent do something, and return its answer. Progress is reported; "
+                "cancelling stops it."
+            ),
             input_schema=dict(_arguments.schema),
             output_schema=_OUTPUT,
             annotations=types.ToolAnnotations(read_only_hint=False, open_world_hint=True),
@@ -158,7 +178,7 @@ class AgentServer:
     async def call_tool(
         self, context: _Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Run a turn, or go on with one whose question is answered now."""
+        """Run a turn, or continue one with the answer to its question."""
         if params.name != "run":
             raise MCPError(
                 types.INVALID_PARAMS, f"there is no tool {params.name!r}; the only one is 'run'"
@@ -166,7 +186,7 @@ class AgentServer:
         if params.request_state is not None:
             return await self._follow(context, self._resumed(context, params))
         try:
-            given: _Arguments = _arguments.read(params.arguments or {})
+            arguments: _Arguments = _arguments.read(params.arguments or {})
         except PlanError as error:
             return _failed(
                 "; ".join(
@@ -174,16 +194,17 @@ class AgentServer:
                 )
             )
         try:
-            live = await self._session(context, given.session)
+            live = await self._session(context, arguments.session)
         except MCPError:
             raise
         except Exception as error:  # noqa: BLE001 - the plan's modules are foreign code
             return _failed(f"the agent cannot be started: {type(error).__name__}: {error}")
         try:
-            followed = _Followed(live, live.begin_turn(given.prompt), live.log.last_id)
+            followed = _Followed(live, live.begin_turn(arguments.prompt), live.log.last_id)
         except SessionBusyError:
             return _failed(
-                "the agent is busy with another prompt of this conversation; wait for it, or cancel it"
+                "the agent is busy with another prompt of this conversation; wait for it, or "
+                "cancel it"
             )
         self._sessions.start_soon(_run, live, followed.turn)
         return await self._follow(context, followed)
@@ -191,7 +212,7 @@ class AgentServer:
     # ── sessions ──
 
     def _connection(self, context: _Context) -> str | None:
-        """The connection of a client, if the transport has such a thing."""
+        """Return the id of a client's connection, or None if the transport has none."""
         if not self._is_shared:
             return "stdio"
         session_id = (
@@ -200,13 +221,11 @@ class AgentServer:
         return None if session_id is None else str(session_id)
 
     def _owner(self, context: _Context) -> str | None:
-        """The client, as far as the transport, or the token of its user, identifies it."""
+        """Identify the client by its connection and by its user's token, if it has them."""
         token = get_access_token()
         user = () if token is None else principal_components(token)
-        return (
-            " ".join(str(each) for each in (*user, self._connection(context)) if each is not None)
-            or None
-        )
+        parts = [str(part) for part in (*user, self._connection(context)) if part is not None]
+        return " ".join(parts) or None
 
     def _of_owner(self, owner: str | None) -> list[_Session]:
         return (
@@ -214,18 +233,18 @@ class AgentServer:
         )
 
     def _find(self, session_id: str, owner: str | None) -> _Session | None:
-        """A session by its id, if it may be the client's."""
-        found = self._sessions.find(session_id)
-        return found if found is not None and found.about == owner else None
+        """Return a session by its id, if it may be the client's."""
+        live = self._sessions.find(session_id)
+        return live if live is not None and live.about == owner else None
 
     async def _session(self, context: _Context, session_id: str) -> _Session:
         owner = self._owner(context)
         if session_id:
-            found = self._find(session_id, owner)
-            if found is None:
+            live = self._find(session_id, owner)
+            if live is None:
                 problem = f"there is no session {session_id[:80]!r}; leave session out to begin one"
                 raise MCPError(types.INVALID_PARAMS, problem)
-            return found
+            return live
         async with self._opening:
             if self._connection(context) is not None and (held := self._of_owner(owner)):
                 return held[0]
@@ -239,11 +258,11 @@ class AgentServer:
                 return await self._sessions.add(live, lambda session: None)
 
     async def _make_room(self) -> None:
-        while len(self._sessions) >= self._most:
+        while len(self._sessions) >= self._limit:
             idle = [live for live in self._sessions.all() if not live.is_busy]
             if not idle:
                 raise SessionRefused(
-                    "too_many_sessions", f"{self._most} sessions are at work; try again later"
+                    "too_many_sessions", f"{self._limit} sessions are at work; try again later"
                 )
             async with self._sessions.without(min(idle, key=lambda live: live.used_at).session_id):
                 pass
@@ -253,7 +272,7 @@ class AgentServer:
     async def _follow(
         self, context: _Context, followed: _Followed
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Report the progress of a turn until it is over or asks; a cancelled request stops it."""
+        """Report the progress of a turn until it ends or asks. Cancelling the request stops it."""
         live, turn = followed.live, followed.turn
         try:
             while True:
@@ -275,16 +294,17 @@ class AgentServer:
                         return _result(live, turn)
         except anyio.get_cancelled_exc_class():
             live.stop("the client cancelled the call")
-            with anyio.move_on_after(_STOPPING, shield=True):
+            with anyio.move_on_after(_STOP_SECONDS, shield=True):
                 await turn.over.wait()
             raise
 
     async def _ask(
         self, context: _Context, followed: _Followed, question: Question
     ) -> types.InputRequiredResult | None:
-        """Ask the client; the question itself, if it ends the request."""
-        live, form, can = followed.live, _form(question), context.session.client_capabilities
-        if can is None or can.elicitation is None:
+        """Ask the client. Return the question if it ends the request."""
+        live, form = followed.live, _form(question)
+        capabilities = context.session.client_capabilities
+        if capabilities is None or capabilities.elicitation is None:
             logger.warning("the client cannot ask its user for permission: denied")
             live.questions.answer(question.question_id, DENY)
         elif context.protocol_version in MODERN_PROTOCOL_VERSIONS:
@@ -302,21 +322,21 @@ class AgentServer:
         return None
 
     def _resumed(self, context: _Context, params: types.CallToolRequestParams) -> _Followed:
-        found = self._waiting.get(params.request_state or "")
-        if found is None or found.live.about != self._owner(context):
+        followed = self._waiting.get(params.request_state or "")
+        if followed is None or followed.live.about != self._owner(context):
             raise MCPError(types.INVALID_PARAMS, "no turn waits for this answer any more")
-        del self._waiting[found.live.session_id]
-        if (question := found.asked) is not None:
+        del self._waiting[followed.live.session_id]
+        if (question := followed.asked) is not None:
             answer = (params.input_responses or {}).get(_ANSWER)
-            found.live.questions.answer(question.question_id, _choice(answer, question))
-        return found
+            followed.live.questions.answer(question.question_id, _choice(answer, question))
+        return followed
 
     # ── conversations ──
 
     async def list_resources(
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """The conversations of this client."""
+        """Return the conversations of this client."""
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
@@ -343,7 +363,7 @@ class AgentServer:
     async def read_resource(
         self, context: _Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """One conversation as JSON."""
+        """Return one conversation as JSON."""
         uri = str(params.uri)
         session_id = uri.removeprefix("amplifier://sessions/").removesuffix("/transcript")
         live = self._find(session_id, self._owner(context))
@@ -361,29 +381,30 @@ class AgentServer:
     async def list_prompts(
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListPromptsResult:
-        """Each with its arguments as one text."""
-        given = types.PromptArgument(name=_ARGUMENTS, required=False)
+        """Return the prompts, each with its arguments as one text."""
+        argument = types.PromptArgument(name=_ARGUMENTS, required=False)
         return types.ListPromptsResult(
             prompts=[
-                types.Prompt(name=n, description=summary(t), arguments=[given])
-                for n, t in self._prompts.items()
+                types.Prompt(name=name, description=summary(text), arguments=[argument])
+                for name, text in self._prompts.items()
             ]
         )
 
     async def get_prompt(
         self, context: _Context, params: types.GetPromptRequestParams
     ) -> types.GetPromptResult:
-        """What a prompt stands for."""
-        found, given = self._prompts.get(params.name), params.arguments or {}
-        if found is None or given.keys() - {_ARGUMENTS}:
+        """Return the text of a prompt."""
+        text, arguments = self._prompts.get(params.name), params.arguments or {}
+        if text is None or arguments.keys() - {_ARGUMENTS}:
             known = f"there are {', '.join(self._prompts)}, with the argument {_ARGUMENTS!r}"
             raise MCPError(
                 types.INVALID_PARAMS,
                 f"no prompt {params.name[:80]!r} with these arguments; {known}",
             )
-        said = types.TextContent(type="text", text=expanded(found, given.get(_ARGUMENTS, "")))
+        content = types.TextContent(type="text", text=expanded(text, arguments.get(_ARGUMENTS, "")))
         return types.GetPromptResult(
-            description=summary(found), messages=[types.PromptMessage(role="user", content=said)]
+            description=summary(text),
+            messages=[types.PromptMessage(role="user", content=content)],
         )
 
     # ── completion ──
@@ -414,7 +435,7 @@ class AgentServer:
 
 
 async def _run(live: _Session, turn: LiveTurn) -> None:
-    """Run a turn; its steps and its end are in the session's log."""
+    """Run a turn, and write its steps and its end to the session's log."""
 
     async def show(event: TurnEvent, text: str) -> None:
         if isinstance(event, ToolStarted):
@@ -440,7 +461,7 @@ def _form(question: Question) -> types.ElicitRequestFormParams:
 
 
 def _choice(answer: Any, question: Question) -> str:
-    """What the user chose; everything but a choice on offer denies."""
+    """Return the user's choice. Everything but an offered option denies."""
     if not isinstance(answer, types.ElicitResult) or answer.action != "accept":
         return DENY
     decision = (answer.content or {}).get("decision")
@@ -456,7 +477,7 @@ def _result(live: _Session, turn: LiveTurn) -> types.CallToolResult:
     return types.CallToolResult(
         content=[
             types.TextContent(type="text", text=ended.result),
-            # For models that are shown the text only.
+            # For models that see only the text.
             types.TextContent(type="text", text=f"(session: {live.session_id})"),
         ],
         structured_content={"response": ended.result, "session_id": live.session_id},
@@ -471,19 +492,19 @@ def _failed(message: str) -> types.CallToolResult:
 
 # ── stdio ──
 
-_MOST_BYTES = 64 * 1024 * 1024
-_LAST_ANSWERS = 2.0
-"""Seconds for writing the last answers to a client that has left its end open."""
+_MAX_BYTES = 64 * 1024 * 1024
+_LAST_ANSWERS_SECONDS = 2.0
+"""Seconds for writing the last answers to a client that keeps its end open."""
 
 
 @attrs.frozen
 class _Lines:
-    """The streams in place of the files of the SDK, which are read in a thread that no signal and no cancellation ends."""
+    """Streams in place of the SDK's files. Nothing can end the thread that reads those."""
 
     streams: StandardStreams
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        lines = LineSplitter(_MOST_BYTES)
+        lines = LineSplitter(_MAX_BYTES)
         while chunk := await self.streams.receive():
             for line in lines.feed(chunk):
                 if line.strip():
@@ -492,18 +513,18 @@ class _Lines:
     async def write(self, text: str) -> None:
         try:
             await self.streams.send(text.encode())
-        except OSError:  # the client has gone; the end of its input follows
+        except OSError:  # the client has gone
             raise anyio.ClosedResourceError from None
 
     async def flush(self) -> None:
-        """Everything is written already."""
+        """Do nothing, since everything is written already."""
 
 
 @asynccontextmanager
 async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
-    """Streams of messages, for a server, until the client closes its end."""
+    """Open streams of messages for a server, until the client closes its end."""
     with taken_standard_streams() as streams, anyio.CancelScope() as scope:
         lines: Any = _Lines(streams)
         async with stdio_server(lines, lines) as opened:
             yield opened
-            scope.deadline = anyio.current_time() + _LAST_ANSWERS
+            scope.deadline = anyio.current_time() + _LAST_ANSWERS_SECONDS

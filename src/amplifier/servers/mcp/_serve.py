@@ -1,4 +1,4 @@
-"""Serves an agent over standard streams or streamable HTTP, on either backend."""
+"""Serving an agent over standard streams or streamable HTTP, on either backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amplifier.kernel import AmplifierSession
 
 from ..access import LOOPBACK_HOSTS, address_of, check_token, listen_on
 
-if TYPE_CHECKING:  # of an extra
+if TYPE_CHECKING:
     from mcp.server import Server
     from mcp.server.auth.provider import TokenVerifier
     from mcp.server.auth.settings import AuthSettings
@@ -41,33 +41,38 @@ async def serve(
 ) -> None:
     """Serve an agent until the client leaves (standard streams) or until cancelled (HTTP).
 
-    The server has one tool, ``run``, which runs a turn with progress. A client that cancels the call stops the turn. Each client has a
-    session of its own; questions for permission go to the client as elicitations, and are denied if it knows none. The
-    conversations of a client are resources.
+    The server has one tool, ``run``, which runs a turn with progress. A client that cancels the
+    call stops the turn. Each client has its own session, and its conversations are resources.
+    Questions for permission go to the client as elicitations. They are denied if it has none.
 
     Args:
-        session_factory: Makes a session that is not opened yet, for each client. It gets an approval system that asks the
-            client, unless it has one already.
-        transport: How clients reach the server.
+        session_factory: Makes a session for each client, not opened yet. The session gets an
+            approval system that asks the client, unless it has one already.
+        transport: The transport of the messages.
         host: For HTTP: the address to listen on.
-        port: For HTTP: the port to listen on; 0 for a free one.
+        port: For HTTP: the port to listen on, or 0 for a free one.
         listening: For HTTP: a socket that is bound, instead of host and port.
-        token: For HTTP: what every request has to carry as ``Authorization: Bearer``; empty if something else checks who is asking.
-        hosts: For HTTP: names under which the server is reached; requests for others are refused. ``*`` stands for any, and None
-            for those of this machine.
-        origins: For HTTP: other origins whose pages may use the server, such as ``https://chat.example.org``.
+        token: For HTTP: the token that every request carries as ``Authorization: Bearer``. Pass an
+            empty text if something else authenticates clients.
+        hosts: For HTTP: names under which clients may reach the server. ``*`` allows any, and None
+            only those of this machine.
+        origins: For HTTP: other origins with pages that may use the server, such as
+            ``https://chat.example.org``.
         name: The name that clients see.
-        max_sessions: Sessions that are kept open; the one that was idle longest makes room.
-        prompts: Texts that clients offer their users as prompts, by name; ``$ARGUMENTS`` in one is what the user adds.
-        auth: For HTTP: the authorization server whose tokens requests carry, in place of ``token``; clients find it by the metadata of
-            this resource (RFC 9728). Sessions belong to the client and user of a token.
+        max_sessions: The number of sessions that are kept open. The one that was idle longest
+            makes room.
+        prompts: Texts that clients offer their users as prompts, by name. A client's user fills in
+            ``$ARGUMENTS``.
+        auth: For HTTP: the authorization server that issues the tokens of requests, in place of
+            ``token``. Clients find it by the metadata of this resource (RFC 9728). Sessions
+            belong to the client and user of a token.
         token_verifier: For HTTP with ``auth``: checks such a token.
         on_listening: For HTTP: called with the server's URL once it listens.
 
     Raises:
-        MissingExtraError: The MCP SDK is not installed.
-        OSError: The address cannot be listened on.
-        ValueError: There is no token for HTTP, it is too short to be one, or nothing verifies those of ``auth``.
+        MissingExtraError: The MCP SDK isn't installed.
+        OSError: It can't listen on the address.
+        ValueError: HTTP has no token, or one that is too short, or ``auth`` has no verifier.
     """
     if (auth is None) != (token_verifier is None) or (auth is not None and token):
         raise ValueError("auth: expected together with token_verifier, and without token")
@@ -141,13 +146,14 @@ async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None
 
 
 def import_sdk() -> None:
-    """Import what needs the SDK, which takes about a second; blocks.
+    """Import the modules that need the SDK. This blocks for about a second.
 
     Raises:
-        MissingExtraError: The MCP SDK is not installed.
+        MissingExtraError: The MCP SDK isn't installed.
     """
     try:
-        import hypercorn  # noqa: F401, PLC0415 - so that what is missing is noticed before anything is served
+        # A missing package is reported before anything is served.
+        import hypercorn  # noqa: F401, PLC0415
 
         from . import _agent_server  # noqa: F401, PLC0415 - it imports the SDK, an extra
     except ModuleNotFoundError as error:

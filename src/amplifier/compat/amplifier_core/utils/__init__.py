@@ -1,4 +1,4 @@
-"""Retrying, truncating and redacting, as published modules import them."""
+"""Retry, truncation and redaction, under their published address."""
 
 from .retry import RetryConfig, classify_error_message, retry_with_backoff
 from .truncate import SENSITIVE_KEYS, redact_secrets, truncate_values

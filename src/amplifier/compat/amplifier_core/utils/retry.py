@@ -1,8 +1,4 @@
-"""Trying again after an error of a language model: what published providers call around their requests.
-
-On trio the waiting is AnyIO's; on asyncio it is `asyncio.sleep`,
-because suites of published modules replace that function in this file.
-"""
+"""Retry the request of a published provider after an error of a language model."""
 
 from __future__ import annotations
 
@@ -25,21 +21,23 @@ T = TypeVar("T")
 _JITTER = 0.2
 
 
-def _jitter(given: bool | float | None) -> float:
-    return _JITTER if given is None or given else 0.0
+def _jitter(value: bool | float | None) -> float:
+    return _JITTER if value is None or value else 0.0
 
 
 @attrs.frozen(eq=False)
 class RetryConfig:
-    """How often to try again and how long to wait in between.
+    """The number of retries and the delays between them.
 
     Attributes:
-        max_retries: Tries after the first one.
+        max_retries: Maximum number of tries after the first one.
         initial_delay: Seconds before the second try.
-        max_delay: The limit of the growing delay; it limits neither a delay that a server requests nor the multiplier of an error.
-        backoff_factor: By how much the delay grows from try to try.
-        jitter: Whether the delay is multiplied by a random number from 0.5 up to 1.5; on unless switched off. Read, it is 0.2 or 0.0.
-        honor_retry_after: Whether to wait at least as long as the server requests.
+        max_delay: Maximum delay in seconds. It limits neither a delay that a server requests nor
+            the multiplier of an error.
+        backoff_factor: The factor by which the delay grows from try to try.
+        jitter: 0.2 to multiply the delay by a random number from 0.5 to 1.5, which is the default.
+            0.0 to keep it. A bool is converted.
+        honor_retry_after: True to wait at least as long as the server requests.
         min_delay: The old name of `initial_delay`.
         backoff_multiplier: The old name of `backoff_factor`.
     """
@@ -55,12 +53,11 @@ class RetryConfig:
 
     def __attrs_post_init__(self) -> None:
         for old, new in (("min_delay", "initial_delay"), ("backoff_multiplier", "backoff_factor")):
-            given = getattr(self, old)
-            object.__setattr__(
-                self,
-                new if given is not None else old,
-                getattr(self, new) if given is None else given,
-            )
+            value = getattr(self, old)
+            if value is None:
+                object.__setattr__(self, old, getattr(self, new))
+            else:
+                object.__setattr__(self, new, value)
 
 
 def compute_delay(
@@ -69,13 +66,14 @@ def compute_delay(
     retry_after: float | None = None,
     delay_multiplier: float | None = None,
 ) -> float:
-    """The seconds to wait after a failed try.
+    """Return the seconds to wait after a failed try.
 
     Args:
         config: The rules.
-        attempt: How many tries failed before this one.
-        retry_after: The delay that the server requested.
-        delay_multiplier: The factor that the error requests; ignored unless it is a positive number.
+        attempt: The number of tries that failed before this one.
+        retry_after: The delay in seconds that the server requested.
+        delay_multiplier: The factor that the error requests. Ignored unless it is a positive
+            number.
     """
     try:
         growth = config.backoff_factor**attempt
@@ -98,13 +96,14 @@ async def retry_with_backoff(
     """Call an operation until it succeeds, fails for good, or has been tried often enough.
 
     Args:
-        operation: Called without arguments.
-        config: The rules; the default ones if there are none.
-        on_retry: Awaited before each wait with the number of the failed try, the seconds and the error.
+        operation: The operation, which is called without arguments.
+        config: The rules. None for the default ones.
+        on_retry: Awaited before each delay with the number of the failed try, the seconds and the
+            error.
 
     Raises:
-        LLMError: The operation's own, when it may not be tried again or was tried often enough. Other errors are not
-            tried again.
+        LLMError: The error of the last try, if it isn't retryable or no retry is left.
+        Exception: Any other error of the operation, which isn't retried.
     """
     rules = RetryConfig() if config is None else config
     attempt = 0
@@ -124,6 +123,7 @@ async def retry_with_backoff(
 
 
 async def _sleep(seconds: float) -> None:
+    # Suites of published modules replace `asyncio.sleep` in this file.
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -140,8 +140,8 @@ _BY_STATUS: dict[int, type[LLMError]] = {
     429: llm_errors.RateLimitError,
 }
 
-# The first line with a word in the message decides.
-_BY_WORDS: tuple[tuple[tuple[str, ...], type[LLMError]], ...] = (
+# The first line with a phrase in the message decides.
+_BY_PHRASE: tuple[tuple[tuple[str, ...], type[LLMError]], ...] = (
     (("context length", "too many tokens", "maximum context"), llm_errors.ContextLengthError),
     (("rate limit", "too many requests"), llm_errors.RateLimitError),
     (("authentication", "api key", "unauthorized"), llm_errors.AuthenticationError),
@@ -153,12 +153,12 @@ _BY_WORDS: tuple[tuple[tuple[str, ...], type[LLMError]], ...] = (
 def classify_error_message(
     message: str, *, status_code: int | None = None, provider: str | None = None
 ) -> type[LLMError]:
-    """The class of error that fits a provider's message.
+    """Return the class of error that fits a provider's message.
 
     Args:
         message: The error text of the provider.
         status_code: The HTTP status, which decides unless it is ambiguous, such as 400.
-        provider: Accepted and not looked at.
+        provider: Ignored.
     """
     if status_code is not None:
         if status_code >= 500:
@@ -166,7 +166,7 @@ def classify_error_message(
         if status_code in _BY_STATUS:
             return _BY_STATUS[status_code]
     text = message.lower()
-    for words, error in _BY_WORDS:
-        if any(word in text for word in words):
+    for phrases, error in _BY_PHRASE:
+        if any(phrase in text for phrase in phrases):
             return error
     return llm_errors.InvalidRequestError if status_code in (400, 422) else LLMError

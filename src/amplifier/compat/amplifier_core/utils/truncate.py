@@ -1,7 +1,7 @@
-"""Making values fit for a log, by the published rules: exact names of secrets, dicts and lists only.
+"""Redact and truncate values for a log by the published rules.
 
-Our own `amplifier` redaction knows more names and looks into texts; published modules and their suites rely on what is
-and what is not touched here.
+Our redaction covers more names and searches texts. Published modules and their suites rely on these
+rules, which cover exact names in dicts and lists.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _REDACTED = "[REDACTED]"
 
 
 def redact_secrets(obj: Any, sensitive_keys: Collection[str] = SENSITIVE_KEYS) -> Any:
-    """A copy in which every member with a sensitive name is blacked out.
+    """Return a copy in which every member with a sensitive name is redacted.
 
     Args:
-        obj: Dicts and lists are copied and entered, everything else is shared.
+        obj: The value. Dicts and lists are copied, and everything else is shared.
         sensitive_keys: Names in lower case.
     """
     if isinstance(obj, dict):
@@ -51,7 +51,7 @@ def redact_secrets(obj: Any, sensitive_keys: Collection[str] = SENSITIVE_KEYS) -
 
 
 def truncate_values(obj: Any, max_length: int = 180) -> Any:
-    """A copy in which long texts are cut, each with a note of how much is missing."""
+    """Return a copy in which long texts are cut, each with the number of missing characters."""
     if isinstance(obj, dict):
         return {key: truncate_values(value, max_length) for key, value in obj.items()}
     if isinstance(obj, list):

@@ -1,14 +1,11 @@
-"""Checking modules and mount plans, as published modules and applications import it. Needs no pytest.
-
-A validator imports a module, finds its mount function, calls it on a coordinator of its own and looks at what it mounted. `amplifier
-module validate` checks more, and by calling it.
-"""
+"""The published checks of modules and mount plans. ``amplifier module validate`` checks more."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +32,7 @@ __all__ = [
 
 @dataclass
 class ValidationCheck:
-    """One question and its answer."""
+    """The result of one check."""
 
     name: str
     passed: bool
@@ -44,23 +41,23 @@ class ValidationCheck:
 
 
 class _Checks:
-    """A list of checks and what it amounts to."""
+    """A list of checks and its summary."""
 
     checks: list[ValidationCheck]
 
     @property
     def passed(self) -> bool:
-        """Whether no check of the rank of an error failed."""
+        """True if no check with the severity of an error failed."""
         return not self.errors
 
     @property
     def errors(self) -> list[ValidationCheck]:
-        """Failed checks of the rank of an error."""
+        """The failed checks with the severity of an error."""
         return [check for check in self.checks if check.severity == "error" and not check.passed]
 
     @property
     def warnings(self) -> list[ValidationCheck]:
-        """Failed checks of the rank of a warning."""
+        """The failed checks with the severity of a warning."""
         return [check for check in self.checks if check.severity == "warning" and not check.passed]
 
     def add(self, check: ValidationCheck) -> None:
@@ -68,16 +65,16 @@ class _Checks:
         self.checks.append(check)
 
     def note(self, name: str, problem: str | None, success: str) -> bool:
-        """Add a check that passed if there is no problem; returns whether it did."""
+        """Add a check, which passed if there is no problem. Return whether it passed."""
         passed = problem is None
         self.add(ValidationCheck(name, passed, problem or success, "info" if passed else "error"))
         return passed
 
     def summary(self) -> str:
-        """All of it in one line."""
-        good = sum(check.passed for check in self.checks)
+        """Return the summary of all checks in one line."""
+        count = sum(check.passed for check in self.checks)
         return (
-            f"{'PASSED' if self.passed else 'FAILED'}: {good}/{len(self.checks)} checks passed "
+            f"{'PASSED' if self.passed else 'FAILED'}: {count}/{len(self.checks)} checks passed "
             f"({len(self.errors)} errors, {len(self.warnings)} warnings)"
         )
 
@@ -95,14 +92,14 @@ class ValidationResult(_Checks):
 
 
 class _ModuleValidator:
-    """What the validators of the five types have in common.
+    """The base of the validators. It mounts a module on a fresh coordinator and checks the result.
 
     Attributes:
         KIND: The type.
         POINT: Its mount point.
-        TEXTS: Attributes that are texts, and not empty.
-        ASYNC: Async methods, each with the number of arguments that it must take.
-        PLAIN: Methods that are not async.
+        TEXTS: The names of attributes that hold text, which isn't empty.
+        ASYNC: The names of async methods, each with the number of arguments that it must take.
+        PLAIN: The names of sync methods.
     """
 
     KIND: ClassVar[str]
@@ -121,13 +118,14 @@ class _ModuleValidator:
 
         Args:
             module_path: A package directory, a file, or an importable name.
-            entry_point: Not used.
-            config: What its mount is called with.
+            entry_point: Ignored.
+            config: The config with which it is mounted.
         """
         result = ValidationResult(module_type=self.KIND, module_path=str(module_path))
         try:
             module = _import(module_path)
-        except Exception as exc:  # noqa: BLE001 — the module is third-party code
+        # The module is third-party code.
+        except Exception as exc:  # noqa: BLE001
             result.note("module_importable", f"Failed to import module: {exc}", "")
             return result
         result.note("module_importable", None, f"Module loaded from {module_path}")
@@ -150,53 +148,53 @@ class _ModuleValidator:
         return result
 
     async def _check_mounted(
-        self, result: ValidationResult, mount: Any, config: dict[str, Any]
+        self, result: ValidationResult, mount: Callable[..., object], config: dict[str, Any]
     ) -> None:
-        """Mount the module on a coordinator of its own, check what is mounted, and clean up."""
+        """Mount the module on a fresh coordinator, check the mounted objects, and clean up."""
         coordinator = MockCoordinator()
         try:
             answer = mount(coordinator, config)
             answer = await answer if inspect.isawaitable(answer) else answer
             coordinator.register_cleanup(answer)
-            self._check_found(result, coordinator, answer)
-        except Exception as exc:  # noqa: BLE001 — the module is third-party code
+            self._check_instances(result, coordinator, answer)
+        # The module is third-party code.
+        except Exception as exc:  # noqa: BLE001
             result.note("protocol_compliance", f"Error during protocol compliance check: {exc}", "")
         finally:
             await coordinator.cleanup()
 
-    def _check_found(self, result: ValidationResult, coordinator: Any, answer: Any) -> None:
+    def _check_instances(
+        self, result: ValidationResult, coordinator: MockCoordinator, answer: object
+    ) -> None:
         mounted = coordinator.mount_points.get(self.POINT)
-        found = (
-            list(mounted.values())
-            if isinstance(mounted, dict)
-            else [mounted]
-            if mounted is not None
-            else []
-        )
-        if not found and answer is not None and not self._missing(answer):
-            found = [answer]
-        for instance in found:
-            missing = self._missing(instance)
-            problem = (
-                f"{type(instance).__name__} is no {self.KIND}: it has no {missing[0]}"
-                if missing
-                else None
-            )
-            if result.note(
-                "protocol_compliance", problem, f"{type(instance).__name__} is a {self.KIND}"
-            ):
+        instances = [] if mounted is None else [mounted]
+        if isinstance(mounted, dict):
+            instances = list(mounted.values())
+        if not instances and answer is not None and not self._missing(answer):
+            instances = [answer]
+        for instance in instances:
+            missing, name = self._missing(instance), type(instance).__name__
+            article = "an" if self.KIND == "orchestrator" else "a"
+            problem = None
+            if missing:
+                problem = f"{name} is not {article} {self.KIND}: it has no {missing[0]}"
+            success = f"{name} is {article} {self.KIND}"
+            if result.note("protocol_compliance", problem, success):
                 self._check_members(result, instance)
-        if not found and callable(answer):
-            message = f"mount() returned a cleanup callable (no {self.KIND} mounted yet - may be conditional)"
+        if not instances and callable(answer):
+            message = (
+                f"mount() returned a cleanup callable (no {self.KIND} mounted yet - may be "
+                "conditional)"
+            )
             result.add(ValidationCheck("protocol_compliance", True, message, "warning"))
-        elif not found:
+        elif not instances:
             result.note(
                 "protocol_compliance",
                 f"No {self.KIND} was mounted and mount() did not return one",
                 "",
             )
 
-    def _missing(self, instance: Any) -> list[str]:
+    def _missing(self, instance: object) -> list[str]:
         return [
             name for name in (*self.TEXTS, *self.ASYNC, *self.PLAIN) if not hasattr(instance, name)
         ]
@@ -208,8 +206,8 @@ class _ModuleValidator:
                 None if isinstance(value, str) and value else f"{name} should be a non-empty string"
             )
             result.note(f"{self.KIND}_{name}", problem, f"{name} is {value!r:.40}")
-        for name, least in self.ASYNC.items():
-            problem = _problem_of(getattr(instance, name), least, f"{least} arguments")
+        for name, minimum in self.ASYNC.items():
+            problem = _problem_of(getattr(instance, name), minimum, f"{minimum} arguments")
             result.note(
                 f"{self.KIND}_{name}",
                 problem and f"{name}() {problem}",
@@ -220,16 +218,16 @@ class _ModuleValidator:
             result.note(f"{self.KIND}_{name}", problem, f"{name}() exists and is callable")
 
 
-def _problem_of(function: Any, least: int, expected: str) -> str | None:
-    """What is wrong with a function that must be async and take some arguments."""
+def _problem_of(function: Callable[..., object], minimum: int, expected: str) -> str | None:
+    """Return the problem of a function that must be async and take some arguments, or None."""
     if not inspect.iscoroutinefunction(function):
         return "should be async"
     count = len([name for name in inspect.signature(function).parameters if name != "self"])
-    return None if count >= least else f"should accept ({expected}), found {count} params"
+    return None if count >= minimum else f"should accept ({expected}), found {count} params"
 
 
 def _import(module_path: str | Path) -> ModuleType:
-    """Import a package directory, a file or a name under the name it has at run time.
+    """Import a package directory, a file or a name under its name at run time.
 
     Raises:
         ImportError: Another source already holds that name, or there is none.
@@ -249,13 +247,14 @@ def _import(module_path: str | Path) -> ModuleType:
         sys.path.remove(str(path.parent))
     if Path(str(getattr(module, "__file__", None))).resolve() != source.resolve():
         raise ImportError(
-            f"Refusing to import '{name}' from {source}: it is already loaded from {module.__file__}"
+            f"Refusing to import '{name}' from {source}: it is already loaded from "
+            f"{module.__file__}"
         )
     return module
 
 
 class ProviderValidator(_ModuleValidator):
-    """Is this a provider?"""
+    """Checks that a module is a provider."""
 
     KIND: ClassVar[str] = "provider"
     POINT: ClassVar[str] = "providers"
@@ -266,16 +265,14 @@ class ProviderValidator(_ModuleValidator):
     def _check_members(self, result: ValidationResult, instance: Any) -> None:
         super()._check_members(result, instance)
         info = instance.get_info()
-        problem = (
-            None
-            if isinstance(info, ProviderInfo)
-            else f"get_info() should return ProviderInfo, got {info!r:.80}"
-        )
+        problem = None
+        if not isinstance(info, ProviderInfo):
+            problem = f"get_info() should return ProviderInfo, got {info!r:.80}"
         result.note("provider_info", problem, "get_info() returns ProviderInfo")
 
 
 class ToolValidator(_ModuleValidator):
-    """Is this a tool?"""
+    """Checks that a module is a tool."""
 
     KIND: ClassVar[str] = "tool"
     POINT: ClassVar[str] = "tools"
@@ -284,7 +281,7 @@ class ToolValidator(_ModuleValidator):
 
 
 class OrchestratorValidator(_ModuleValidator):
-    """Is this an orchestrator?"""
+    """Checks that a module is an orchestrator."""
 
     KIND: ClassVar[str] = "orchestrator"
     POINT: ClassVar[str] = "orchestrator"
@@ -292,7 +289,7 @@ class OrchestratorValidator(_ModuleValidator):
 
 
 class ContextValidator(_ModuleValidator):
-    """Is this a context manager?"""
+    """Checks that a module is a context manager."""
 
     KIND: ClassVar[str] = "context"
     POINT: ClassVar[str] = "context"
@@ -306,12 +303,17 @@ class ContextValidator(_ModuleValidator):
 
 
 class HookValidator(_ModuleValidator):
-    """Is this a hook module? As published, one that registers nothing passes as well: it may do so later."""
+    """Checks that a module is a hook module.
+
+    As published, one that registers nothing passes, because it may do so later.
+    """
 
     KIND: ClassVar[str] = "hook"
     POINT: ClassVar[str] = "hooks"
 
-    def _check_found(self, result: ValidationResult, coordinator: Any, answer: Any) -> None:
+    def _check_instances(
+        self, result: ValidationResult, coordinator: MockCoordinator, answer: object
+    ) -> None:
         count = sum(map(len, coordinator.hooks.list_handlers().values()))
         result.note(
             "protocol_compliance",
@@ -330,7 +332,7 @@ class MountPlanValidationResult(_Checks):
     checks: list[ValidationCheck] = field(default_factory=list)
 
     def format_errors(self) -> str:
-        """The errors as a numbered list."""
+        """Return the errors as a numbered list."""
         if not self.errors:
             return "No errors"
         lines = [
@@ -343,7 +345,7 @@ class MountPlanValidationResult(_Checks):
 
 
 class MountPlanValidator:
-    """Is this dict a mount plan? Whether its modules exist is another question."""
+    """Checks that a dict is a mount plan. The modules aren't looked for."""
 
     def validate(self, mount_plan: Any) -> MountPlanValidationResult:
         """Check a plan, as a session does."""

@@ -1,4 +1,4 @@
-"""Structural suites that a module's tests inherit from; they need pytest and the published plugin's fixtures."""
+"""Structural suites for a module's tests to inherit from. They need pytest."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
 
 
 class _StructuralTests:
-    """What the validator of a type reports about the module under test; the suites below are for tests to inherit from."""
+    """Runs the validator of a type on the module under test."""
 
     validator: ClassVar[Any]
 
     @pytest.mark.asyncio
     async def test_structural_validation(self, module_path: Path | None) -> None:
-        """The module passes all structural checks."""
+        """Check that the module passes all structural checks."""
         if module_path is None:
             pytest.skip("No module path detected")
         result = await self.validator().validate(module_path)
@@ -40,21 +40,31 @@ class _StructuralTests:
             pytest.fail(f"Structural validation failed:\n{problems}")
 
 
-class ContextStructuralTests(_StructuralTests):  # noqa: D101 — see its base
+class ContextStructuralTests(_StructuralTests):
+    """The structural suite of context managers."""
+
     validator = ContextValidator
 
 
-class HookStructuralTests(_StructuralTests):  # noqa: D101 — see its base
+class HookStructuralTests(_StructuralTests):
+    """The structural suite of hook modules."""
+
     validator = HookValidator
 
 
-class OrchestratorStructuralTests(_StructuralTests):  # noqa: D101 — see its base
+class OrchestratorStructuralTests(_StructuralTests):
+    """The structural suite of orchestrators."""
+
     validator = OrchestratorValidator
 
 
-class ProviderStructuralTests(_StructuralTests):  # noqa: D101 — see its base
+class ProviderStructuralTests(_StructuralTests):
+    """The structural suite of providers."""
+
     validator = ProviderValidator
 
 
-class ToolStructuralTests(_StructuralTests):  # noqa: D101 — see its base
+class ToolStructuralTests(_StructuralTests):
+    """The structural suite of tools."""
+
     validator = ToolValidator

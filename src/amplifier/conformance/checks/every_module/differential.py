@@ -1,12 +1,4 @@
-"""One oracle that needs no description: the same calls, told under other circumstances, are answered the same.
-
-A telling is a sequence of calls, typical ones and others, in a session of a freshly imported module. It is compared with a plain telling: after a
-session that was used, in another time zone, in another locale, on the other backend, in a used instance, and after a cancelled call. Results are
-compared as Python writes them, so that 1 and 1.0 differ. A difference counts if it shows each time in the same way.
-
-Two calls at the same time each get what they get when they are made one after the other, in either order. A module may remember, count and refuse; so a result
-counts only if both orders give the same, or if it holds the mark of the other call, and only where the module is deterministic.
-"""
+"""Check that the same calls under other circumstances give the same results."""
 
 from __future__ import annotations
 
@@ -55,26 +47,38 @@ from amplifier.conformance.target.use import (
 )
 from amplifier.contracts import clauses_for
 
+# This oracle needs no description of the module. A program of calls is played in a session of a
+# freshly imported module: plainly, after a session that was used, in another time zone, in another
+# locale, on the other backend, in a used instance, and after a cancelled call. Results are
+# compared by their repr, so that 1 and 1.0 differ. A difference counts if it occurs every time in
+# the same way.
+#
+# Two concurrent calls each get the result that they get in sequence, in either order. A module may
+# remember, count and refuse. So a result counts only if both orders give the same, or if it has
+# the mark of the other call, and only where the module is deterministic.
+
 _ROUNDS = 12
-"""How often the typical calls are made in a session before, as shared counters may show late; once by a module that starts processes."""
+"""Rounds of typical calls in an earlier session, since shared counters may show late."""
 _TRIALS = 3
-"""How often a difference has to show in the same way: results may differ by chance."""
+"""Times that a difference has to occur in the same way, since results may differ by chance."""
 _TEMPORARY_NAME = re.compile(r"0000\d{4}")
-"""Names of new temporary files: here they are numbered, elsewhere they are drawn at random."""
+"""Names of new temporary files, which the kit numbers."""
 _CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
-_DEEPEST = 8
-_LONGEST_TEXT = 20_000
+_MAX_DEPTH = 8
+_MAX_TEXT_LENGTH = 20_000
 _SHOWN_NUMBER = re.compile(r"\d{9,}(\.\d+)?")
 
 
 @attrs.frozen
 class Answer:
-    """What a call gave.
+    """The result of a call, in comparable forms.
 
     Attributes:
-        text: As Python writes it, without what is the session's own, the minutes of the day and the numbers that count seconds.
-        ending: In one word, for a comparison in which values may differ.
-        leaves: The text of each part of a value, by its place; without figures about the calls themselves.
+        name: The name of the operation.
+        given: Its input.
+        text: The repr, without the session's id and folders, minutes of the day and timestamps.
+        ending: The outcome in a word, for a comparison in which values may differ.
+        leaves: The text of each part of the value by its place, without figures about the calls.
     """
 
     name: str
@@ -85,7 +89,7 @@ class Answer:
 
     @property
     def is_good(self) -> bool:
-        """Whether the call did what it is for."""
+        """Whether the call succeeded."""
         return self.ending not in ("failed", "did not end") and not self.ending.startswith(
             "raised "
         )
@@ -93,11 +97,11 @@ class Answer:
 
 @attrs.frozen
 class Scene:
-    """Where calls are told.
+    """The surroundings in which calls are played.
 
     Attributes:
         mounted: The module that is called.
-        other: The same module in another session of the same user, if there is one.
+        other: The same module in another session of the same user. None for no such session.
     """
 
     mounted: MountedModule
@@ -108,7 +112,7 @@ class Scene:
         return self.answer(operation, await self.mounted.call(operation.run, self.mounted))
 
     def answer(self, operation: Operation, outcome: Outcome) -> Answer:
-        """What a call gave."""
+        """Convert the outcome of a call to an answer."""
         text = self._text(repr(outcome.value) if outcome.returned else str(outcome))
         leaves = dict(_leaves(outcome.value, "")) if outcome.returned else {"": text}
         leaves = {place: self._text(leaf) for place, leaf in leaves.items()}
@@ -116,7 +120,8 @@ class Scene:
 
     def _text(self, text: str) -> str:
         text = self.mounted.without_session(text)
-        if self.other is not None:  # home and temporary files are the same for both
+        # Both sessions share the home and the temporary files.
+        if self.other is not None:
             for folder in (self.other.directory.parent / "home", self.other.temporary):
                 text = text.replace(str(folder), f"<place>/{folder.name}")
             text = text.replace(str(self.other.directory.parent), "<place of another session>")
@@ -124,14 +129,15 @@ class Scene:
 
 
 _STATISTICS = re.compile(
-    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|duration|took|second|_ms|since|"
-    r"latency|wait|queue|active|flight|running|concurren|\bage\b|_age|uptime|expires"
+    r"call|request|attempt|start|hit|miss|success|fail|complet|served|finish|stat|time|elapsed|"
+    r"duration|took|second|_ms|since|latency|wait|queue|active|flight|running|concurren|\bage\b|"
+    r"_age|uptime|expires"
 )
-"""Names of figures about the calls themselves, which may count a call that was started and not completed."""
+"""Names of figures about the calls, which may count a call that was started and not completed."""
 
 
 def _leaves(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, (dict, list, tuple)) and place.count("/") < _DEEPEST:
+    if isinstance(value, (dict, list, tuple)) and place.count("/") < _MAX_DEPTH:
         if not isinstance(value, dict):
             yield from _leaves(len(value), f"{place}/length")
         for key, member in value.items() if isinstance(value, dict) else enumerate(value):
@@ -157,42 +163,45 @@ _Setting = Callable[[CheckContext], AbstractAsyncContextManager[Scene]]
 _Program = Callable[[MountedModule], Sequence[Operation]]
 
 
-async def _tell(
+async def _play(
     ctx: CheckContext, setting: _Setting, program: _Program, trial: int = 0
 ) -> list[Answer]:
-    """The answers of a freshly imported module to a program; that it could not be mounted is an answer, too.
+    """Play a program of calls in a freshly imported module and return the answers.
 
-    What a module draws at random is another thing in each trial.
+    A failing mount is an answer too. The random numbers of the module differ from trial to trial.
     """
     random.seed(ctx.seed + trial)
     try:
         async with setting(_anew(ctx)) as scene:
-            return [await scene.call(each) for each in program(scene.mounted)]
+            return [await scene.call(operation) for operation in program(scene.mounted)]
     except MountFailed as failed:
         return [Answer("mount", None, str(failed), str(failed.outcome))]
 
 
 def _anew(ctx: CheckContext) -> CheckContext:
-    """A context for the module as it is when it was just imported."""
+    """Return a context for a freshly imported copy of the module."""
     return attrs.evolve(
         ctx.fresh(), loaded=attrs.evolve(load_anew(ctx.loaded), given=ctx.loaded.given)
     )
 
 
 def _lasting(mounted: MountedModule) -> list[Operation]:
-    """The typical operations without those that end a session: all sessions have to be active."""
-    return [each for each in typical_operations(mounted) if not each.is_last]
+    """Return the typical operations without those that end a session, which has to stay active."""
+    return [operation for operation in typical_operations(mounted) if not operation.is_last]
 
 
 def _once(mounted: MountedModule) -> list[Operation]:
-    """Calls with other texts, then the typical ones; of a context these first, for what was cleared shows in the first call."""
+    """Return operations with other texts, then the typical ones.
+
+    A context gets the typical ones first, since leftovers of a clear show in the first call.
+    """
     others = [] if mounted.loaded.starts_processes else _others(mounted)
     typical = _lasting(mounted)
     return [*typical, *others] if mounted.loaded.module_type == "context" else [*others, *typical]
 
 
 def _others(mounted: MountedModule) -> list[Operation]:
-    """The typical operations with two other texts."""
+    """Return the typical operations with two other texts."""
     return [*other_operations(mounted), *other_operations(mounted, FOREIGN)]
 
 
@@ -217,13 +226,14 @@ async def _alone(
 
 @asynccontextmanager
 async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
-    """A second session, while a first one is open that was used before."""
+    """Open a second session beside a first one that was used."""
     async with ctx.mount() as first:
         calls = _lasting(first)
-        # The first one last, because the last one may clear everything.
+        # The first operation is repeated, because the last one may clear everything.
         for operation in [*calls * (1 if ctx.loaded.starts_processes else _ROUNDS), *calls[:1]]:
             await first.call(operation.run, first)
-        # The same user's, elsewhere; but a context without settings that name a place has to tell sessions apart.
+        # A session of the same user in another folder. A context whose settings name no folder
+        # has to separate sessions in the same folder as well.
         is_placed = "{directory}" in repr(ctx.loaded.config)
         shares_all = (
             ctx.loaded.module_type == "context"
@@ -236,7 +246,7 @@ async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
 
 @asynccontextmanager
 async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
-    """A context that was used before, and cleared."""
+    """Open a session and use its context, which the typical operations clear."""
     async with _alone(ctx) as scene:
         for operation in [*other_operations(scene.mounted), *_lasting(scene.mounted)]:
             await scene.mounted.call(operation.run, scene.mounted)
@@ -244,8 +254,10 @@ async def _used(ctx: CheckContext) -> AsyncIterator[Scene]:
 
 
 def _replacing(mounted: MountedModule) -> list[Operation]:
-    """The calls that replace everything in a context."""
-    return [each for each in _lasting(mounted) if each.name.startswith("set_messages")]
+    """Return the operations that replace everything in a context."""
+    return [
+        operation for operation in _lasting(mounted) if operation.name.startswith("set_messages")
+    ]
 
 
 _CIRCUMSTANCES: tuple[tuple[str, str, _Setting, _Program], ...] = (
@@ -255,72 +267,73 @@ _CIRCUMSTANCES: tuple[tuple[str, str, _Setting, _Program], ...] = (
     ("A25", "in another time zone", partial(_alone, zone="XXX-13:45"), _once),
     ("A25", "in a locale whose encoding is ASCII", partial(_alone, language="C"), _once),
 )
-"""The clause that a difference breaks, how it is reported, the circumstance, and what is told."""
+"""The violated clause, the circumstance in words and as a function, and the program of calls."""
 _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 
 @check("A16", "A25", "C14", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Tells the same calls after another session that was used, in a used context, in another time zone and in another locale; the answers are those of a new process."""
-    own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]  # a known type
-    circumstances = [each for each in _CIRCUMSTANCES if each[0] in own]
+    """Make the same calls beside a used session, in a used context, time zone and locale."""
+    # The type was checked when the module was loaded.
+    own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]
+    circumstances = [entry for entry in _CIRCUMSTANCES if entry[0] in own]
     for config in ctx.configs:
         of_config = attrs.evolve(ctx, loaded=attrs.evolve(ctx.loaded, config=config))
         usual = {
-            each: await _tell(of_config, _alone, each)
-            for each in dict.fromkeys(each[3] for each in circumstances)
+            program: await _play(of_config, _alone, program)
+            for program in dict.fromkeys(entry[3] for entry in circumstances)
         }
         for clause, what, setting, program in circumstances:
+            # The output of programs is not the module's.
             if any(fault.clause == clause for fault in ctx.faults) or (
                 clause != "A16" and ctx.loaded.starts_processes
             ):
-                continue  # what programs print is theirs
-            found = await _difference(of_config, setting, program, usual[program])
-            if found is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
-                here, there = found
+                continue
+            pair = await _difference(of_config, setting, program, usual[program])
+            if pair is not None and not (clause == "A25" and _NAMED.search(await _described(ctx))):
+                here, there = pair
                 shown = first_difference(here.text, there.text)
                 ctx.fault(clause, f"{what} {there.name} gave {shown}", given=there.given)
 
 
 @check("A25", kind="hygiene")
 async def answers_the_same_in_another_process(ctx: CheckContext) -> None:
-    """Makes the same calls on asyncio in two processes, in which texts have other hashes; where both are run, the same words come in the same order."""
+    """Make the same calls on asyncio in processes in which texts have different hashes."""
     if "asyncio" not in ctx.loaded.backends or ctx.loaded.starts_processes:
         return
-    tellings = [await _told_on_asyncio(ctx, trial) for trial in range(_TRIALS)]
-    for usual, *others in zip(*tellings, strict=False):
+    runs = [await _play_on_asyncio(ctx, trial) for trial in range(_TRIALS)]
+    for usual, *others in zip(*runs, strict=False):
         is_steady = all(other == usual for other in others)
         ctx.coverage.answers.append(
-            (usual.name, usual.given, usual.text[:_LONGEST_TEXT] if is_steady else None)
+            (usual.name, usual.given, usual.text[:_MAX_TEXT_LENGTH] if is_steady else None)
         )
 
 
-async def _told_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
+async def _play_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
     if ctx.backend == "asyncio":
-        return await _tell(ctx, _alone, _once, trial)
+        return await _play(ctx, _alone, _once, trial)
     other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
     return await anyio.to_thread.run_sync(
-        partial(run_virtually, _tell, other, _alone, _once, trial, backend="asyncio")
+        partial(run_virtually, _play, other, _alone, _once, trial, backend="asyncio")
     )
 
 
 @check("A16", kind="hygiene")
 async def shares_no_state(ctx: CheckContext) -> None:
-    """Uses a session; it leaves the globals of the module and of its classes as they were, but for what is kept by session id."""
+    """Use a session, and compare the globals of the module and its classes, except by session id."""
     if ctx.loaded.starts_processes:
         return
     async with _anew(ctx).mount() as used:
+        # Anything that the first use creates, such as a table, may be shared by all sessions.
         for operation in _lasting(used):
-            await used.call(
-                operation.run, used
-            )  # what is made at the first use, such as a table, may be made for all
+            await used.call(operation.run, used)
         before = _globals(used)
         for operation in _once(used):
             await used.call(operation.run, used)
             for place, now in _globals(used).items():
                 changes = sorted(set(now) ^ set(before.get(place, []))) or now
                 if now != before.get(place) and not any(
-                    used.session.session_id in each for each in changes
+                    used.session.session_id in change for change in changes
                 ):
                     what = (
                         f"{operation.name} in one session changed {place}, which all sessions share"
@@ -334,27 +347,30 @@ _PLAIN = (str, bytes, int, float, type(None))
 
 
 def _globals(mounted: MountedModule) -> dict[str, list[str]]:
-    """What the globals of the module's Python modules and classes hold, by name: plain values as Python writes them, others by identity."""
+    """Read the globals of the module's Python modules and classes, by name.
+
+    Plain values are read by their repr, others by identity.
+    """
     target = mounted.loaded.target
     top = (
         target.import_name if target.origin == "installed" else target.import_name.partition(".")[0]
     )
-    found: dict[str, list[str]] = {}
+    contents: dict[str, list[str]] = {}
     for name, module in list(sys.modules.items()):
         own = vars(module).values() if name == top or name.startswith(f"{top}.") else ()
         holders: list[Any] = [
             module,
-            *(each for each in own if isinstance(each, type) and each.__module__ == name),
+            *(value for value in own if isinstance(value, type) and value.__module__ == name),
         ]
         for holder in holders if own else ():
             for key, value in vars(holder).items():
                 if isinstance(value, (*_CHANGEABLE, *_PLAIN)) and not key.startswith("__"):
                     held = value if isinstance(value, _CHANGEABLE) else [value]
-                    entries = held.items() if isinstance(held, dict) else ((each,) for each in held)
-                    found[f"{holder.__name__}.{key}"] = sorted(
-                        ": ".join(map(_written, each)) for each in entries
+                    entries = held.items() if isinstance(held, dict) else ((item,) for item in held)
+                    contents[f"{holder.__name__}.{key}"] = sorted(
+                        ": ".join(map(_written, entry)) for entry in entries
                     )
-    return found
+    return contents
 
 
 def _written(value: Any) -> str:
@@ -364,26 +380,26 @@ def _written(value: Any) -> str:
 async def _difference(
     ctx: CheckContext, setting: _Setting, program: _Program, usual: list[Answer]
 ) -> tuple[Answer, Answer] | None:
-    """The first answer that is another one in a setting, each time in the same way."""
-    other = await _tell(ctx, setting, program)
+    """Return the first pair of answers that differ in a setting, every time in the same way."""
+    other = await _play(ctx, setting, program)
     for trial in range(1, _TRIALS):
-        if other == usual or await _tell(ctx, _alone, program, trial) != usual:
+        if other == usual or await _play(ctx, _alone, program, trial) != usual:
             return None
-        if await _tell(ctx, setting, program, trial) != other:
+        if await _play(ctx, setting, program, trial) != other:
             return None
     return next((pair for pair in zip(usual, other, strict=False) if pair[0] != pair[1]), None)
 
 
 async def _described(ctx: CheckContext) -> str:
-    """What the module states about itself: its documentation, and descriptions and schemas of its tools."""
+    """Return the module's own documentation, and the descriptions and schemas of its tools."""
     async with ctx.fresh().mount() as mounted:
         tools = [
-            f"{getattr(each, 'description', '')} {schema_of(each)}"
-            for each in mounted.instances.values()
+            f"{getattr(instance, 'description', '')} {schema_of(instance)}"
+            for instance in mounted.instances.values()
         ]
         docs = [
-            str(each.__doc__)
-            for each in (ctx.loaded.module, *map(type, mounted.instances.values()))
+            str(documented.__doc__)
+            for documented in (ctx.loaded.module, *map(type, mounted.instances.values()))
         ]
     return " ".join([*tools, *docs])
 
@@ -393,27 +409,28 @@ async def _described(ctx: CheckContext) -> str:
 
 @check("A18", kind="hygiene")
 async def runs_on_both_backends(ctx: CheckContext) -> None:
-    """Compares how typical calls end on both backends."""
+    """Compare the endings of typical calls on both backends."""
+    # A module that declares its backend fulfils the clause.
     if set(ctx.loaded.backends) != {"asyncio", "trio"}:
-        return  # it declares its backend, which is all that the clause demands
-    if ctx.backend != "trio":  # one comparison is enough
+        return
+    # One comparison is enough.
+    if ctx.backend != "trio":
         ctx.coverage.backends.clear()
         return
     ctx.coverage.backends.append("asyncio")
     first = await _ended_differently(ctx)
-    if first is not None and first == await _ended_differently(
-        ctx
-    ):  # what is due to chance does not show twice in the same way
+    # A difference by chance doesn't occur twice in the same way.
+    if first is not None and first == await _ended_differently(ctx):
         name, given, here, there = first
         ctx.fault("A18", f"{name} {here} on trio and {there} on asyncio", given=given)
 
 
 async def _ended_differently(ctx: CheckContext) -> tuple[str, Any, str, str] | None:
-    """The first call that ends differently: its name, its input and both endings."""
+    """Return name, input and both endings of the first call that ends differently."""
     other = attrs.evolve(ctx.fresh(), backend="asyncio", abort=None)
-    on_trio = await _tell(ctx, _alone, typical_operations)
+    on_trio = await _play(ctx, _alone, typical_operations)
     on_asyncio = await anyio.to_thread.run_sync(
-        partial(run_virtually, _tell, other, _alone, typical_operations, backend="asyncio")
+        partial(run_virtually, _play, other, _alone, typical_operations, backend="asyncio")
     )
     for here, there in zip(on_trio, on_asyncio, strict=False):
         if here.ending != there.ending:
@@ -424,13 +441,13 @@ async def _ended_differently(ctx: CheckContext) -> tuple[str, Any, str, str] | N
 # ── a used instance ──
 
 _CALLS = 1_500
-_MOST_PAIRS = 12
+_MAX_PAIRS = 12
 _STALE = {"tool": "T10", "provider": "P14", "hook": "H3"}
 
 
 @check("T10", "P14", "H3", "R6", kind="behaviour", types=("resolver", *_STALE))
 async def answers_the_same_when_used(ctx: CheckContext) -> None:
-    """Makes calls in a used instance and in fresh ones: no call gets the answer to another, none changes the answer to an earlier one, and a resolver answers as a fresh one."""
+    """Make calls in a used instance and in fresh ones, whose answers must not mix or change."""
     if ctx.loaded.starts_processes:
         return
     if ctx.loaded.module_type == "resolver":
@@ -455,15 +472,15 @@ async def _ask_after_others(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         order = list(range(len(_lasting(mounted))))
     random.Random(ctx.seed).shuffle(order)
-    alone = {number: await _tell(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
+    alone = {number: await _play(ctx, _alone, partial(_at, numbers=(number,))) for number in order}
     order += reversed(order)
     for number, answer in zip(
-        order, await _tell(ctx, _alone, partial(_at, numbers=order)), strict=False
+        order, await _play(ctx, _alone, partial(_at, numbers=order)), strict=False
     ):
         if (
             [answer]
             != alone[number]
-            == await _tell(ctx, _alone, partial(_at, numbers=(number,)), trial=1)
+            == await _play(ctx, _alone, partial(_at, numbers=(number,)), trial=1)
         ):
             shown = first_difference(alone[number][0].text, answer.text)
             ctx.fault("R6", f"after other questions {answer.name} gave {shown}", given=answer.given)
@@ -471,24 +488,26 @@ async def _ask_after_others(ctx: CheckContext) -> None:
 
 
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
-    """Report a call that gets exactly what a similar call before it got, and something else in a fresh session."""
+    """Report a call that gets the result of a similar earlier call, unlike in a fresh session."""
     async with ctx.mount() as mounted:
         operations = _similar_calls(mounted)
     pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
     budget = ctx.budget(_CALLS)
-    for first, second in pairs[:_MOST_PAIRS]:
+    for first, second in pairs[:_MAX_PAIRS]:
         if budget.is_spent():
             return
-        tellings = [(first,), (second,), (first, second)]
+        programs = [(first,), (second,), (first, second)]
         (one,), (alone,), (_, after) = [
-            await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings
+            await _play(ctx, _alone, partial(_at, numbers=numbers)) for numbers in programs
         ]
         if (
             after.text == one.text != alone.text
             and alone.ending == one.ending
             and one.ending not in ("failed", "did not end")
         ):
-            again = [await _tell(ctx, _alone, partial(_at, numbers=each)) for each in tellings]
+            again = [
+                await _play(ctx, _alone, partial(_at, numbers=numbers)) for numbers in programs
+            ]
             if again == [[one], [alone], [one, after]]:
                 shown = first_difference(alone.text, after.text)
                 given = {"first": one.given, "then": after.given}
@@ -501,7 +520,7 @@ async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
 
 
 async def _find_live_answer(ctx: CheckContext) -> None:
-    """Report a result that later calls, of any tool of the module, have changed."""
+    """Report a result that later calls of the module's tools have changed."""
     async with ctx.mount() as mounted:
         held = []
         for operation in [*_once(mounted), *_lasting(mounted)]:
@@ -509,13 +528,18 @@ async def _find_live_answer(ctx: CheckContext) -> None:
             held.append((operation, outcome.value, repr(outcome.value)))
         for operation, value, text in held:
             if repr(value) != text:
-                what = f"a result of {operation.name} is changed by later calls: it is {first_difference(text, repr(value))}"
+                shown = first_difference(text, repr(value))
+                what = f"a result of {operation.name} is changed by later calls: it is {shown}"
                 ctx.fault("T10", what, given=operation.given)
                 return
 
 
 def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, int]]:
-    """Return pairs of calls of the same thing whose inputs are equal but for their types, or differ in one text or number that the module's source does not name, as it does a choice."""
+    """Return pairs of calls of the same operation with similar inputs.
+
+    They are equal except for their types, or differ in one text or number that the module's
+    source does not name, as it would name a choice.
+    """
     equal, pairs = [], []
     for first, one in enumerate(operations):
         for second, other in enumerate(operations):
@@ -524,11 +548,14 @@ def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, in
                 pairs.append((first, second))
             elif one.name == other.name and not changes and repr(one.given) != repr(other.given):
                 equal.append((first, second))
-    return [*equal[: _MOST_PAIRS // 2], *pairs]
+    return [*equal[: _MAX_PAIRS // 2], *pairs]
 
 
 def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
-    """Where two inputs differ; two places for what is there only once, or is of another type."""
+    """Return the differing leaves of two inputs.
+
+    A part that only one of them has, or whose types differ, counts twice.
+    """
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return [change for key in one for change in _changes(one[key], other[key])]
     if one == other:
@@ -544,18 +571,18 @@ def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
 # ── a cancelled call ──
 
 _LENGTHS = (2, 3, 5, 2, 3, 5)
-"""Of the histories that are drawn."""
+"""Lengths of the histories that are drawn."""
 _HISTORY_CALLS = 6_000
 _POINTS = 4
 
 
 _COMPARED = ("tool", "hook", "provider", "resolver")
-"""Types whose typical operations are one call each, which is made or is not."""
+"""Types whose typical operations are one call each, which has an effect as a whole or none."""
 
 
 @check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
 async def goes_on_as_if(ctx: CheckContext) -> None:
-    """Cancels each call, and one in each of some drawn histories; files and what follows are as if it had been made, or as if it had not."""
+    """Cancel calls, alone and in drawn histories. All later results are those with it or without."""
     async with ctx.mount() as mounted:
         alone, count = len(_lasting(mounted)), len(_pool(mounted))
     chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
@@ -592,7 +619,7 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
         after, contents, cancelled = await _history(ctx, history, at, k)
         if cancelled is None or not cancelled.fired:
             continue
-        given = {"calls": [each.given for each in calls], "cancelled": at + 1}
+        given = {"calls": [call.given for call in calls], "cancelled": at + 1}
         details = {
             "given": given if len(calls) > 1 else calls[0].given,
             "cancelled_at": cancelled.where,
@@ -601,33 +628,37 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
         if problem is not None:
             ctx.fault("A10", f"{calls[at].name} was cancelled, and {problem}", **details)
             return True
-        halves = [_first_other(after, each) for each in (made, left_out)]
+        halves = [_first_other(after, answers) for answers in (made, left_out)]
         if None in halves:
             continue
+        # It is not the same every time.
         if [(await _history(ctx, history, at, again))[0] for again in (NEVER, k)] != [made, after]:
-            return False  # it is not the same every time
-        usual, found = halves[0] or halves[1] or (made[0], after[0])
-        if found.ending == "did not end":
-            return (
-                False  # calls that hang after a cancelled one are found by `survives_cancellation`
-            )
-        ended = "" if found.text.startswith("raised ") else "gave "
-        what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call {ended}".rstrip()
-        ctx.fault("A9", f"{what} {first_difference(usual.text, found.text)}", **details)
+            return False
+        usual, actual = halves[0] or halves[1] or (made[0], after[0])
+        # `survives_cancellation` finds calls that hang after a cancelled one.
+        if actual.ending == "did not end":
+            return False
+        ended = "" if actual.text.startswith("raised ") else "gave "
+        what = f"{calls[at].name} was cancelled as call {at + 1} of {len(calls)}; after that a call"
+        shown = first_difference(usual.text, actual.text)
+        ctx.fault("A9", f"{what} {ended}{shown}", **details)
         return True
     return False
 
 
 def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answer] | None:
-    """The first answer of which a part is another one than usual, with the usual one; no text about the calls themselves counts here."""
+    """Return the first pair of answers with different parts, the usual one first.
+
+    Texts about the calls themselves don't count.
+    """
     for pair in zip(usual, after, strict=True):
         one, other = (
             {
                 place: leaf
-                for place, leaf in each.leaves.items()
+                for place, leaf in answer.leaves.items()
                 if not _STATISTICS.search(place.lower())
             }
-            for each in pair
+            for answer in pair
         )
         if one != other:
             return pair
@@ -637,7 +668,10 @@ def _first_other(after: list[Answer], usual: list[Answer]) -> tuple[Answer, Answ
 async def _history(
     ctx: CheckContext, history: Sequence[int], at: int, k: int
 ) -> tuple[list[Answer], Contents, Any]:
-    """What the calls of a history answer, one of which is cancelled at its k-th suspension unless k is 0; the files then, and that call."""
+    """Play a history, and cancel the call at `at` at its k-th suspension unless k is 0.
+
+    Returns the answers, the files after the history, and the trial of the cancelled call.
+    """
     answers, trial = [], None
     async with ctx.fresh().mount() as mounted:
         scene, operations = Scene(mounted), _pool(mounted)
@@ -647,18 +681,19 @@ async def _history(
             else:
                 answers.append(await scene.call(operations[index]))
         files = all_files(mounted)
-        answers += [await scene.call(each) for each in _lasting(mounted) if _is_compared(ctx)]
+        later = _lasting(mounted) if _is_compared(ctx) else []
+        answers += [await scene.call(operation) for operation in later]
     return answers, files, trial
 
 
-# ── two calls at the same time ──
+# ── concurrent calls ──
 
 _MARKS = ("alphamark", "bravomark")
 _HEAD_STARTS = (0, 1, 3)
-"""Steps of the loop that the first call is ahead."""
+"""Steps of the loop by which the first call is ahead."""
 _NUMBERS = (3, 8)
-_MOST_AT_ONCE = 6
-_SECONDS = 3.0
+_MAX_CONCURRENT = 6
+_PAIR_SECONDS = 3.0
 _BUDGET = 2_000
 """Calls of each check in the quick profile."""
 _PAUSES = (0.0, 0.013, 0.04)
@@ -666,18 +701,20 @@ _CLAUSES = {"tool": "T10", "provider": "P14", "hook": "H3", "resolver": "R6"}
 
 
 _Run = tuple[Answer, Answer, list[Answer]]
-"""The answers to both calls, and what shows afterwards."""
+"""The answers of both calls, and the state afterwards."""
 
 
 def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | None:
-    """The operations of a pair: the same call with two marks, or two questions."""
+    """Return a pair of operations: the same call with two marks, or two questions."""
     if mounted.loaded.module_type == "resolver":
         one, other = typical_operations(mounted), typical_operations(mounted)[1:]
     else:
-        marked = [other_operations(mounted, *each) for each in zip(_MARKS, _NUMBERS, strict=True)]
+        marked = [other_operations(mounted, *mark) for mark in zip(_MARKS, _NUMBERS, strict=True)]
         one, other = marked if all(marked) else [typical_operations(mounted)] * 2
     return (
-        (one[number], other[number]) if number < min(len(one), len(other), _MOST_AT_ONCE) else None
+        (one[number], other[number])
+        if number < min(len(one), len(other), _MAX_CONCURRENT)
+        else None
     )
 
 
@@ -686,9 +723,9 @@ def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | 
     kind="behaviour", types=_CLAUSES, needs_success=("T10", "P14"),
 )  # fmt: skip
 async def answers_the_same_at_once(ctx: CheckContext) -> None:
-    """Makes two calls at the same time, and compares with the same calls one after the other, in both orders."""
+    """Make two concurrent calls, and compare them with the same calls in sequence, in both orders."""
     budget, kind = ctx.budget(_BUDGET), ctx.loaded.module_type
-    for number in range(1 if ctx.loaded.starts_processes else _MOST_AT_ONCE):
+    for number in range(1 if ctx.loaded.starts_processes else _MAX_CONCURRENT):
         async with ctx.mount() as mounted:
             pair = _pair(mounted, number)
         if pair is None or budget.is_spent():
@@ -697,16 +734,17 @@ async def answers_the_same_at_once(ctx: CheckContext) -> None:
         if problem is not None:
             clause = "H5" if "'modify'" in problem else _CLAUSES[kind]
             what = f"two calls at the same time, {pair[0].name}: {problem}"
-            ctx.fault(clause, what, given=[each.given for each in pair])
+            ctx.fault(clause, what, given=[operation.given for operation in pair])
             return
 
 
 async def _disturbance(ctx: CheckContext, number: int) -> str | None:
     orders = [await _in_turn(ctx, number, swapped) for swapped in (False, True)]
+    # The results of a hook may not show their event.
     if ctx.loaded.module_type == "hook" and not all(
         _MARKS[at] in orders[0][:2][at].text for at in range(2)
     ):
-        return None  # the results do not show which event they are about
+        return None
     is_steady = _equal(await _in_turn(ctx, number), orders[0])
     for head_start in _HEAD_STARTS:
         async with ctx.mount() as mounted:
@@ -714,7 +752,7 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
             pair = _pair(mounted, number) or ()
             outcomes = await _run_concurrently(mounted, pair, head_start)
             first, second = (
-                Scene(mounted).answer(*each) for each in zip(pair, outcomes, strict=True)
+                Scene(mounted).answer(*ended) for ended in zip(pair, outcomes, strict=True)
             )
             together = first, second, await _state(mounted)
         problem = _wrong_result(orders, together, is_steady) or (
@@ -722,13 +760,13 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
         )
         if ctx.loaded.module_type == "provider":
             problem = problem or _wrong_answer([*orders, together])
-        # Whether slower calls show the same: a result may depend on the time or on chance.
+        # A result may depend on the time or on chance. Then slower calls differ as well.
         paused = [
             await _in_turn(ctx, number, pause=pause)
             for pause in _PAUSES
             if problem is not None and is_steady
         ]
-        if problem is not None and all(_equal(each, orders[0]) for each in paused):
+        if problem is not None and all(_equal(run, orders[0]) for run in paused):
             return problem
     return None
 
@@ -756,7 +794,14 @@ async def _run_concurrently(
     *,
     cancel_after: int | None = None,
 ) -> list[Outcome]:
-    """Make both calls at the same time, with so many steps of the loop between the two starts, and cancel the first so many steps later."""
+    """Make both calls concurrently.
+
+    Args:
+        mounted: The module.
+        pair: The calls.
+        head_start: Steps of the loop between their starts.
+        cancel_after: Steps after which to cancel the first one. None to let it run.
+    """
     outcomes = [Outcome(kind="late"), Outcome(kind="late")]
     scopes = [anyio.CancelScope(), anyio.CancelScope()]
 
@@ -764,7 +809,7 @@ async def _run_concurrently(
         with scopes[index]:
             outcomes[index] = await _call(mounted, pair[index])
 
-    with mounted.ctx.watchdog(_SECONDS * 2 + CANCEL_GRACE, "A8", "two calls at once"):
+    with mounted.ctx.watchdog(_PAIR_SECONDS * 2 + CANCEL_GRACE, "A8", "two calls at once"):
         async with anyio.create_task_group() as group:
             group.start_soon(run, 0)
             for _ in range(head_start):
@@ -778,18 +823,19 @@ async def _run_concurrently(
 
 
 async def _state(mounted: MountedModule) -> list[Answer]:
-    """What typical calls of a tool give now, and which ids a provider has given to several calls."""
+    """Return a tool's answers to typical calls, or the ids that a provider has used twice."""
     if mounted.loaded.module_type == "provider":
-        again = sorted({each for each in mounted.call_ids if mounted.call_ids.count(each) > 1})
+        ids = mounted.call_ids
+        again = sorted({call_id for call_id in ids if ids.count(call_id) > 1})
         text = f"the ids {again} twice"
         return [Answer("ids", None, text, "worked", {"": text})]
     if mounted.loaded.module_type != "tool":
         return []
-    return [await _answer(mounted, each) for each in typical_operations(mounted)]
+    return [await _answer(mounted, operation) for operation in typical_operations(mounted)]
 
 
 async def _call(mounted: MountedModule, operation: Operation) -> Outcome:
-    outcome = await call_with_deadline(operation.run, mounted, seconds=_SECONDS)
+    outcome = await call_with_deadline(operation.run, mounted, seconds=_PAIR_SECONDS)
     mounted.note_success(outcome)
     return outcome
 
@@ -802,10 +848,11 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
     is_stateless = _same(orders[0][:2], orders[1][:2])
     for index in range(2):
         got, usual, other = (run[:2][index] for run in (together, *orders))
+        # A refusal doesn't count, because the module may be busy.
         if not got.is_good or not usual.is_good:
-            continue  # a refusal does not count: it may be busy
+            continue
         is_swapped = _MARKS[index] not in got.text and _MARKS[1 - index] in got.text
-        if is_swapped and all(_MARKS[index] in each.text for each in (usual, other)):
+        if is_swapped and all(_MARKS[index] in answer.text for answer in (usual, other)):
             return f"one got the result of the other, {got.text[:150]}"
         if is_steady and is_stateless and not _same([got], [usual]):
             return f"one got {got.text[:150]}, and {usual.text[:150]} when it was made alone"
@@ -813,41 +860,44 @@ def _wrong_result(orders: list[_Run], together: _Run, is_steady: bool) -> str | 
 
 
 def _same(one: Sequence[Answer], other: Sequence[Answer]) -> bool:
-    """Whether answers are the same but for figures about the calls themselves, such as how long they took."""
-    return [(each.ending, each.leaves) for each in one] == [
-        (each.ending, each.leaves) for each in other
+    """Return whether answers are the same except for figures about the calls, such as times."""
+    return [(answer.ending, answer.leaves) for answer in one] == [
+        (answer.ending, answer.leaves) for answer in other
     ]
 
 
 def _wrong_answer(runs: list[_Run]) -> str | None:
-    """What is wrong with answers of a provider, which may neither be busy nor remember what others have asked."""
+    """Return the fault of a provider's answers, which may neither be busy nor remember others."""
     if any(_MARKS[1 - index] in run[:2][index].text for run in runs for index in range(2)):
         return "the answer to one holds a word of the other"
-    *orders, together = ([each.is_good for each in run[:2]] for run in runs)
+    *orders, together = ([answer.is_good for answer in run[:2]] for run in runs)
     return "one of them failed" if not all(together) and all(map(all, orders)) else None
 
 
 def _wrong_state(orders: list[_Run], together: _Run) -> str | None:
     results = [*together[:2], *orders[0][:2], *orders[1][:2]]
-    if not all(each.is_good for each in results) or any(
+    if not all(answer.is_good for answer in results) or any(
         _same(together[2], order[2]) for order in orders
     ):
         return None
     left, usual = next(
         pair
         for pair in zip(together[2], orders[0][2], strict=True)
-        if not _same(*([each] for each in pair))
+        if not _same(*([answer] for answer in pair))
     )
-    return f"afterwards it shows {left.text[:150]}, which is what no order of the two leaves ({usual.text[:150]})"
+    return (
+        f"afterwards it shows {left.text[:150]}, "
+        f"which no order of the two leaves ({usual.text[:150]})"
+    )
 
 
 @check("A9", kind="cancellation", types=("tool",), needs_success=("A9",))
 async def spares_the_neighbour(ctx: CheckContext) -> None:
-    """Makes the same call twice at the same time and cancels the first; the second must return as usual."""
+    """Make the same call twice concurrently and cancel the first. The second returns as usual."""
     budget = ctx.budget(_BUDGET)
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)[
-            : 1 if ctx.loaded.starts_processes else _MOST_AT_ONCE
+            : 1 if ctx.loaded.starts_processes else _MAX_CONCURRENT
         ]
     for operation in operations:
         async with ctx.mount() as mounted:
@@ -859,7 +909,10 @@ async def spares_the_neighbour(ctx: CheckContext) -> None:
                     mounted, [operation] * 2, 1, cancel_after=steps + 1
                 )
             if not second.returned:
-                what = f"two equal calls at the same time, {operation.name}, of which the first was cancelled"
+                what = (
+                    f"two equal calls at the same time, {operation.name}, "
+                    "of which the first was cancelled"
+                )
                 ctx.fault(
                     "A9", f"{what}: the second {second}", given=operation.given, error=second.error
                 )

@@ -1,15 +1,14 @@
-"""Checks of every module: how it is declared and mounted, what it leaves behind, and how it affects other code.
+"""Check the declaration, mounting and cleanup of every module.
 
-Static checks read metadata and syntax trees; where a tree does not show the answer, they report that and leave the clause to those that run the module.
-
-Mounts that fail are cancelled at each suspension, or called with settings that they refuse. The kernel undoes what a failed module has registered, cleanups
-included; so the check does the same before it looks for leftovers.
+Static checks read metadata and syntax trees. Where a tree does not show the answer, they leave the
+clause to the checks that run the module.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import re
 import traceback
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -26,6 +25,7 @@ from amplifier.conformance.checks.every_module.cancellation import (
     task_ids,
 )
 from amplifier.conformance.checks.registry import check
+from amplifier.conformance.inputs.payloads import several_tools
 from amplifier.conformance.oracles.calls import NEVER
 from amplifier.conformance.target.calls import (
     call_with_deadline,
@@ -50,7 +50,11 @@ from amplifier.conformance.target.mounted import (
 from amplifier.conformance.target.process import Resources, files_below
 from amplifier.conformance.target.resolver_samples import is_resolver
 from amplifier.conformance.target.source import settings_in
-from amplifier.conformance.target.use import run_typical_operations, typical_operations
+from amplifier.conformance.target.use import (
+    handling,
+    run_typical_operations,
+    typical_operations,
+)
 from amplifier.contracts import CONTRACTS
 from amplifier.events import CATALOGUE
 from amplifier.kernel.coordinator.ownership import MountTable
@@ -60,7 +64,7 @@ from amplifier.testing import TestCoordinator, cancel_at
 
 @check("A1", kind="static")
 def declares_an_entry_point(target: Target) -> Iterator[Fault]:
-    """Reads the project's metadata for an entry point that leads to a file which can be parsed."""
+    """Find an entry point in the project's metadata that leads to a file without syntax errors."""
     if target.project is not None and not target.declared:
         what = "pyproject.toml declares no entry point in the group 'amplifier.modules'"
         yield Fault(clause="A1", what=what, location=target.project.name)
@@ -68,7 +72,10 @@ def declares_an_entry_point(target: Target) -> Iterator[Fault]:
         for module_id, reference in target.declared.items():
             name = reference.partition(":")[0].strip()
             if name != target.import_name and not _exists(target, name):
-                what = f"the entry point {module_id!r} refers to {name!r}, and there is no such file in the project"
+                what = (
+                    f"the entry point {module_id!r} refers to {name!r}, "
+                    "and there is no such file in the project"
+                )
                 yield Fault(clause="A1", what=what, location="pyproject.toml")
     for file in target.sources():
         if parsed(file) is None:
@@ -81,44 +88,51 @@ def declares_an_entry_point(target: Target) -> Iterator[Fault]:
 
 @check("A2", kind="static")
 def is_well_named(target: Target) -> Iterator[Fault]:
-    """Compares the names of the entry points with the grammar of module ids."""
+    """Compare the names of the entry points with the grammar of module ids."""
     for module_id in target.declared:
         if not is_module_id(module_id):
-            grammar = "lower-case letters, digits, '-' and '_', starting with a letter, at most 64 characters"
-            what = f"the entry point is called {module_id!r}; expected {grammar}"
+            what = (
+                f"the entry point is called {module_id!r}; expected lower-case letters, digits, "
+                "'-' and '_', starting with a letter, at most 64 characters"
+            )
             yield Fault(clause="A2", what=what, location="pyproject.toml")
 
 
 @check("A3", kind="static")
 def has_a_mount(target: Target) -> Iterator[Fault]:
-    """Reads the definition of mount: present, async or a context manager, callable with coordinator and config."""
+    """Read the definition of mount: async or a context manager, taking coordinator and config."""
     _require_tree(target)
-    found = target.definition(target.attribute)
-    if found is None and target.functions():
-        return  # they are mounted as they are
-    if found is None and not _is_dynamic(target, target.attribute):
+    definition = target.definition(target.attribute)
+    # Marked functions are mounted as they are.
+    if definition is None and target.functions():
+        return
+    if definition is None and not _is_dynamic(target, target.attribute):
         what = (
             f"there is no {target.attribute!r} in {target.import_name}; expected {EXPECTED_MOUNT}"
         )
         yield Fault(clause="A3", what=what, location=target.file.name)
         return
-    node = None if found is None else found.node
-    if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    node = None if definition is None else definition.node
+    if definition is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         raise Unexamined(f"{target.file.name} does not show how {target.attribute!r} is defined")
     if not _takes(node, 2):
-        what = f"mount takes ({ast.unparse(node.args)}); expected one that can be called as mount(coordinator, config)"
-        yield Fault(clause="A3", what=what, location=found.location)
+        what = (
+            f"mount takes ({ast.unparse(node.args)}); "
+            "expected one that can be called as mount(coordinator, config)"
+        )
+        yield Fault(clause="A3", what=what, location=definition.location)
     if isinstance(node, ast.FunctionDef):
-        # A plain function may return a coroutine or a manager; only one that surely returns neither is a fault.
+        # A plain function may return a coroutine or a manager. It is a fault only if it certainly
+        # returns neither.
         answers = [
-            each.value
-            for each in ast.walk(node)
-            if isinstance(each, ast.Return) and each.value is not None
+            statement.value
+            for statement in ast.walk(node)
+            if isinstance(statement, ast.Return) and statement.value is not None
         ]
         local = {
-            each.name
-            for each in ast.walk(node)
-            if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))
+            inner.name
+            for inner in ast.walk(node)
+            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
         }
         if node.decorator_list or any(
             not isinstance(value, (ast.Constant, ast.Lambda))
@@ -126,57 +140,60 @@ def has_a_mount(target: Target) -> Iterator[Fault]:
             for value in answers
         ):
             raise Unexamined(
-                f"{found.file.name} does not show what the plain function mount returns"
+                f"{definition.file.name} does not show the result of the plain function mount"
             )
         what = (
             "mount is a plain function; expected async def, or a factory of async context managers"
         )
-        yield Fault(clause="A3", what=what, location=found.location)
+        yield Fault(clause="A3", what=what, location=definition.location)
 
 
 @check("A6", kind="static")
 def is_told_when_ready(target: Target) -> Iterator[Fault]:
-    """Reads the definition of on_session_ready, if there is one: async, and takes the coordinator alone."""
+    """Read the definition of on_session_ready: async, taking the coordinator alone."""
     _require_tree(target)
-    found = target.definition("on_session_ready")
-    if found is None and not _is_dynamic(target, "on_session_ready"):
-        return  # there is none
-    node = None if found is None else found.node
-    if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    definition = target.definition("on_session_ready")
+    if definition is None and not _is_dynamic(target, "on_session_ready"):
+        return
+    node = None if definition is None else definition.node
+    if definition is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         raise Unexamined(f"{target.file.name} does not show whether there is an on_session_ready")
     if not _takes(node, 1):
-        what = f"on_session_ready takes ({ast.unparse(node.args)}); expected on_session_ready(coordinator)"
-        yield Fault(clause="A6", what=what, location=found.location)
+        what = (
+            f"on_session_ready takes ({ast.unparse(node.args)}); "
+            "expected on_session_ready(coordinator)"
+        )
+        yield Fault(clause="A6", what=what, location=definition.location)
     if isinstance(node, ast.FunctionDef):
         if node.decorator_list:
             raise Unexamined(
-                f"{found.file.name} does not show what its decorators make of on_session_ready"
+                f"{definition.file.name} does not show the effect of on_session_ready's decorators"
             )
         what = "on_session_ready is not async, so the kernel does not call it"
-        yield Fault(clause="A6", what=what, location=found.location)
+        yield Fault(clause="A6", what=what, location=definition.location)
 
 
 @check("A20", kind="static")
 def declares_its_type(target: Target) -> Iterator[Fault]:
-    """Reads __amplifier_module_type__."""
+    """Read __amplifier_module_type__."""
     _require_tree(target)
-    found = target.definition("__amplifier_module_type__")
+    definition = target.definition("__amplifier_module_type__")
     declared = target.constant("__amplifier_module_type__")
-    if found is None and not target.functions():
+    if definition is None and not target.functions():
         what = "the module does not declare its type as __amplifier_module_type__"
         yield Fault(clause="A20", what=what, location=target.file.name)
-    elif found is not None and declared is None:
-        raise Unexamined(f"{target.file.name} does not show what __amplifier_module_type__ is")
-    elif found is not None and declared not in CONTRACTS:
+    elif definition is not None and declared is None:
+        raise Unexamined(f"{target.file.name} does not show the value of __amplifier_module_type__")
+    elif definition is not None and declared not in CONTRACTS:
         what = f"__amplifier_module_type__ is {declared!r}; expected one of {', '.join(CONTRACTS)}"
-        yield Fault(clause="A20", what=what, location=found.location)
+        yield Fault(clause="A20", what=what, location=definition.location)
 
 
 def _require_tree(target: Target) -> None:
-    """Make sure that the module's own file can be parsed.
+    """Check that the module's own file can be parsed.
 
     Raises:
-        Unexamined: It cannot.
+        Unexamined: The file cannot be parsed.
     """
     if parsed(target.file) is None:
         raise Unexamined(f"{target.file.name} cannot be parsed")
@@ -201,7 +218,10 @@ def _takes(node: ast.FunctionDef | ast.AsyncFunctionDef, count: int) -> bool:
 
 
 def _is_dynamic(target: Target, attribute: str) -> bool:
-    """Whether a name could be defined in a way that the search for definitions does not see: then the file has the word."""
+    """Return whether the file contains a name, or a statement that may define any name.
+
+    The search for definitions does not find such a definition.
+    """
     text = target.file.read_text(encoding="utf-8", errors="replace")
     return (
         re.search(
@@ -232,17 +252,18 @@ _MOUNT_CLAUSES = ("A3", "A4", "A21", *_POINT_CLAUSES.values())
 
 @check(*_MOUNT_CLAUSES, kind="structure", without_instance=_MOUNT_CLAUSES)
 async def mounts(ctx: CheckContext) -> None:
-    """Mounts the module in a session without other modules and reads what it returned and where it is mounted."""
+    """Mount the module in a session without others, and check mount's result and mount points."""
     try:
         await _check_mount(ctx)
     except MountFailed as failed:
         clause = _POINT_CLAUSES.get(ctx.loaded.module_type, "R1")
         error = failed.outcome.error
-        # Whether the coordinator refused what mount wanted to put at a mount point.
+        # The coordinator may have refused an instance at a mount point.
         frames = () if error is None else traceback.walk_tb(error.__traceback__)
         if not any(frame.f_code is MountTable.mount.__code__ for frame, _ in frames):
             raise
-        what = f"mount {failed.outcome}; expected {_EXPECTED.get(ctx.loaded.module_type, 'a resolver')}"
+        expected = _EXPECTED.get(ctx.loaded.module_type, "a resolver")
+        what = f"mount {failed.outcome}; expected {expected}"
         ctx.fault(clause, what, error=error)
 
 
@@ -250,7 +271,8 @@ async def _check_mount(ctx: CheckContext) -> None:
     async with ctx.mount() as mounted:
         _check_mount_is_async(mounted)
         kind, returned = ctx.loaded.module_type, mounted.returned
-        contract = CONTRACTS[kind]  # type: ignore[index]  # checked when it was loaded
+        # The type was checked when the module was loaded.
+        contract = CONTRACTS[kind]  # type: ignore[index]
         if kind == "resolver":
             is_instance = is_resolver(returned)
         else:
@@ -278,19 +300,22 @@ async def _check_mount(ctx: CheckContext) -> None:
 
 
 def _check_mount_is_async(mounted: MountedModule) -> None:
-    """Report a plain function, unless its source alone shows that it is one: a static check reports that."""
+    """Report a plain function, unless a static check reports it."""
     ctx = mounted.ctx
     with suppress(Unexamined):
         if any(has_a_mount(ctx.loaded.target)):
             return
     if not mounted.is_structured and not mounted.is_awaited:
-        what = f"mount is a plain function that returned {type(mounted.returned).__name__}; expected async def"
-        ctx.fault("A3", f"{what}, or a factory of async context managers")
+        what = (
+            f"mount is a plain function that returned {type(mounted.returned).__name__}; "
+            "expected async def, or a factory of async context managers"
+        )
+        ctx.fault("A3", what)
 
 
 @check("A6", kind="structure", without_instance=("A6",))
 async def takes_the_coordinator_when_ready(ctx: CheckContext) -> None:
-    """Calls on_session_ready, if there is one."""
+    """Call on_session_ready, if there is one."""
     ready = getattr(ctx.loaded.module, "on_session_ready", None)
     if ready is None:
         return
@@ -316,7 +341,7 @@ _CLEANUP_CLAUSES = ("A11", "A12", "A13", "A14", "A15")
 
 @check(*_CLEANUP_CLAUSES, "A23", "H9", kind="hygiene", without_instance=_CLEANUP_CLAUSES)
 async def cleans_up(ctx: CheckContext) -> None:
-    """Cleans the module up twice, unused and used, and looks for leftovers and for files that each call leaves open."""
+    """Clean up the module twice, unused and used, and look for leftovers and growing open files."""
     for config in ctx.configs:
         async with ctx.mount(config=config) as unused:
             await _clean_up_twice(unused, "without any use, ")
@@ -332,20 +357,22 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
     async with ctx.mount(config=config) as mounted:
         tasks = task_ids()
         given = files_below(mounted.directory)
-        for operation in typical_operations(
-            mounted
-        ):  # run again if a file is open after it, to see the number grow
-            if (found := await find_growing_file(mounted, operation)) is not None:
+        for operation in typical_operations(mounted):
+            if (grown := await find_growing_file(mounted, operation)) is not None:
                 what = (
-                    f"{CALLS} equal calls of {operation.name} left {found} more open until cleanup"
+                    f"{CALLS} equal calls of {operation.name} left {grown} more open until cleanup"
                 )
                 ctx.fault("A23", what, given=operation.given)
+        await _use_for_long(mounted)
         used = files_below(mounted.directory)
         await _clean_up_twice(mounted)
         for registration in (
             mounted.registrations if mounted.cleanup is not None or mounted.is_structured else ()
         ):
-            what = f"the handler {registration.name!r} for {registration.event!r} remains after cleanup"
+            what = (
+                f"the handler {registration.name!r} for {registration.event!r} "
+                "remains after cleanup"
+            )
             ctx.fault("A14", what)
             ctx.fault("H9", what)
         await mounted.close()
@@ -355,7 +382,7 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
             for name in sorted(path.name for path in mounted.temporary.iterdir())
         ]
         kept = files_below(mounted.directory)
-        for name in (each for each in given if not is_of_a_database(each)):
+        for name in (name for name in given if not is_of_a_database(name)):
             ctx.expect(name in kept, "A15", f"after cleanup the user's file {name!r} is gone")
         is_kept = kept.get(CANARY) == given[CANARY] or used.get(CANARY) != given[CANARY]
         ctx.expect(is_kept, "A15", "cleanup changed a file of the user's")
@@ -366,8 +393,29 @@ async def _clean_up(ctx: CheckContext, config: dict[str, Any]) -> None:
         if stopped is None
         else [f"{part.what}, which would not stop," for part in stopped.would_not_stop]
     )
-    for each in left:
-        ctx.fault("A14", f"{each} remains after cleanup")
+    for leftover in left:
+        ctx.fault("A14", f"{leftover} remains after cleanup")
+
+
+_MAX_CALLS = {"hook": 200, "tool": 60, "provider": 40}
+"""Calls in one session before leftovers are counted, by type."""
+
+
+async def _use_for_long(mounted: MountedModule) -> None:
+    """Use the session for as long as a user might: what is left may take many calls to show."""
+    most = _MAX_CALLS.get(mounted.loaded.module_type, 0)
+    if mounted.loaded.starts_processes:
+        return
+    if mounted.loaded.module_type == "hook":
+        operations = [
+            operation
+            for event, data in several_tools()
+            for operation in handling(mounted, event, data)
+        ]
+    else:
+        operations = typical_operations(mounted)
+    for operation in itertools.islice(itertools.cycle(operations), most):
+        await mounted.call(operation.run, mounted)
 
 
 async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
@@ -395,7 +443,7 @@ async def _clean_up_twice(mounted: MountedModule, when: str = "") -> None:
 
 @check("A15", kind="hygiene")
 async def keeps_what_was_configured(ctx: CheckContext) -> None:
-    """Sets every setting that looks like a path to a folder with a file in it, and looks for both after cleanup."""
+    """Set every path setting to a folder with a file, and look for both after cleanup."""
     for key in settings_in(ctx.loaded.target):
         if not any(word in key.lower() for word in _PATH_WORDS):
             continue
@@ -418,7 +466,7 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
     await run_typical_operations(mounted)
     existed, file_existed = path.exists(), file.exists()
     await mounted.close()
-    what = f"what the setting {key!r} names"
+    what = f"the file or folder of the setting {key!r}"
     if existed and not path.exists():
         mounted.ctx.fault("A15", f"cleanup deleted {what}", given={key: "…/given"})
     elif file_existed and not file.exists():
@@ -427,7 +475,7 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
 
 @check("A19", kind="hygiene", on=CheckContext.mount)
 async def announces_its_events(mounted: MountedModule) -> None:
-    """Compares emitted events that are not in the catalogue with the events that the module contributes."""
+    """Compare emitted events that are not in the catalogue with those that the module contributes."""
     ctx = mounted.ctx
     await run_typical_operations(mounted)
     announced: set[str] = set()
@@ -447,14 +495,21 @@ async def announces_its_events(mounted: MountedModule) -> None:
 _MAX_SETTINGS = 12
 _SETTINGS_CALLS = 2_000
 _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
-"""What a user may write into a plan by mistake."""
+"""Values that a user may write into a plan by mistake."""
+
+# Mounts that fail are cancelled at each suspension, or called with settings that they refuse. The
+# kernel undoes everything that a failed module has registered, cleanups included. The check does
+# the same before it looks for leftovers.
 
 
 @asynccontextmanager
 async def _failing_mount(
     ctx: CheckContext, config: dict[str, Any], what: str
 ) -> AsyncIterator[tuple[Callable[[], Coroutine[Any, Any, None]], list[str]]]:
-    """A call of mount with a coordinator of its own, undone after the body, and a list that then holds what it has left behind."""
+    """Provide a call of mount with a separate coordinator, and a list for its leftovers.
+
+    The call is undone after the body. Then the list gets the leftovers.
+    """
     before, coordinator, left = Resources(), TestCoordinator(), list[str]()
     cleanups: list[Any] = [coordinator.cleanup]
     count_mount()
@@ -474,9 +529,8 @@ async def _failing_mount(
 
             with ctx.watchdog(MOUNT_SECONDS + CANCEL_GRACE, "A8", what):
                 yield mount, left
-            for cleanup in filter(
-                callable, cleanups
-            ):  # other checks report what a cleanup does, and how long it takes
+            # Other checks report the effects and the time of a cleanup.
+            for cleanup in filter(callable, cleanups):
                 await call_with_deadline(cleanup)
             left += await new_tasks(tasks)
         group.cancel_scope.cancel()
@@ -485,7 +539,7 @@ async def _failing_mount(
 
 @check("A5", "A7", kind="cancellation", without_instance=("A5", "A7"))
 async def fails_without_traces(ctx: CheckContext) -> None:
-    """Cancels mount at each suspension, and mounts with wrong settings; a failed mount may leave nothing behind."""
+    """Cancel mount at each suspension, and mount with wrong settings, then look for leftovers."""
     await _cancel_mounts(ctx)
     await _mount_with_bad_settings(ctx)
 
@@ -499,11 +553,15 @@ async def _cancel_mounts(ctx: CheckContext) -> None:
 
 
 async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | None:
-    """Mount and cancel at the k-th suspension; how often it suspends, or None when there is no more to learn."""
+    """Mount and cancel at the k-th suspension, and return the number of suspensions.
+
+    None if there is nothing more to learn.
+    """
     async with _failing_mount(ctx, ctx.loaded.config, "a cancelled mount") as (mount, remaining):
         try:
             trial = await cancel_at(k, mount, native=native)
-        except BaseException as error:  # noqa: BLE001 — foreign code: this is what is being looked for
+        # An error of foreign code in place of the cancellation is the fault to be found.
+        except BaseException as error:  # noqa: BLE001
             reraise_own_cancellation(error)
             if k != NEVER:
                 what = f"mount was cancelled and raised {type(error).__name__}: {str(error)[:200]}"
@@ -514,8 +572,9 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
                 "A7", "mount was cancelled and returned all the same", cancelled_at=trial.where
             )
             return None
+    # Other checks report the leftovers of a successful mount.
     if not trial.fired or trial.returned:
-        return trial.suspensions  # other checks report what a mount that succeeded leaves behind
+        return trial.suspensions
     for left in remaining[:1]:
         ctx.fault(
             "A5", f"mount was cancelled, and {left} was left behind", cancelled_at=trial.where
@@ -525,7 +584,7 @@ async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | Non
 
 
 async def _mount_with_bad_settings(ctx: CheckContext) -> None:
-    """Set each setting that the source reads to a wrong value: a mount that raises must have ended what it began."""
+    """Set each setting to wrong values, and report the leftovers of a mount that raises."""
     budget = ctx.budget(_SETTINGS_CALLS)
     for key in settings_in(ctx.loaded.target)[:_MAX_SETTINGS]:
         for value in _BAD_VALUES:

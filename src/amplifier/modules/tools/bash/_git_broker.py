@@ -96,6 +96,7 @@ class GitBroker:
         self._context = context
         self._free = threading.Semaphore(_MAX_CALLS)
         self._tracked: dict[Repository, TrackedFiles] = {}
+        self._indexes: dict[Repository, tuple[int, int] | None] = {}
         self.notes: list[str] = []
         self._stop_read, self._stop_write = os.pipe()
 
@@ -303,6 +304,7 @@ class GitBroker:
         context = self._context
         with _running_lock:
             if repository not in self._tracked:
+                self._indexes[repository] = _index_times(repository)
                 paths = [
                     path
                     for path in context.view.protected
@@ -356,8 +358,19 @@ class GitBroker:
                     logger.exception("tool bash: the files that git wrote could not be compared")
                     # They are then checked like files that the command has written.
                     tracked.paths.clear()
+            self._unstage(repository)
             if tracked.steps is not None:
                 self.notes += self.take_out_steps(repository, tracked.steps.known)
+
+    def _unstage(self, repository: Repository) -> None:
+        if self._indexes.get(repository) == _index_times(repository):
+            return
+        try:
+            with self._call(repository) as call:
+                self.notes += call.unstage()
+        except (OSError, Refused) as error:
+            note = f"{repository.worktree}: the staged changes could not be checked: {error}"
+            self.notes.append(f"{note}; look at them before you commit")
 
     def take_out_steps(self, repository: Repository, known: Container[Finding]) -> list[str]:
         """Remove steps of a rebase or a merge that would write files that programs obey.
@@ -405,6 +418,15 @@ class GitBroker:
 def _is_in_work_tree(path: str, repository: Repository) -> bool:
     around = find_repository(os.path.dirname(path))  # noqa: PTH120 — text in, text out
     return around is not None and around.worktree == repository.worktree
+
+
+def _index_times(repository: Repository) -> tuple[int, int] | None:
+    """Return the inode and the time of the index, which change when git writes it."""
+    try:
+        info = os.lstat(f"{repository.folder}/index")
+    except OSError:
+        return None
+    return info.st_ino, info.st_ctime_ns
 
 
 def _plain_arguments(parsed: ParsedCall) -> list[str]:

@@ -53,6 +53,13 @@ _LOG = (
 )
 
 
+_STAGED = ("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z")
+_EMPTY_TREE = {
+    "sha1": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "sha256": "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+
+
 @attrs.frozen
 class Repository:
     """The repository of a call.
@@ -464,6 +471,36 @@ class GitCall:
                 )
             ]
 
+    def unstage(self) -> list[str]:
+        """Unstage protected files with content of the agent.
+
+        The user's next commit would have this content, and it would count as the user's.
+
+        Returns:
+            Sentences about the changes.
+        """
+        with self._open_folders():
+            self._shown = [*self._folders_to_read()]
+            led, algorithm = {*named_by_configuration(self.repository.worktree)}, self._algorithm()
+            has_head = bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
+            rows = self.output_of(*_STAGED, "HEAD" if has_head else _EMPTY_TREE[algorithm])
+            known = self.context.baselines.contents
+            names = list[str]()
+            for mode, digest, name in re.findall(r":\d+ (\d+) \w+ (\w+) \w\0([^\0]+)\0", rows):
+                path, state = f"{self.repository.worktree}/{name}", (mode, digest)
+                if mode == MISSING or not self._is_obeyed(path, led):
+                    continue
+                if not self._is_users(path, state) and not any(
+                    at == path and file.state(algorithm) == state for at, file in known
+                ):
+                    names.append(name)
+            if not names:
+                return []
+            undo = ("reset", "-q", "HEAD") if has_head else ("rm", "-q", "-r", "-f", "--cached")
+            self.output_of("--literal-pathspecs", *undo, "--", *names)
+        reason = "programs obey it, and no commit of the user's has this content"
+        return [f"{self.repository.worktree}/{name}: was unstaged ({reason})" for name in names]
+
     # ── remaining steps ──
 
     def take_out_steps(self, files: Iterable[Finding]) -> list[str]:
@@ -560,10 +597,11 @@ class GitCall:
 
     def _log(self, path: str, commits: list[str]) -> str:
         with tempfile.TemporaryFile() as names:
-            names.write("".join(f"{commit}\n" for commit in commits).encode())
+            names.write("".join(f"{commit}\n" for commit in commits if commit[:1] != "-").encode())
             names.seek(0)
+            options = [commit for commit in commits if commit[:1] == "-"]
             return self.output_of(
-                *(*_LOG, "--ignore-missing", "--stdin", "--", path),
+                *(*_LOG, *options, "--ignore-missing", "--stdin", "--", path),
                 stdin=names.fileno(),
                 seconds=_LOG_SECONDS,
             )

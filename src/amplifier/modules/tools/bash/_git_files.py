@@ -31,6 +31,7 @@ NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_HOOK = 16 << 20
 _MAX_LINKED = 256 << 20
+_MAX_PACKED = 64 << 20
 # The socket of a daemon of git, which only reports changed files.
 _FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
@@ -394,7 +395,7 @@ class Finding:
         reason: A description for the user.
         kind: ``"settings"`` for settings of a configuration, ``"hook"`` for an executable file,
             ``"file"`` for a whole file, ``"linked"`` for a file that has another name, by which it
-            can be changed.
+            can be changed, ``"replacement"`` for a ref, in a file or packed.
         digest: A digest of the value or the content. Another content is another finding.
     """
 
@@ -405,8 +406,8 @@ class Finding:
 
 
 _TODO = re.compile(
-    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|u|update-ref"
-    r"|b|break|noop|revert)(\s.*)?)?"
+    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|b|break|noop"
+    r"|revert)(\s.*)?|(u|update-ref)\s+refs/heads/\S*\s*)?"
 )
 _TODOS = (
     "rebase-merge/git-rebase-todo",
@@ -414,6 +415,9 @@ _TODOS = (
     "rebase-merge/done",
     "sequencer/todo",
 )
+_NUMBERS = ("rebase-merge/msgnum", "rebase-merge/end", "rebase-apply/next", "rebase-apply/last")
+_NUMBER = re.compile(r"[0-9]*\s*")
+_REPLACEMENTS = "refs/replace"
 # With backtracking, sixty settings would take years.
 _OPTIONS = re.compile(
     r"(?:\[options\]|\s++|(?:no-commit|edit|allow-\w++|keep-\w++|signoff|record-origin|mainline)"
@@ -444,6 +448,9 @@ def findings(git: str) -> list[Finding]:
         result += _in_hooks(f"{folder}/hooks")
         for name in _TODOS:
             result += _in_todo(f"{folder}/{name}")
+        result += _in_numbers(folder)
+        result += _in_replacements(folder)
+        result += _in_resolutions(f"{folder}/rr-cache")
         options = f"{folder}/sequencer/opts"
         text = read_text(options)
         if os.path.lexists(options) and (text is None or not _OPTIONS.fullmatch(text)):
@@ -594,6 +601,52 @@ def _in_todo(path: str) -> Iterator[Finding]:
         yield Finding(path, "it is not a regular file", "file")
 
 
+def _in_numbers(folder: str) -> Iterator[Finding]:
+    """Find other text where git writes a number. Prompts show it, and shells expand a prompt."""
+    for name in _NUMBERS:
+        path = f"{folder}/{name}"
+        text = read_text(path)
+        if os.path.lexists(path) and (text is None or not _NUMBER.fullmatch(text)):
+            yield Finding(path, "it is not a number, and prompts show it", "file", _digest_of(path))
+
+
+def _in_replacements(folder: str) -> Iterator[Finding]:
+    """Find refs that make git read another object, or other parents, than a name stands for.
+
+    Commits of a person would get content that the person has never seen.
+    """
+    packed = packed_refs(folder)
+    refs = {name: value for name, value in packed if name.startswith(f"{_REPLACEMENTS}/")}
+    for inner, _, names in os.walk(f"{folder}/{_REPLACEMENTS}"):
+        for name in names:
+            path = f"{inner}/{name}"
+            refs[path.removeprefix(f"{folder}/")] = (read_text(path) or "").strip()
+    for name, value in refs.items():
+        reason = f"git would read {value[:64]} instead"
+        yield Finding(f"{folder}/{name}", reason, "replacement", value)
+    grafts = f"{folder}/info/grafts"
+    if os.path.lexists(grafts):
+        yield Finding(grafts, "it gives commits other parents", "file", _digest_of(grafts))
+
+
+def _in_resolutions(folder: str) -> Iterator[Finding]:
+    """Find resolved conflicts. git reuses a resolution in every file with the same conflict."""
+    for inner, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith("postimage") and not name.endswith(ASIDE):
+                path = f"{inner}/{name}"
+                reason = "a resolved conflict, which git would reuse in any file"
+                yield Finding(path, reason, "file", _digest_of(path))
+
+
+def packed_refs(folder: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of the packed refs of a git folder."""
+    for line in (read_text(f"{folder}/packed-refs", _MAX_PACKED) or "").split("\n"):
+        value, _, name = line.partition(" ")
+        if name and not value.startswith(("#", "^")):
+            yield name, value
+
+
 def read_text(path: str, limit: int = _MAX_FILE) -> str | None:
     """Return the text of a regular file. None for a link, another kind, or a larger file."""
     try:
@@ -652,6 +705,9 @@ def take_out(removals: list[Finding], before: dict[str, str] | None = None) -> l
 
 
 def _take_out_file(path: str, kind: str, before: dict[str, str]) -> str:
+    if kind == "replacement":
+        _remove_ref(path)
+        return "was removed"
     name = os.path.basename(path)  # noqa: PTH119 — text in, text out
     with folder_of(path) as folder:
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
@@ -679,6 +735,38 @@ def _take_out_file(path: str, kind: str, before: dict[str, str]) -> str:
         with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123
             file.write(text.encode("utf-8", "surrogateescape"))
     return f"lost settings that name programs; the whole file is in {aside}"
+
+
+def _remove_ref(path: str) -> None:
+    """Remove a ref below `_REPLACEMENTS`.
+
+    It isn't renamed, because git would read a file of any name as a ref.
+    """
+    with contextlib.suppress(FileNotFoundError), folder_of(path) as folder:
+        if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
+            open_up(os.path.dirname(path))  # noqa: PTH120 — text in, text out
+        os.unlink(os.path.basename(path), dir_fd=folder)  # noqa: PTH119 — text in
+    # A folder above, or a part of the ref, may have the same name.
+    for match in re.finditer(f"/(?={_REPLACEMENTS}/)", path):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            _remove_packed(path[: match.start()], path[match.end() :])
+
+
+def _remove_packed(git: str, ref: str) -> None:
+    with folder_of(f"{git}/packed-refs") as folder:
+        text = read_text(f"/proc/self/fd/{folder}/packed-refs", _MAX_PACKED) or ""
+        kept, is_removed = list[str](), False
+        for line in text.split("\n"):
+            # A line with "^" has the commit of the tag in the line before.
+            is_removed = is_removed if line.startswith("^") else line.partition(" ")[2] == ref
+            kept += [line] * (not is_removed)
+        if len(kept) == text.count("\n") + 1:
+            return
+        copy = f"{secrets.token_hex(8)}{ASIDE}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as file:
+            file.write("\n".join(kept).encode("utf-8", "surrogateescape"))
+        os.replace(copy, "packed-refs", src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _separate(name: str, folder: int) -> None:

@@ -169,17 +169,38 @@ class UsersHistory:
         """
         if self._record is None:
             return False
+        earlier = list[str]()
         for tips, number in self._record.users:
-            rows = log(path, [*tips, *(f"^{commit}" for commit in self._record.left[:number])])
-            for old_mode, mode, old, name in re.findall(
-                r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE
-            ):
-                if state == (mode, name) or (state[0] == mode == MISSING):
+            left = self._record.left[:number]
+            before, after = _states(log(path, [*tips, *(f"^{commit}" for commit in left)]))
+            # The states before the very first commits are the user's, too.
+            if state in after or (number == 0 and state in before):
+                # A commit that replaces one of the agent's has the content of that one. In a merge
+                # the user has accepted it.
+                is_agents = (
+                    bool(left)
+                    and state[0] != MISSING
+                    and state in _states(log(path, [*left, *(f"^{tip}" for tip in earlier)]))[1]
+                    and state
+                    not in _states(log(path, [*tips, *(f"^{tip}" for tip in left), "--merges"]))[1]
+                )
+                if not is_agents:
                     return True
-                # The states before the very first commits are the user's, too.
-                if number == 0 and (state == (old_mode, old) or state[0] == old_mode == MISSING):
-                    return True
+            earlier += tips
         return False
+
+
+def _states(rows: str) -> tuple[set[State], set[State]]:
+    """Return the states of a file before and after the changes of some commits.
+
+    A missing file has no hash.
+    """
+    changes = re.findall(r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE)
+    missing = {MISSING: (MISSING, "")}
+    return (
+        {missing.get(mode, (mode, name)) for mode, _, name, _ in changes},
+        {missing.get(mode, (mode, name)) for _, mode, _, name in changes},
+    )
 
 
 def _reconciled(record: _Record | None, tips: set[str]) -> _Record:

@@ -140,7 +140,7 @@ class BashTool(BuiltinTool):
         try:
             outcome = await self._workers.run(
                 lambda stop: self._run_command(values["command"], directory, seconds, stop),
-                what=f"bash {shown(ascii(values['command']), 80)}",
+                label=f"bash {shown(ascii(values['command']), 80)}",
             )
         except Stopped:
             # By `stop_all`. A cancelled call doesn't get here.

@@ -226,7 +226,7 @@ class FileTool(BuiltinTool):
         return editor
 
     async def _work(self, work: Callable[[Stop], _Result], values: dict[str, Any]) -> _Result:
-        return await self._workers.run(work, what=f"{self._name} {self._subject(values)}")
+        return await self._workers.run(work, label=f"{self._name} {self._subject(values)}")
 
     async def _emit(self, event: str, place: ConfinedPath, size: int) -> None:
         try:

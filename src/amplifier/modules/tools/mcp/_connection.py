@@ -192,7 +192,7 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
     # The opening of the connection has a deadline, so this needs none.
     workers = Workers(timeout=math.inf)
     usable = await workers.run(
-        lambda stop: _usable(tools, options, stop), what=f"tools of MCP server {options.name}"
+        lambda stop: _usable(tools, options, stop), label=f"tools of MCP server {options.name}"
     )
     return Offer(
         server="unnamed" if info is None else shown(f"{info.name} {info.version}", 200),

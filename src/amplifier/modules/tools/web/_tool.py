@@ -80,7 +80,7 @@ class WebFetchTool(BuiltinTool):
             return self._failed(failure, output)
         title, text = await self._workers.run(
             lambda stop: _text(fetched, raw=values["raw"], stop=stop),
-            what=f"web_fetch {self._subject(values)}",
+            label=f"web_fetch {self._subject(values)}",
         )
         if title:
             output["title"] = shown(title)

@@ -1,4 +1,4 @@
-"""Redacts secrets in a copy, at any depth, and removes what is secret by name."""
+"""Redacts secrets in a copy, at any depth, and hides what is secret by name."""
 
 import logging
 
@@ -14,7 +14,7 @@ HIDDEN = ("password", "token", "api_key")
 
 def redacted(value):
     if isinstance(value, dict):
-        return {key: redacted(member) for key, member in value.items() if key not in HIDDEN}
+        return {key: "[redacted]" if key in HIDDEN else redacted(member) for key, member in value.items()}
     if isinstance(value, list):
         return [redacted(member) for member in value]
     if isinstance(value, str) and "secret" in value:

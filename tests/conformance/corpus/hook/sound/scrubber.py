@@ -7,7 +7,7 @@ from amplifier import HookResult, to_dict
 
 __amplifier_module_type__ = "hook"
 logger = logging.getLogger("scrubber")
-ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[\w.]+")
+ADDRESS = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}\.[\w.]{1,190}")
 OWN = ("timestamp", "session_id", "parent_id")
 
 

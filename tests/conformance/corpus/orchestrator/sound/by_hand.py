@@ -4,7 +4,7 @@ import json
 
 import anyio
 
-from amplifier import ChatRequest, Message
+from amplifier import ChatRequest, Message, ToolSpec
 
 __amplifier_module_type__ = "orchestrator"
 
@@ -83,7 +83,8 @@ def mount_point(config, coordinator):
                     else:
                         messages.append({"role": each.context_injection_role, "content": each.context_injection})
                 whispers.clear()
-                return ChatRequest(messages=[Message(**message) for message in messages])
+                request = [Message(**message) for message in messages]
+                return ChatRequest(messages=request, tools=offered(tools) or None)
 
             async def store(call, text):
                 await context.add_message({"role": "tool", "tool_call_id": call.id, "content": text})
@@ -155,6 +156,13 @@ def vars_of(block):
     from amplifier import to_dict
 
     return to_dict(block)
+
+
+def offered(tools):
+    """The tools as a request offers them."""
+    return [
+        ToolSpec(name=name, description=tool.description, parameters=tool.get_schema()) for name, tool in tools.items()
+    ]
 
 
 async def mount(coordinator, config):

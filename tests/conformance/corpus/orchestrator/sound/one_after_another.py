@@ -2,7 +2,7 @@
 
 import anyio
 
-from amplifier import ChatRequest, HookResult, Message, to_dict
+from amplifier import ChatRequest, HookResult, Message, ToolSpec, to_dict
 
 __amplifier_module_type__ = "orchestrator"
 
@@ -69,7 +69,10 @@ class Turn:
         messages += self.whispers
         self.whispers = []
         try:
-            response = await provider.complete(ChatRequest(messages=[Message(**each) for each in messages]))
+            specs = offered(self.tools) or None
+            response = await provider.complete(
+                ChatRequest(messages=[Message(**each) for each in messages], tools=specs)
+            )
         except Exception as error:
             await self.hooks.emit("provider:error", {"provider": name, "error": repr(error)})
             raise
@@ -132,6 +135,13 @@ class Turn:
         message = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": told}
         await self.context.add_message(message)
         self.open.remove(call)
+
+
+def offered(tools):
+    """The tools as a request offers them."""
+    return [
+        ToolSpec(name=name, description=tool.description, parameters=tool.get_schema()) for name, tool in tools.items()
+    ]
 
 
 async def mount(coordinator, config):

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from amplifier import ChatRequest, Message, ToolResult
+from amplifier import ChatRequest, Message, ToolResult, ToolSpec
 
 __amplifier_module_type__ = "orchestrator"
 
@@ -44,7 +44,7 @@ class ParallelLoop:
             if verdict.action == "deny":
                 return verdict.reason or "denied"
             ephemeral += verdict.context_injections
-            request = await self.request(context, provider, ephemeral)
+            request = await self.request(context, provider, tools, ephemeral)
             ephemeral = []
             try:
                 response = await provider.complete(request)
@@ -61,14 +61,14 @@ class ParallelLoop:
         await hooks.emit("prompt:complete", {"prompt": prompt})
         return "\n".join(block.text for block in response.content if hasattr(block, "text")) if response else ""
 
-    async def request(self, context, provider, ephemeral):
+    async def request(self, context, provider, tools, ephemeral):
         messages = await context.get_messages_for_request(None, provider)
         for item in ephemeral:
             if item.append_to_last_tool_result and messages[-1]["role"] == "tool":
                 messages[-1]["content"] += "\n\n" + item.content
             else:
                 messages.append({"role": item.role, "content": item.content})
-        return ChatRequest(messages=[Message(**message) for message in messages])
+        return ChatRequest(messages=[Message(**message) for message in messages], tools=offered(tools) or None)
 
     async def answer_calls(self, context, hooks, tools, response, calls):
         results = [None] * len(calls)
@@ -128,6 +128,13 @@ class ParallelLoop:
 
 def as_message(call, result):
     return {"role": "tool", "tool_call_id": call.id, "content": result.get_serialized_output()}
+
+
+def offered(tools):
+    """The tools as a request offers them."""
+    return [
+        ToolSpec(name=name, description=tool.description, parameters=tool.get_schema()) for name, tool in tools.items()
+    ]
 
 
 @asynccontextmanager

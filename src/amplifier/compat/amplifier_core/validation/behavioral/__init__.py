@@ -1,4 +1,4 @@
-"""Behavioural suites that a module's tests inherit from; they need pytest and the published plugin's fixtures."""
+"""Behavioural suites for a module's tests to inherit from. They need pytest."""
 
 from .test_context import ContextBehaviorTests
 from .test_hook import HookBehaviorTests

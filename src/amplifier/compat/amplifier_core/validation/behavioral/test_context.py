@@ -1,8 +1,9 @@
-"""The behavioural suite of context managers: inherit from it in a module's tests."""
+"""The behavioural suite of context managers, for a module's tests to inherit from."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,16 +12,16 @@ __all__ = ["ContextBehaviorTests"]
 
 
 class ContextBehaviorTests:
-    """What every context manager does, wherever it keeps its messages."""
+    """Checks any context manager, wherever it keeps its messages."""
 
     @pytest.mark.asyncio
     async def test_mount_succeeds(self, context_module: Any) -> None:
-        """Mounting gives a context manager."""
+        """Check that mounting gives a context manager."""
         assert context_module is not None
 
     @pytest.mark.asyncio
     async def test_context_has_required_methods(self, context_module: Any) -> None:
-        """It can take, give and forget."""
+        """Check that it can add, return and clear messages."""
         for method in ("add_message", "get_messages", "clear"):
             assert callable(getattr(context_module, method, None)), (
                 f"a context needs a method {method}"
@@ -28,32 +29,28 @@ class ContextBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_message_round_trip(self, context_module: Any) -> None:
-        """A message that was added is returned."""
+        """Check that an added message is returned."""
         await context_module.add_message({"role": "user", "content": "Hello"})
-        found = [
-            message
-            for message in await context_module.get_messages()
-            if message.get("content") == "Hello"
-        ]
-        assert found, "the added message is not among the messages"
+        contents = [message.get("content") for message in await context_module.get_messages()]
+        assert "Hello" in contents, "the added message is not among the messages"
 
     @pytest.mark.asyncio
     async def test_multiple_messages(self, context_module: Any) -> None:
-        """Several messages are kept."""
+        """Check that several messages are kept."""
         for role, content in (("user", "First"), ("assistant", "Response"), ("user", "Second")):
             await context_module.add_message({"role": role, "content": content})
         assert len(await context_module.get_messages()) >= 3
 
     @pytest.mark.asyncio
     async def test_clear_removes_messages(self, context_module: Any) -> None:
-        """Nothing is left after a clear."""
+        """Check that no message is left after a clear."""
         await context_module.add_message({"role": "user", "content": "Test"})
         await context_module.clear()
         assert len(await context_module.get_messages()) == 0
 
     @pytest.mark.asyncio
     async def test_get_messages_for_request_returns_messages(self, context_module: Any) -> None:
-        """A request is made of what was added."""
+        """Check that a request contains the added messages."""
         await context_module.add_message({"role": "user", "content": "Test"})
         if hasattr(context_module, "get_messages_for_request"):
             messages = await context_module.get_messages_for_request()
@@ -62,7 +59,7 @@ class ContextBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_internal_should_compact_returns_bool(self, context_module: Any) -> None:
-        """If it decides about compaction, it decides with yes or no."""
+        """Check that its decision about compaction is a bool."""
         decide = getattr(context_module, "_should_compact", None)
         if decide is None:
             return
@@ -81,28 +78,29 @@ class ContextBehaviorTests:
 
     @pytest.mark.asyncio
     async def test_internal_compact_does_not_crash(self, context_module: Any) -> None:
-        """If it compacts by itself, it does not break over an empty context."""
+        """Check that compaction of an empty context doesn't crash."""
         compact = getattr(context_module, "_compact_internal", None)
         if compact is not None:
             await _call_safely(compact)
 
     @pytest.mark.asyncio
     async def test_add_invalid_message_does_not_crash(self, context_module: Any) -> None:
-        """A message without content is taken or refused."""
+        """Check that a message without content is accepted or refused."""
         await _call_safely(context_module.add_message, {})
 
     @pytest.mark.asyncio
     async def test_get_messages_never_returns_none(self, context_module: Any) -> None:
-        """There is always a list."""
+        """Check that there is always a list of messages."""
         messages = await context_module.get_messages()
         assert isinstance(messages, list), f"get_messages() must return a list, got {messages!r}"
 
 
-async def _call_safely(function: Any, *arguments: Any) -> None:
+async def _call_safely(function: Callable[..., object], *arguments: object) -> None:
     try:
         answer = function(*arguments)
         if inspect.isawaitable(answer):
             await answer
-    except Exception as exc:  # noqa: BLE001 — a complaint about the message is fine
+    # It may refuse the message.
+    except Exception as exc:  # noqa: BLE001
         if isinstance(exc, AttributeError | TypeError):
-            pytest.fail(f"the context broke: {exc!r}")
+            pytest.fail(f"the context crashed: {exc!r}")
