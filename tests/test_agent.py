@@ -95,22 +95,22 @@ async def test_functions_instances_and_mount_functions_are_modules():
         (
             "tools",
             MockTool,
-            r"\$\.tools\[0\] is no tool: .* got the class MockTool; write MockTool\(…\)",
+            r"\$\.tools\[0\] is not a tool: .* got the class MockTool; write MockTool\(…\)",
         ),
         (
             "tools",
             MockProvider([]),
-            r"\$\.tools\[0\] is no tool: expected the id of a module, a function, an object with name",
+            r"\$\.tools\[0\] is not a tool: expected the id of a module, a function, an object with name",
         ),
         (
             "hooks",
             weather,
-            r"\$\.hooks\[0\] is no hook: .* got the function weather\(.*\) -> .* without @on; name its events, as in @on\('tool:pre'\)",
+            r"\$\.hooks\[0\] is not a hook: .* got the function weather\(.*\) -> .* without @on; name its events, as in @on\('tool:pre'\)",
         ),
         (
             "providers",
             weather,
-            r"\$\.providers\[0\] is no provider: .* an object with name and complete",
+            r"\$\.providers\[0\] is not a provider: .* an object with name and complete",
         ),
     ],
 )
@@ -196,7 +196,7 @@ async def test_events_carry_object_ids():
 async def test_kit_refuses_plan_with_objects():
     with pytest.raises(
         ValueError,
-        match=r"plan: \$\.tools\[0\] is the function weather; the module runs in a process",
+        match=r"plan: \$\.tools\[0\] is the function weather; the module runs in a separate process",
     ):
         await check_module("tool-todo", plan={"tools": [weather]})
 

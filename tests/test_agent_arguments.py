@@ -184,7 +184,7 @@ def pieces(event, data):
     [
         (
             one,
-            r"\$\.hooks\[0\] is no hook: .*, got the function one\(event\); a hook takes \(event, data\)",
+            r"\$\.hooks\[0\] is not a hook: .*, got the function one\(event\); a hook takes \(event, data\)",
         ),
         (three, r"got the function three\(event, data, more\); a hook takes \(event, data\)"),
         (

@@ -244,7 +244,7 @@ async def test_self_containing_sub_agent_is_error():
     sub.config["tools"].append(sub)
     with pytest.raises(
         ModuleLoadError,
-        match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is no tool: .*an agent",
+        match=r"sub-agent 'researcher' cannot be opened: \$\.tools\[0\] is not a tool: .*an agent",
     ):
         async with agent("offline", tools=[sub]):
             pass
@@ -265,7 +265,8 @@ async def test_tool_named_like_agent_call_is_error():
 async def test_agent_in_plan_tools_is_error():
     plan = {"session": {"orchestrator": "loop-basic", "context": "context-simple", "strict": True}}
     with pytest.raises(
-        AmplifierError, match=r"\$\.tools\[0\] is no tool: .*an agent is a tool in agent\(…, tools"
+        AmplifierError,
+        match=r"\$\.tools\[0\] is not a tool: .*an agent is a tool in agent\(…, tools",
     ):
         async with AmplifierSession({**plan, "tools": [researcher("offline")]}):
             pass

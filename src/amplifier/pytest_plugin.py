@@ -1,10 +1,4 @@
-"""What pytest loads in every environment this package is installed in; therefore it does next to nothing by itself.
-
-It turns the suites of `amplifier.conformance.suites` into tests, one for each clause and backend, and offers recorded answers
-of models to tests with the fixture ``amplifier_cassette``, scripted ones with ``amplifier_script``. The file imports pytest
-and nothing else at the top, so that suites which have nothing to do with agents do not pay for it. It sits at the outside
-edge of the package: nothing imports it.
-"""
+"""The pytest plugin: conformance suites as tests, and recorded or scripted answers of models."""
 
 from __future__ import annotations
 
@@ -17,6 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from amplifier.conformance.suites import Suite, ToolSuite
     from amplifier.testing import Cassette, MockProvider
+
+# pytest loads this file wherever the package is installed. It imports nothing else at the top, so
+# that unrelated suites don't pay for it.
 
 __all__ = [
     "amplifier_cassette",
@@ -35,44 +32,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("amplifier").addoption(
         "--amplifier-cassettes",
         choices=["none", "once", "new"],
-        help="what amplifier_cassette may record: none (the default), once (what has no file yet), or new (every request that "
-        "is not recorded)",
+        help="requests that amplifier_cassette may record: none (the default), once (those of "
+        "tests without a file), or new (those that are not recorded)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers: which clauses a test checks, and where its recorded answers are."""
+    """Declare the markers for the clauses and the recorded answers of a test."""
     config.addinivalue_line(
         "markers",
-        "amplifier_clause(*ids): the clauses of a module contract that this test checks, for example T3",
+        "amplifier_clause(*ids): the clauses of a module contract that this test checks, "
+        "for example T3",
     )
     config.addinivalue_line(
         "markers",
-        "amplifier_cassette(file=None, *, mode='none', placeholders=None, ignore=()): the file of amplifier_cassette, "
-        "relative to the test's folder, and how it records; --amplifier-cassettes takes precedence over mode",
+        "amplifier_cassette(file=None, *, mode='none', placeholders=None, ignore=()): the file of "
+        "amplifier_cassette, relative to the test's folder, and its way of recording; "
+        "--amplifier-cassettes takes precedence over mode",
     )
 
 
 @pytest.fixture
 def amplifier_cassette(request: pytest.FixtureRequest) -> Cassette:
-    """Recorded answers for the sessions of this test: ``AmplifierSession(amplifier_cassette.plan(plan))``.
+    """Provide recorded answers: ``AmplifierSession(amplifier_cassette.plan(plan))``.
 
-    The file is ``cassettes/FILE/TEST.jsonl`` beside the test, unless the marker of this name gives another. It holds all sessions of
-    the test, in the order in which they are opened. The names of event loops are left out of it, so that a test records on one and replays on both.
+    The file is ``cassettes/FILE/TEST.jsonl`` beside the test, unless the marker of this name gives
+    another. It has all sessions of the test in the order of their opening. Names of backends are
+    left out of it, so that a test records on one backend and replays on both.
     """
-    from amplifier.testing import Cassette  # noqa: PLC0415 — paid for by those who ask
+    from amplifier.testing import Cassette  # noqa: PLC0415 — see above
 
-    given = {"mode": "none"}
+    options = {"mode": "none"}
     folder, name = request.path.parent, _without_backend(request.node.name)
     path = folder / "cassettes" / request.path.stem / f"{name}.jsonl"
     if (marker := request.node.get_closest_marker("amplifier_cassette")) is not None:
-        given |= marker.kwargs
-        file = given.pop("file", None) or (marker.args[0] if marker.args else None)
+        options |= marker.kwargs
+        file = options.pop("file", None) or (marker.args[0] if marker.args else None)
         path = path if file is None else folder / file
     if (chosen := request.config.getoption("--amplifier-cassettes")) is not None:
-        given["mode"] = chosen
+        options["mode"] = chosen
     try:
-        cassette = Cassette(path, **given)  # type: ignore[arg-type]  # a marker's keywords; Cassette checks the mode
+        # These are the keywords of a marker. Cassette checks the mode.
+        cassette = Cassette(path, **options)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         pytest.fail(f"amplifier_cassette: {error}", pytrace=False)
     if not cassette.asks_providers and not cassette.path.exists():
@@ -84,22 +85,25 @@ def amplifier_cassette(request: pytest.FixtureRequest) -> Cassette:
 
 @pytest.fixture
 def amplifier_script() -> Iterator[Callable[..., MockProvider]]:
-    """`amplifier.testing.script`, checked at the end of the test: ``agent(amplifier_script("Hello."))``."""
-    from amplifier.testing import script  # noqa: PLC0415 — paid for by those who ask
+    """Provide `amplifier.testing.script`: ``agent(amplifier_script("Hello."))``.
 
-    made: list[MockProvider] = []
+    The end of the test checks that every answer was used.
+    """
+    from amplifier.testing import script  # noqa: PLC0415 — see above
+
+    models: list[MockProvider] = []
 
     def make(*turns: Any) -> MockProvider:
-        made.append(script(*turns))
-        return made[-1]
+        models.append(script(*turns))
+        return models[-1]
 
     yield make
-    for model in made:
+    for model in models:
         model.assert_exhausted()
 
 
 def _without_backend(name: str) -> str:
-    """A test's name as the name of a file: ``test_x[trio-a/b]`` is ``test_x-a_b``."""
+    """Convert a test's name to the name of a file: ``test_x[trio-a/b]`` to ``test_x-a_b``."""
     test, _, parameters = name.removesuffix("]").partition("[")
     kept = [part for part in parameters.split("-") if part and part not in ("asyncio", "trio")]
     return "".join(
@@ -112,26 +116,28 @@ def pytest_pycollect_makeitem(
     collector: pytest.Collector, name: str, obj: object
 ) -> pytest.Collector | None:
     """Take the conformance suites of a test file."""
-    suites: Any = sys.modules.get(_SUITES)  # a file that has a suite has imported them
+    # A file with a suite has imported them.
+    suites: Any = sys.modules.get(_SUITES)
     if suites is None or not isinstance(obj, suites.Suite | suites.ToolSuite):
         return None
-    made: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=obj)
-    return made
+    clauses: pytest.Collector = _Clauses.from_parent(collector, name=name, suite=obj)
+    return clauses
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the commands that help where a test, or a process that it started, could not import ``amplifier_core``."""
+    """Name the option for tests and processes that could not import ``amplifier_core``."""
     reports = [*terminalreporter.stats.get("failed", ()), *terminalreporter.stats.get("error", ())]
     if any(
         "No module named 'amplifier_core'" in getattr(report, "longreprtext", "")
         for report in reports
     ):
-        from amplifier.loading.importing import ENABLE_ALIAS  # noqa: PLC0415 — paid for by those who need it
+        from amplifier.loading.importing import ENABLE_ALIAS  # noqa: PLC0415 — see above
 
         terminalreporter.section("amplifier_core")
         terminalreporter.line(
-            "amplifier_core is an alias of this kernel: run pytest with `-p amplifier.compat.pytest`; for processes "
-            f"that are given a PYTHONPATH of their own, {ENABLE_ALIAS}"
+            "amplifier_core is an alias of this kernel: run pytest with "
+            "`-p amplifier.compat.pytest`; for processes with a different PYTHONPATH, "
+            f"{ENABLE_ALIAS}"
         )
 
 
@@ -143,7 +149,7 @@ class _Clauses(pytest.Collector):
         self._suite = suite
 
     def collect(self) -> Iterator[pytest.Item]:
-        from amplifier.errors import AmplifierError  # noqa: PLC0415 — paid for by those who have a suite
+        from amplifier.errors import AmplifierError  # noqa: PLC0415 — see above
 
         try:
             clauses = self._suite.clauses()
@@ -170,7 +176,7 @@ class _Clause(pytest.Item):
         self.add_marker(pytest.mark.amplifier_clause(clause))
 
     def runtest(self) -> None:
-        from amplifier.errors import AmplifierError  # noqa: PLC0415 — as above
+        from amplifier.errors import AmplifierError  # noqa: PLC0415 — see above
 
         try:
             verdict, text = self._suite.judge(self._clause, self._backend)
@@ -184,6 +190,6 @@ class _Clause(pytest.Item):
             pytest.skip(text)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        # A line there must be: pytest wants one for an item that is skipped by a mark.
+        # pytest needs a line for an item that a mark skips.
         line = self.parent.reportinfo()[1] if isinstance(self.parent, pytest.Class) else 0
         return self.path, line, f"{self._suite.module} {self._clause} on {self._backend}"

@@ -263,7 +263,15 @@ def test_stalled_loop_is_reported_once(caplog):
 
 @pytest.mark.parametrize(
     "options",
-    [{"attempts": 0}, {"attempts": 2.5}, {"stuck": -1}, {"lease": float("nan")}, {"poll": "1"}],
+    [
+        {"attempts": 0},
+        {"attempts": 2.5},
+        {"stuck": -1},
+        {"lease": float("nan")},
+        {"poll": "1"},
+        {"patience": -1},
+        {"patience": "1"},
+    ],
 )
 async def test_senseless_numbers_are_refused(tmp_path, options):
     with pytest.raises(ValueError, match=f"{next(iter(options))} must be a"):

@@ -77,6 +77,9 @@ class Settings:
                 or value == float("inf")
             ):
                 raise ValueError(f"{name} must be a number above 0, got {value!r:.80}")
+        patience: object = self.patience
+        if isinstance(patience, bool) or not isinstance(patience, int | float) or not patience >= 0:
+            raise ValueError(f"patience must be a number of at least 0, got {patience!r:.80}")
         if self.attempts != int(self.attempts):
             raise ValueError(f"attempts must be a whole number, got {self.attempts!r}")
         version: object = self.version

@@ -52,7 +52,7 @@ class _OfferedTool:
         self.input_schema = tool.input_schema
         self._tools = tools
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — contract
         """Note the call. The client will send its result."""
         call = current_call()
         return self._tools.note(

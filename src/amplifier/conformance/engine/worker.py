@@ -179,6 +179,8 @@ CALLS = 4_000
 """The calls of the module in all cases of the quick profile; only one that starts processes reaches it."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
+SHRINKING_LISTED = 50
+"""Cases tried at most in making one smaller without Hypothesis, for each broken clause."""
 SHRINKING_CALLS = 3_000
 """The calls of the module in these cases."""
 
@@ -428,7 +430,7 @@ class Runner:
 
     def _shrunk(self, check: Check, fault: Fault, case: Any) -> Fault:
         """Return the fault of the smallest case that breaks the clause in the same way."""
-        smallest, gist, left = fault, _gist(fault.what), SHRINKING
+        smallest, gist, left = fault, _gist(fault.what), SHRINKING_LISTED
         budget = self._stage(None).budget(SHRINKING_CALLS)
 
         def fails(candidate: Any) -> bool:

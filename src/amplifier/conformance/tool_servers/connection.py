@@ -74,7 +74,7 @@ class Reply:
 
     kind: ReplyKind
     text: str = ""
-    value: Any = None
+    value: object = None
     structured: Any = None
     raised: dict[str, Any] | None = None
     seconds: float = 0.0
@@ -162,14 +162,14 @@ class Link:
         self._rate = rate
         self._calls_at: deque[float] = deque()
         self._deadlines: set[anyio.CancelScope] = set()
-        self._raw: list[Any] = []
-        self._cancelled: dict[Any, tuple[float, int]] = {}
+        self._raw: list[object] = []
+        self._cancelled: dict[object, tuple[float, int]] = {}
         self._lists = 0
         self._client: Client | None = None
 
     # ── messages ──
 
-    def _note_received(self, item: Any) -> Any:
+    def _note_received(self, item: object) -> object:
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id in self._cancelled:
             cancelled, lists = self._cancelled.pop(message.id)
@@ -471,7 +471,7 @@ class _Tapped:
         self,
         stream: Any,
         *,
-        received: Callable[[Any], Any] = lambda item: item,
+        received: Callable[[object], object] = lambda item: item,
         sent: Callable[[Any], None] = lambda item: None,
     ) -> None:
         self._stream, self._received, self._sent = stream, received, sent
@@ -483,13 +483,13 @@ class _Tapped:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> Any:
+    async def __aexit__(self, *error: object) -> Any:
         return await self._stream.__aexit__(*error)
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> object:
         return self._received(await self._stream.__anext__())
 
     async def send(self, item: Any) -> None:

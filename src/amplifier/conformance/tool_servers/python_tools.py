@@ -17,7 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-Call = Callable[[dict[str, Any]], Awaitable[Any]]
+Arguments = dict[str, Any]
+Call = Callable[[Arguments], Awaitable[object]]
 
 
 class Failure(Exception):
@@ -86,7 +87,7 @@ async def adapt(thing: Any) -> list[Adapted]:
 def _own(tool: Any) -> Adapted:
     from amplifier.contracts import tool_schema  # noqa: PLC0415  # other objects do without
 
-    async def call(arguments: dict[str, Any]) -> Any:
+    async def call(arguments: Arguments) -> object:
         result = await tool.execute(arguments)
         if not result.success:
             raise Failure(
@@ -110,7 +111,7 @@ async def _pydantic_ai(thing: Any) -> list[Adapted]:
     )
     context = library.RunContext(deps=None, model=model, usage=library.RunUsage())
 
-    async def call(name: str, tool: Any, arguments: dict[str, Any]) -> Any:
+    async def call(name: str, tool: Any, arguments: Arguments) -> object:
         # Its agent does the same: it validates the input, then the toolset calls the tool.
         read = tool.args_validator.validate_python(arguments)
         return await toolset.call_tool(name, read, context, tool)
@@ -133,7 +134,7 @@ def _openai_agents(tool: Any) -> Adapted:
     # The object is one of the library's, so the library is installed.
     make_context = importlib.import_module("agents.tool_context").ToolContext
 
-    async def call(arguments: dict[str, Any]) -> Any:
+    async def call(arguments: Arguments) -> object:
         text = json.dumps(arguments)
         context = make_context(
             context=None, tool_name=tool.name, tool_call_id="call_1", tool_arguments=text
@@ -148,7 +149,7 @@ def _openai_agents(tool: Any) -> Adapted:
 
 
 def _langchain(tool: Any) -> Adapted:
-    async def call(arguments: dict[str, Any]) -> Any:
+    async def call(arguments: Arguments) -> object:
         message = await tool.ainvoke(
             {"type": "tool_call", "id": "call_1", "name": tool.name, "args": arguments}
         )
@@ -178,7 +179,7 @@ class Server:
     def __init__(self, tools: dict[str, Adapted], send: Callable[[dict[str, Any]], None]) -> None:
         self._tools = tools
         self._send = send
-        self._running: dict[Any, Any] = {}
+        self._running: dict[object, Any] = {}
 
     async def serve(self, lines: AsyncIterator[bytes]) -> None:
         """Answer until the input ends. Then the running calls are cancelled."""
@@ -215,7 +216,7 @@ class Server:
             return {"result": {}}
         return {"error": {"code": _NO_METHOD, "message": f"there is no method {method}"}}
 
-    async def _call(self, number: Any, params: dict[str, Any], scope: Any) -> None:
+    async def _call(self, number: object, params: dict[str, Any], scope: Any) -> None:
         tool = self._tools.get(params.get("name", ""))
         with scope:
             if tool is None:
@@ -228,7 +229,7 @@ class Server:
         self._running.pop(number, None)
 
 
-async def _result_of(tool: Adapted, arguments: dict[str, Any]) -> dict[str, Any]:
+async def _result_of(tool: Adapted, arguments: Arguments) -> dict[str, Any]:
     try:
         value = await tool.call(arguments)
     except Failure as failure:

@@ -491,16 +491,16 @@ def _ends_at(pattern: str, names: Sequence[str], *, only_last: bool) -> bool:
 def _matches(pattern: str, path: str, names: Sequence[str], *, only_last: bool = False) -> bool:
     """Check whether a path is at or below a name or path from the plan."""
     if pattern.startswith(("/", "~/")):
-        given = str(Path(pattern).expanduser())
-        # A link of this name, and what it leads to.
-        places = (os.path.normpath(given), os.path.realpath(given))
+        named = str(Path(pattern).expanduser())
+        # The path may be a link, so its target counts, too.
+        places = (os.path.normpath(named), os.path.realpath(named))
         return any(path == place if only_last else is_below(path, place) for place in places)
     return _ends_at(pattern, names, only_last=only_last)
 
 
 @functools.lru_cache(maxsize=4096)
 def _ends_with(pattern: str, name: str) -> bool:
-    """Check whether a name can be the last one of what a plan names."""
+    """Check whether a name can be the last one of a name or path from the plan."""
     last = pattern.rstrip("/").rpartition("/")[2]
     if not pattern.startswith(("/", "~/")):
         return _compiled(last)[0].match(fold(name)) is not None

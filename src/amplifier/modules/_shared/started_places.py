@@ -1,4 +1,4 @@
-"""Files of the working directory that the agent starts or imports when it begins: its plan names them."""
+"""Find the files that the agent runs or imports when it starts, because its plan names them."""
 
 from __future__ import annotations
 
@@ -6,33 +6,35 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 _CODE: Final = re.compile(
     r"\.(?:py[wz]?|[cm]?[jt]s|[jt]sx|sh|bash|zsh|fish|rb|pl|php|lua|jar|ps1|exs?|go|rs|wasm)", re.I
 )
 _INTERPRETER: Final = re.compile(
-    r"(?:python|pypy|node|nodejs|bun|deno|ruby|perl|php|lua|sh|bash|zsh|dash|ksh|fish|tsx|ts-node|uv)[\d.]*"
+    r"(?:python|pypy|node|nodejs|bun|deno|ruby|perl|php|lua|sh|bash|zsh|dash|ksh|fish|tsx|ts-node"
+    r"|uv)[\d.]*"
 )
 _PACKAGES: Final = "node_modules"
 
 
 def started_places(config: object, directory: str) -> tuple[str, ...]:
-    """Return the files and folders that a plan makes the agent run, as absolute paths; they need not exist.
+    """Return the absolute paths of the files and folders that a plan makes the agent run.
+
+    They need not exist.
 
     Args:
         config: The plan, or a part of it.
         directory: The working directory.
     """
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for path in _named(config, directory):
-        found |= dict.fromkeys((os.path.abspath(path), os.path.realpath(path)))  # noqa: PTH100 - text in
-    # Of a folder around the working directory, not everything can be protected.
-    folders = (os.path.abspath(directory), os.path.realpath(directory))  # noqa: PTH100 - text in
+        paths |= dict.fromkeys((os.path.abspath(path), os.path.realpath(path)))  # noqa: PTH100
+    # A folder that contains the working directory can't be protected as a whole.
+    folders = (os.path.abspath(directory), os.path.realpath(directory))  # noqa: PTH100
     return tuple(
         path
-        for path in found
+        for path in paths
         if not any(f"{folder}/".startswith(f"{path.rstrip('/')}/") for folder in folders)
     )
 
@@ -41,7 +43,7 @@ def _named(value: object, directory: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         module, source = value.get("module"), value.get("source")
         if isinstance(module, str) and isinstance(source, str) and "\0" not in source:
-            folder = str(Path(source.removeprefix("file://")).expanduser())
+            folder = os.path.expanduser(source.removeprefix("file://"))  # noqa: PTH111 - never raises
             if "/" in source or source in (".", "..") or os.path.lexists(folder):
                 yield folder
                 yield f"{folder}/amplifier_module_{module.replace('-', '_')}"
@@ -54,32 +56,39 @@ def _named(value: object, directory: str) -> Iterator[str]:
         yield from (path for part in value for path in _named(part, directory))
 
 
-def _of_server(server: Any, directory: str) -> Iterator[str]:
+def _of_server(server: object, directory: str) -> Iterator[str]:
     if not isinstance(server, Mapping) or not isinstance(server.get("command"), str):
         return
-    arguments = server.get("args")
-    given = [*arguments] if isinstance(arguments, list | tuple) else []
-    words = [word for word in given if isinstance(word, str) and "\0" not in word]
-    base = os.path.join(directory, os.path.expanduser(str(server.get("cwd") or "")))  # noqa: PTH111, PTH118 - text in
+    args = server.get("args")
+    arguments = [
+        argument
+        for argument in (args if isinstance(args, list | tuple) else ())
+        if isinstance(argument, str) and "\0" not in argument
+    ]
+    base = _joined(directory, str(server.get("cwd") or ""))
     command = os.path.basename(server["command"])  # noqa: PTH119 - text in
     if "/" in server["command"]:
-        yield os.path.join(base, os.path.expanduser(server["command"]))  # noqa: PTH111, PTH118 - text in
-    yield from _of_words(words, base, is_run=_INTERPRETER.fullmatch(command) is not None)
+        yield _joined(base, server["command"])
+    yield from _of_arguments(arguments, base, is_run=_INTERPRETER.fullmatch(command) is not None)
     if command in ("npx", "npm", "pnpm", "bunx", "yarn", "bun"):
-        # These take a package of the folder before one of the registry.
-        for word in words:
+        # These prefer a package in the folder to one in the registry.
+        for word in arguments:
             if name := re.sub(r"(?<=.)@[^/]*$", "", word).strip("/"):
                 yield f"{base}/{_PACKAGES}/.bin/{name.rpartition('/')[2]}"
                 yield f"{base}/{_PACKAGES}/{name}"
 
 
-def _of_words(words: Iterable[str], base: str, *, is_run: bool) -> Iterator[str]:
-    """Yield the files that are code among the words of a command.
+def _joined(base: str, path: str) -> str:
+    return os.path.join(base, os.path.expanduser(path))  # noqa: PTH111, PTH118 - text in
 
-    Others, such as a database, are the server's data.
+
+def _of_arguments(arguments: Iterable[str], base: str, *, is_run: bool) -> Iterator[str]:
+    """Yield the files with code among the arguments of a command.
+
+    Other files, such as a database, are the server's data.
     """
     option = ""
-    for word in words:
+    for word in arguments:
         if word.startswith("-"):
             option = word
             continue
@@ -87,8 +96,8 @@ def _of_words(words: Iterable[str], base: str, *, is_run: bool) -> Iterator[str]
             module = f"{base}/{word.replace('.', '/')}"
             yield from (module, f"{module}.py")
         for name in {word, *re.split(r"[\s'\"`;|&<>(){}=,$]+", word)} - {"", ".", ".."}:
-            path = os.path.join(base, os.path.expanduser(name))  # noqa: PTH111, PTH118 - text in
-            is_code = _CODE.fullmatch(os.path.splitext(name)[1]) is not None  # noqa: PTH122 - text in
+            path = _joined(base, name)
+            is_code = _CODE.fullmatch(os.path.splitext(name)[1]) is not None  # noqa: PTH122
             if is_code or is_run or _is_executable(path):
                 yield path
         option, is_run = "", is_run and word == "run"
@@ -96,7 +105,7 @@ def _of_words(words: Iterable[str], base: str, *, is_run: bool) -> Iterator[str]
 
 def _is_executable(path: str) -> bool:
     try:
-        found = os.stat(path).st_mode  # noqa: PTH116 - text in
+        mode = os.stat(path).st_mode  # noqa: PTH116 - text in
     except OSError:
         return False
-    return stat.S_ISREG(found) and found & 0o111 != 0
+    return stat.S_ISREG(mode) and mode & 0o111 != 0

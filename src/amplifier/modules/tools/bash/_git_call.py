@@ -482,7 +482,8 @@ class GitCall:
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             led, algorithm = {*named_by_configuration(self.repository.worktree)}, self._algorithm()
-            has_head = bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
+            has_head = self._has_head()
+            # Without a commit the staged changes are compared with an empty tree.
             rows = self.output_of(*_STAGED, "HEAD" if has_head else _EMPTY_TREE[algorithm])
             known = self.context.baselines.contents
             names = list[str]()
@@ -500,6 +501,14 @@ class GitCall:
             self.output_of("--literal-pathspecs", *undo, "--", *names)
         reason = "programs obey it, and no commit of the user's has this content"
         return [f"{self.repository.worktree}/{name}: was unstaged ({reason})" for name in names]
+
+    def _has_head(self) -> bool:
+        text = read_text(f"{self.repository.folder}/HEAD") or ""
+        ref = f"{self.repository.common}/{text.removeprefix('ref: ').strip()}"
+        # Starting git would take longer.
+        if not text.startswith("ref: ") or os.path.isfile(ref):  # noqa: PTH113 — text in
+            return True
+        return bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
 
     # ── remaining steps ──
 
