@@ -158,3 +158,45 @@ def test_double_ctrl_c_hangs_nothing(backend: str):
 @pytest.mark.parametrize("signals", [1, 2])
 def test_ctrl_c_150_times(backend: str, signals: int):
     assert run_trials(backend, WHOLE, signals) == []
+
+
+LEAVING = """
+import contextlib
+
+from amplifier.testing import MockProvider
+
+left = []
+
+
+@contextlib.asynccontextmanager
+async def structured(coordinator, config):
+    yield
+    signal.raise_signal(signal.SIGINT)
+    left.append("structured")
+
+
+async def main():
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [MockProvider(["done"])],
+        "tools": [structured],
+    }
+    session = AmplifierSession(plan)
+    sessions.append(session)
+    async with session:
+        await session.execute("go")
+
+
+sessions = []
+try:
+    run_natively(main)
+except KeyboardInterrupt:
+    print_line(*left, *sessions[0].cleanup_failures, sessions[0].statistics().state)
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_spares_leaving_module(backend: str):
+    """A structured module that computes in its cleanup is not interrupted, as a plain cleanup isn't."""
+    ended = run_child(LEAVING, backend)
+    assert ended.lines == ["structured closed"], ended.errors

@@ -169,7 +169,7 @@ _to_protect: list[Callable[..., Any]] = []
 
 
 def ki_protected(fn: Fn) -> Fn:
-    """Mark a function of closing, in which trio raises KeyboardInterrupt only at a wait."""
+    """Mark a function that runs cleanups. In it, trio raises KeyboardInterrupt only at a wait."""
     _to_protect.append(fn)
     return fn
 

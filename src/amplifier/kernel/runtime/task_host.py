@@ -24,6 +24,7 @@ from amplifier.contracts.cancellation import (
 from amplifier.errors import SessionStateError
 from amplifier.events import MODULE_CRASHED, MODULE_UNRESPONSIVE
 
+from .child import ki_protected
 from .cleanup import CleanupEntry, CleanupStack
 from .deadlines import failure_text
 from .frames import WaitInfo
@@ -414,6 +415,7 @@ class HostTask(SessionTask):
         self.is_inside: bool = False
         self.value: object = None
 
+    @ki_protected
     async def _work(self) -> None:
         hosted_by.set((*hosted_by.get(), self._host))
         try:
