@@ -81,7 +81,9 @@ def test_missing_package_drops_its_tool_only(home, files):
     finished = run_without(
         "truststore", "run", "count the lines of notes.txt", "-q", home=home, cwd=files
     )
-    assert (finished.returncode, finished.stderr) == (0, "")
+    # Where bubblewrap is missing, a line says that there is no sandbox.
+    errors = [line for line in finished.stderr.splitlines() if "without a sandbox" not in line]
+    assert (finished.returncode, errors) == (0, [])
     assert "3 lines" in finished.stdout
 
 

@@ -80,7 +80,7 @@ def test_full_mode_needs_sandbox(home, workdir):
         sandboxed = "sandbox off" not in terminal.expect("commands ")
         if not sandboxed:
             terminal.expect("Permission needed")
-            terminal.type("n\n")
+            terminal.answer("n")
         assert terminal.end() == 0
     assert (workdir / "here").exists() == sandboxed
 

@@ -200,3 +200,69 @@ def test_ctrl_c_spares_leaving_module(backend: str):
     """A structured module that computes in its cleanup is not interrupted, as a plain cleanup isn't."""
     ended = run_child(LEAVING, backend)
     assert ended.lines == ["structured closed"], ended.errors
+
+
+SCOPES = """
+import trio
+from amplifier.testing import MockProvider
+
+MANUAL = ("arm", "close", "_expired")
+counted = point = 0
+
+
+def trace(frame, event, argument):
+    code = frame.f_code
+    if not code.co_filename.endswith("kernel/runtime/deadlines.py") or code.co_name not in MANUAL:
+        return None
+
+    def at_line(frame, event, argument):
+        global counted
+        counted += event == "line"
+        if event == "line" and counted == point:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+        return at_line
+
+    return at_line
+
+
+async def asks(event, data):
+    await anyio.lowlevel.checkpoint()
+
+
+async def wait() -> str:
+    await anyio.lowlevel.checkpoint()
+    return "waited"
+
+
+async def main():
+    plan = {
+        "session": {"orchestrator": "loop-basic", "context": "context-simple"},
+        "providers": [MockProvider([[("wait", {})], "done"])],
+        "tools": [wait],
+    }
+    async with AmplifierSession(plan) as session:
+        session.coordinator.hooks.register("tool:pre", asks)
+        sys.settrace(trace)
+        try:
+            await session.execute("go")
+        finally:
+            sys.settrace(None)
+
+
+trio.run(main)
+points, interrupted = counted, 0
+for point in range(1, points + 1):
+    counted = 0
+    try:
+        trio.run(main)
+    except KeyboardInterrupt:
+        interrupted += 1
+print_line(points > 20, interrupted == points)
+"""
+
+
+def test_ctrl_c_while_deadline_changes_its_scope():
+    """Trio's scopes have to be left in order, also where the kernel opens and closes them by hand."""
+    ended = run_child(SCOPES, "trio")
+    assert ended.lines == ["True True"], ended.errors[-2000:]

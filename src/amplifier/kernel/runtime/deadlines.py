@@ -20,6 +20,7 @@ from amplifier.contracts.cancellation import (
     text_of,
 )
 
+from .child import ki_protected
 from .frames import WaitInfo, location_of_raise
 from .watchdog import Watchdog
 
@@ -165,9 +166,11 @@ class ReusableDeadline:
                 raise failure
             return value
         except BaseException as exc:
-            failure = failure or self.classify_exception(exc)
-            # The caller's reaction to a failure isn't part of the call and its deadline.
-            self.close()
+            try:
+                failure = failure or self.classify_exception(exc)
+            finally:
+                # The caller's reaction to a failure isn't part of the call and its deadline.
+                self.close()
             if failure is exc:
                 raise
             raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
@@ -175,6 +178,7 @@ class ReusableDeadline:
             self.awaited = None
             del failure  # an exception that names its own frame is a reference cycle
 
+    @ki_protected
     def arm(self, seconds: float | None, now: float, awaited: object) -> None:
         """Give the next call ``seconds`` from ``now``."""
         self.started = now
@@ -228,6 +232,7 @@ class ReusableDeadline:
         finally:
             del exc  # an exception that names its own frame is a reference cycle
 
+    @ki_protected
     def _expired(self, exc: BaseException) -> DeadlinePassed | None:
         if self.scope is None or not self.scope.cancel_called:
             return None
@@ -253,6 +258,7 @@ class ReusableDeadline:
         self.until = math.inf
         return DeadlinePassed(self._seconds)
 
+    @ki_protected
     def close(self) -> None:
         """Leave the scope, if it is open, and stop watching."""
         scope, self.scope = self.scope, None
