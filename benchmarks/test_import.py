@@ -59,7 +59,7 @@ def test_size_of_the_base_install(board):
         size_of(name) for name in requirements_of("amplifier") - {"amplifier"}
     )
     theirs = sum(size_of(name) for name in requirements_of("amplifier-core"))
-    note = f"of which the project itself {size_of_ours():.1f} MiB"
+    note = f"{size_of_ours():.1f} MiB of it is the project"
     board.figures("size of the base install", theirs, ours, "MiB", note=note)
 
 
