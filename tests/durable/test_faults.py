@@ -121,7 +121,7 @@ async def test_second_worker_of_file_is_refused(tmp_path):
     first, second = done.stdout.splitlines()
     assert first == "a client sees 1 turns"
     assert second.startswith("SessionStateError the file")
-    assert f"has a worker already, {name}" in second
+    assert f"already has a worker, {name}" in second
 
 
 DBOS_OF_AN_APPLICATION = """

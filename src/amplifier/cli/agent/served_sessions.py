@@ -89,7 +89,7 @@ class ServedSessions:
         """Return an unopened session.
 
         Raises:
-            CommandError: The plan can't be read any more.
+            CommandError: The plan is no longer readable.
             SessionBusyError: The session is open in another process.
         """
         directory, session_id = wanted.directory or Path.cwd(), wanted.session_id
@@ -111,7 +111,7 @@ class ServedSessions:
             display_system=self.display,
             is_resumed=wanted.is_resumed,
         )
-        # Before it opens, because modules may start programs there while they are mounted.
+        # Do this before it opens, because modules may start programs there while being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
         if session_id is not None:
             # Another process may have used the session since an earlier opening.

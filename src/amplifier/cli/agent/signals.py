@@ -111,7 +111,7 @@ async def until_signal(
 # faster than the end of a turn.
 #
 # Code that doesn't stop can't be ended from inside. So a Ctrl-C that comes seconds after "stop now"
-# ends the process immediately, whatever is left behind.
+# ends the process immediately, even if something is left behind.
 class SignalHandler:
     """Decides the effect of a signal.
 
