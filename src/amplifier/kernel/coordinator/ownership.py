@@ -184,7 +184,7 @@ class MountTable:
         return layers[-1][0] if layers else None
 
     def mounted_by(self, owner: str) -> list[tuple[str, str | None, object]]:
-        """Return everything that one module has mounted: the point, the name and the module."""
+        """Return one module's mounts as (point, name, instance)."""
         return [
             (*key, None if (module := self._present(key)) is _EMPTY else module)
             for key, layers in self._layers.items()
@@ -256,7 +256,7 @@ class MountTable:
                 self._set(key, remaining)
 
     def _layers_of(self, key: Key) -> list[_Layer]:
-        """Return the layers of a slot, the last one with the value that is there now."""
+        """Return the layers of a slot. The last one has the current value."""
         layers, present = self._layers.get(key, []), self._present(key)
         if layers:
             return [*layers[:-1], (layers[-1][0], present)]
@@ -495,12 +495,12 @@ async def _make_call(
         return await run()
 
 
-# The deadline of the wrappers isn't a ReusableDeadline, which bounds one call of third-party code
-# and takes a late result, or an error after the deadline, for a timeout. Here the call of the
-# loop runs inside the wrappers. Once it was made, its result or its error must reach the loop
-# even if a wrapper blocked for too long on the way out, or the step would be lost although it has
-# happened. So there is one plain scope, which only cancels: a deadline for the way in, none while
-# the call runs under its own deadline, and another one for the way out.
+# The deadline of the wrappers isn't a ReusableDeadline, which bounds one call into third-party code
+# and takes a late result, or an error after the deadline, for a timeout. Here the call of the loop
+# runs inside the wrappers. Once it was made, its result or its error must reach the loop even if a
+# wrapper blocked for too long on the way out, or the step would be lost although it has happened.
+# So there is one plain scope, which only cancels: a deadline for the way in, none while the call
+# runs under its own deadline, and another one for the way out.
 
 
 @attrs.define(eq=False)

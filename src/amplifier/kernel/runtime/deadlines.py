@@ -44,7 +44,7 @@ class DeadlinePassed(Exception):
         where: The await at which it was cancelled, as ``file:line in function``. None when it
             returned late.
         has_answer: True if the call returned late.
-        answer: Its result then.
+        answer: The late result.
     """
 
     def __init__(self, seconds: float, where: str | None = None) -> None:
@@ -66,7 +66,8 @@ def call_foreign(fn: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T
                 raise
             raise failure from exc
         finally:
-            del failure  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del failure
 
 
 def failure_text(error: BaseException) -> str:
@@ -87,7 +88,7 @@ def failure_words(error: BaseException) -> str:
 async def run_bounded(
     awaitable: Awaitable[T], seconds: float | None, label: object, watch: Watchdog | None
 ) -> T:
-    """Await one call of third-party code under a deadline.
+    """Await one call into third-party code under a deadline.
 
     Raises:
         DeadlinePassed: Its deadline passed.
@@ -173,7 +174,8 @@ class ReusableDeadline:
             raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
             self.awaited = None
-            del failure  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del failure
 
     def arm(self, seconds: float | None, now: float, awaited: object) -> None:
         """Give the next call ``seconds`` from ``now``."""
@@ -226,7 +228,8 @@ class ReusableDeadline:
             late = self._expired(exc) if is_armed else None
             return late or contained_failure(exc, can_wait=is_armed)
         finally:
-            del exc  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del exc
 
     def _expired(self, exc: BaseException) -> DeadlinePassed | None:
         if self.scope is None or not self.scope.cancel_called:
@@ -241,7 +244,7 @@ class ReusableDeadline:
                 raise
             is_ours = True
         self.close()
-        # It may answer its cancellation with an error, or with a cancellation of its own making.
+        # It may answer its cancellation with an error, or with its own cancellation.
         is_made_up = is_cancellation_type(exc) and not is_real_cancellation(exc)
         if is_ours or is_made_up or isinstance(exc, Exception):
             return DeadlinePassed(self._seconds, where)
@@ -300,7 +303,7 @@ class TimeBudget:
 
         Args:
             seconds: The deadline of the step, or None for no limit.
-            steps_left: The number of steps that remain, this one included.
+            steps_left: The number of remaining steps, including this one.
             reserve: Seconds to keep for each of the others.
         """
         left = self._left()

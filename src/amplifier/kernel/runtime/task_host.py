@@ -50,11 +50,11 @@ class TaskOwner(Coordinator, Protocol):
 
 
 # A structured module is an async context manager that may keep task groups and cancel scopes
-# open. Those must be left in the task that entered them, so each module gets a task of its own.
-# These tasks and the background tasks live in the session's task group, in shielded scopes:
-# cancelling the code around the session doesn't end them all at once. They end in the order of
-# the cleanup stack, users before services. Only the end of an asyncio loop, which cancels every
-# task, ignores that order.
+# open. Those must be left in the task that entered them, so each module gets its own task. These
+# tasks and the background tasks live in the session's task group, in shielded scopes: cancelling
+# the code around the session doesn't end them all at once. They end in the order of the cleanup
+# stack, users before services. Only the end of an asyncio loop, which cancels every task, ignores
+# that order.
 
 
 class TaskHost:
@@ -94,7 +94,7 @@ class TaskHost:
         return self.group is not None and not self.is_shut
 
     async def leave_group(self, exc: BaseException | None, session_id: str) -> bool:
-        """Leave the task group, in which nothing runs any more.
+        """Exit the task group, which no longer runs anything.
 
         The exception is handed to the group only if the group's scope was cancelled, by a
         background task that ended the session. Otherwise the group would wrap it (L9).
@@ -109,7 +109,7 @@ class TaskHost:
         for task in list(self.running):  # its step of the closing was interrupted
             task.cancel()
         self.group = None
-        # A crash is raised once, also if the caller is cancelled meanwhile, which comes first.
+        # A crash is raised once, even if the caller is cancelled. The cancellation is raised first.
         raised, self.fatal = self.fatal, []
         try:
             try:
@@ -124,7 +124,7 @@ class TaskHost:
                 f"session {session_id!r} was ended by crashed background work", raised
             )
         finally:
-            # An exception that names its own frame is a reference cycle.
+            # Break the reference cycle with the traceback.
             del exc, raised
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
@@ -159,10 +159,10 @@ class TaskHost:
         owner: str | None,
         is_mount: bool = False,
     ) -> HostTask:
-        """Enter ``manager`` in a task of its own.
+        """Enter ``manager`` in a separate task.
 
-        If that fails or is cancelled, the manager has been left when this raises. That of a
-        structured mount is still on the cleanup stack then, and undoing the module leaves it.
+        If that fails or is cancelled, the manager has exited when this raises. The manager of a
+        structured mount is then still on the cleanup stack, and undoing the module exits it.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
@@ -178,7 +178,7 @@ class TaskHost:
         try:
             await task.entered.wait()
         except BaseException:
-            # It unwinds before the cleanups run that it has registered so far.
+            # The manager unwinds before the cleanups that it has registered so far.
             self.cleanups.move_up(entry)
             coordinator = self.coordinator
             if not is_mount and coordinator is not None:
@@ -189,7 +189,7 @@ class TaskHost:
             task.raise_error()
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise SessionStateError(f"{name!r} was not entered: the session is being closed")
-        # It is left before the cleanups run that it registered while it was being entered.
+        # The manager exits before the cleanups that it registered on entry.
         self.cleanups.move_up(entry)
         return task
 
@@ -205,7 +205,7 @@ class TaskHost:
         return self.group
 
     def end_session(self, error: BaseException) -> None:
-        """End the session, which raises the error when it is left."""
+        """End the session, which raises the error on exit."""
         self.fatal.append(error)
         if self.group is not None:
             self.group.cancel_scope.cancel()
@@ -269,7 +269,7 @@ class TaskHost:
 
 
 def describe_label(label: object) -> tuple[str | None, str]:
-    """Return the module and the text of what a deadline was for.
+    """Return the module and a description of a deadline's call.
 
     A label is an object of the kernel that has a ``module``, or text.
     """
@@ -393,7 +393,7 @@ class HostTask(SessionTask):
     Attributes:
         entered: Set when the module has been entered or has failed to.
         is_inside: True once the module has been entered.
-        value: What entering returned.
+        value: The result of entering.
     """
 
     __slots__ = ("_error", "_inside", "_left", "_manager", "entered", "is_inside", "value")
@@ -465,7 +465,8 @@ class HostTask(SessionTask):
             try:
                 raise error
             finally:
-                del error  # an exception that names its own frame is a reference cycle
+                # Break the reference cycle with the traceback.
+                del error
 
 
 def _failure_of(exc: BaseException) -> BaseException:
@@ -475,4 +476,5 @@ def _failure_of(exc: BaseException) -> BaseException:
     except BaseException as interrupt:  # noqa: BLE001 — raised where the task is waited for
         return interrupt
     finally:
-        del exc  # an exception that names its own frame is a reference cycle
+        # Break the reference cycle with the traceback.
+        del exc

@@ -110,7 +110,7 @@ class Watchdog:
         self.hasten(call.until)
 
     def hasten(self, until: float) -> None:
-        """Note a deadline. A later one isn't noted, since waking up early just looks again."""
+        """Record a deadline. A later one isn't recorded, since waking up early is harmless."""
         due = until + UNWIND_GRACE
         if due < self._wakes_at and not self.is_stopped:
             self._arm(due, current_time())

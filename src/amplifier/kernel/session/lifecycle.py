@@ -71,7 +71,7 @@ class Lifecycle:
 
     @property
     def activity(self) -> str | None:
-        """A word for reports: "opening", "closing", "a turn", or None while it is idle."""
+        """Current activity, for reports: "opening", "closing", "a turn", or None while idle."""
         if self.state in (State.OPENING, State.CLOSING):
             return str(self.state.value)
         return None if self.turn is None else "a turn"
@@ -113,7 +113,7 @@ class Lifecycle:
         await settled.wait()
 
     def settle(self, state: State) -> None:
-        """Note the state at the end of an opening or closing, and wake those who wait for it."""
+        """Record the state after an opening or closing, and wake its waiters."""
         self.state = state
         settled, self._settled = self._settled, None
         if settled is not None:
