@@ -30,7 +30,7 @@ class CurrentCall:
             iteration.
         tool_name: Name of the tool, or None for a model call.
         parent: The surrounding call. In a child session, the tool call that runs the child.
-        is_answer: True for the call of a tool that the loop itself offers, such as that of a typed
+        is_answer: True for a call to a tool that the loop itself offers, such as that of a typed
             answer. It has no effect outside of the turn, so it needs no approval.
     """
 
@@ -65,7 +65,7 @@ def current_call() -> CurrentCall | None:
     Hooks, approval systems, tasks and worker threads (`anyio.to_thread`) that run on behalf of a
     call have the same one. A task that outlives its call keeps it. In a child session, code outside
     of the child's own calls gets the tool call of the parent session. `CurrentCall.session_id`
-    tells them apart.
+    distinguishes them.
     """
     return _current.get()
 

@@ -27,7 +27,7 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
     the exception.
 
     Args:
-        exc: The exception. Call this in the task that made the call, before leaving the scopes
+        exc: The exception. Call this in the task that made the call, before exiting the scopes
             around it.
         who: The name of the code, with which the text of a contained failure begins.
         can_wait: False if the call could not wait. A cancellation reaches code where it waits, so
@@ -43,7 +43,8 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
         try:
             raise exc
         finally:
-            del exc  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del exc
     prefix = f"{who} raised" if who else "raised"
     if is_cancellation_type(exc):
         failure: ContainedError = SpuriousCancellation(
@@ -143,5 +144,5 @@ def loop_clock() -> Callable[[], float]:
 
 
 def current_time() -> float:
-    """Return the time by the clock of the running loop."""
+    """Return the current time of the running loop's clock."""
     return loop_clock()()
