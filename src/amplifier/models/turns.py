@@ -300,7 +300,7 @@ class PiecewiseAnswer(Protocol):
 
 
 class TurnEvents:
-    """Makes typed events of a turn. Each piece of an answer comes once, whoever reports it first.
+    """Makes typed events of a turn. Each piece of an answer is yielded once, for its first report.
 
     Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete.
     Then the provider reports the pieces during the call, in the published events
@@ -411,7 +411,7 @@ class _ReportedText:
         self._piece = self._at = 0  # the loop has come to this character of this piece
 
     def goes_on_with(self, text: str) -> bool:
-        """Return whether the provider has reported this text already.
+        """Return whether the provider has already reported this text.
 
         Each character is compared once.
         """
@@ -572,7 +572,7 @@ _CUT: Final = frozenset(
 
 @attrs.define
 class TurnRecord(TurnText):
-    """The sum of the events of a turn, its text included.
+    """The sum of the events of a turn, including its text.
 
     Attributes:
         cost: The cost in US dollars. None if no model call reports one.
