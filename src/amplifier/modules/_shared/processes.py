@@ -104,7 +104,7 @@ class ProcessTree:
 class StartedProcess:
     """A running program, which is our child or a child of the supervisor.
 
-    The supervisor exists on Linux. It ends everything that the program started, also when this
+    The supervisor exists on Linux. It ends everything that the program started, even when this
     process is killed.
 
     A confinement can have these members:
@@ -248,9 +248,9 @@ class StartedProcess:
         return self._returncode is not None
 
     def release(self) -> None:
-        """Let a supervisor end everything that is left.
+        """Let a supervisor end all remaining processes.
 
-        Afterwards the process group must not be signalled any more.
+        The process group must not be signalled afterwards.
         """
         if self._control is not None:
             os.close(self._control)

@@ -368,7 +368,7 @@ class PersistentContext(SharedContext):
         return conversation
 
     async def close(self) -> None:
-        """Close the file after any running write. This may be called again."""
+        """Close the file once pending writes are done. Idempotent."""
         await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:

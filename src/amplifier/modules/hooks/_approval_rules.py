@@ -356,7 +356,7 @@ class Call:
     def is_stand_in(self) -> bool:
         """True if a module other than the built-in one mounted a tool of this name.
 
-        A rule that gives only the name allows nothing then.
+        A rule with only the name then allows nothing.
         """
         return self.module is not None and self.module not in BUILT_IN_TOOLS.get(
             self.tool, (self.module,)

@@ -334,14 +334,13 @@ class ApprovalHook:
         return rule_for_call(call)
 
     def judged_place(self, call_id: str) -> tuple[str, bool] | None:
-        """Return the real place by which a running call was judged, for tools that open files.
+        """Return the real path checked for a running call. Tools have to open exactly that file.
 
-        They have to open the file that was judged. Registered as the capability
-        ``approval.judged_place``.
+        Registered as the capability ``approval.judged_place``.
 
         Returns:
-            The place, and whether it may be changed even if it is protected. None if the call
-            wasn't judged by a place.
+            The place, and whether it may be changed even if it is protected. None if no path was
+            checked for the call.
         """
         return self._judged.get(call_id)
 
@@ -376,7 +375,7 @@ class ApprovalHook:
         """Find the places of a call, and return their strictest judgement."""
         if not call.paths:
             return UNPROTECTED
-        # In a thread, because the first look through a large folder takes a second.
+        # Use a thread, because the first look through a large folder takes a second.
         call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
         return await anyio.to_thread.run_sync(self._protection, call)
 

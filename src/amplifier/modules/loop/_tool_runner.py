@@ -164,7 +164,7 @@ class PendingCall:
         entered: Set when its hooks are called. Calls start in the order of their answer.
         gated: Set when hooks have decided. Users are prompted in the order of the answer.
         prompts_user: True if a user is prompted about it. Such calls start in the order of the
-            answer, whatever the order of the decisions.
+            answer, not of the decisions.
         started: Set when the tool is called, or won't be.
         exited: Set when the call is over, with or without a result.
     """
@@ -389,8 +389,8 @@ class ToolRunner:
         if not isinstance(result, ToolResult):
             raise ContractError(
                 f"a step wrapper returned {type(result).__name__} for a call of tool "
-                f"{pending.call.name!r}; expected the ToolResult that run() returned, or one that "
-                "it kept"
+                f"{pending.call.name!r}; expected the ToolResult that run() returned, or a "
+                "stored one"
             )
         pending.result, pending.is_over = result, True
 
@@ -656,7 +656,7 @@ def _own(result: ToolResult) -> ToolResult:
     own = copy.copy(result)
     try:
         output, error = copy_json(result.output), copy_json(result.error)
-    # It contains itself.
+    # The value contains itself.
     except ModelError:
         shown = result.safe_hook_presentation()
         output, error = shown["output"], shown["error"]

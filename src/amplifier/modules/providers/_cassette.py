@@ -287,7 +287,7 @@ class Exchange:
     def finish(
         self, end: ChatResponse | LLMError, chunks: Iterable[StreamChunk], scrubber: Scrubber
     ) -> None:
-        """Note the answer and the chunks before it."""
+        """Record the answer and the chunks before it."""
         last = scrubber.scrub(
             _error_line(end) if isinstance(end, LLMError) else {"response": to_dict(end)}
         )

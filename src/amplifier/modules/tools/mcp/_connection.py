@@ -275,7 +275,7 @@ class _Attempt:
         reason: The error that ended an open connection, as an addition to a message.
         settled: Set when the connection is open or the opening has failed.
         lost: Set when the connection has to be left.
-        over: Set when the connection has been left.
+        over: Set once the connection has exited.
         changed: Set when the server has announced a change of its tools.
     """
 
@@ -564,7 +564,7 @@ class Connection:
         )
 
     async def _end(self, attempt: _Attempt) -> None:
-        """Leave a connection that isn't usable any more."""
+        """Exit a broken connection."""
         attempt.lost.set()
         with anyio.move_on_after(_END_SECONDS):
             await attempt.over.wait()

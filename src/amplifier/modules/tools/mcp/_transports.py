@@ -320,7 +320,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientProvider | None:
-    """Make the object that adds tokens to requests, or None if the options have no ``oauth``."""
+    """Return the OAuth provider, or None without ``oauth``."""
     oauth = options.oauth
     if oauth is None:
         return None
@@ -465,7 +465,7 @@ class TokenFile:
 
     Attributes:
         context: The SDK's data in this process. It gets the expiry and the issuer of stored tokens.
-            Without them the SDK would use tokens until they are refused, and require a login then.
+            Without them the SDK would use tokens until they are refused, and then require a login.
         path: The file.
     """
 
