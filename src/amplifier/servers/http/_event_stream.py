@@ -80,8 +80,8 @@ class EventStream:
     Attributes:
         has_begun: True once something was written, so that the response has its status.
         is_refused: True if the client didn't take the events.
-        sending_since: The start of the current write, by the clock of the event loop. None while
-            nothing is written.
+        sending_since: The start of the current write, on the event loop's clock. None while nothing
+            is written.
     """
 
     def __init__(self, send: Send) -> None:
@@ -101,7 +101,7 @@ class EventStream:
         await self._send_head()
 
     async def _wait_sent(self) -> None:
-        """Wait while another task writes."""
+        """Wait until the other task has written."""
         while self.sending_since is not None:
             self._sent = self._sent or anyio.Event()
             await self._sent.wait()
@@ -186,7 +186,7 @@ class NumberedEvents:
 
     @property
     def has_lost_client(self) -> bool:
-        """True if the client did not take what was sent."""
+        """True if the client did not accept the sent data."""
         return self._stream.is_refused
 
     @property
@@ -201,7 +201,7 @@ class NumberedEvents:
         self._stream.hold(b"id: %d\n%s" % (self._count, data))
 
     async def flush(self) -> None:
-        """Write what was added.
+        """Write the added data.
 
         Raises:
             ClientLeft: The client has closed the connection.
@@ -298,13 +298,13 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
     A run that ends with its client is cancelled if the client leaves.
 
     Raises:
-        Problem: Events after this number aren't kept any more, or there is no such event.
-        Exception: The exception of the run, unless its client has received something already.
+        Problem: Events after this number are no longer kept, or there is no such event.
+        Exception: The exception of the run, unless its client has already received something.
     """
     check_cursor(after, run.log)
     if after < run.log.first_id - 1:
         message = (
-            f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
+            f"the events after {after} are no longer kept; the first one is {run.log.first_id}"
         )
         raise Problem(410, message, code="events_gone")
     try:

@@ -55,7 +55,8 @@ _MAX_STOPS: Final = 4
 # ── parameters ──
 #
 # The whole conversation comes with every request, and the agent's tools run inside. Parameters are
-# honoured or refused. One that the agent's models don't get is an error, unless it has no effect.
+# honoured or refused. A parameter that the agent's models don't receive is an error, unless it has
+# no effect.
 
 
 def unsupported(*neutral: object) -> Kind:
@@ -364,7 +365,7 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
     Args:
         agents: Runs the turn.
         ask: The turn.
-        report: Gets the pieces.
+        report: Receives each piece.
         flush: Called when all pieces that are ready have been reported.
     """
     turn_record = TurnRecord()
@@ -393,7 +394,7 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
                 text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal
             )
         case ResultError() if finish != "stop":
-            # It doesn't fit because it was interrupted.
+            # The answer doesn't fit because it was interrupted.
             text = ended.error.answer
         case _:
             raise ended.error

@@ -47,7 +47,7 @@ async def serve(
 
     Args:
         session_factory: Makes a session for each client, not opened yet. The session gets an
-            approval system that asks the client, unless it has one already.
+            approval system that asks the client, unless it already has one.
         transport: The transport of the messages.
         host: For HTTP: the address to listen on.
         port: For HTTP: the port to listen on, or 0 for a free one.
