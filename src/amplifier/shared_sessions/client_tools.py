@@ -53,7 +53,7 @@ class _OfferedTool:
         self._tools = tools
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — contract
-        """Note the call. The client will send its result."""
+        """Record the call. The client will send its result."""
         call = current_call()
         return self._tools.note(
             ToolCall(id="" if call is None else call.call_id, name=self.name, arguments=input)
@@ -117,7 +117,7 @@ class ClientTools:
         )
 
     def note(self, call: ToolCall) -> ToolResult:
-        """Note a call of the model. Return a placeholder for the client's result."""
+        """Record a call by the model. Return a placeholder for the client's result."""
         if self._calls and not self._in_parallel:
             message = (
                 "not called: the client takes one call at a time; call the tool again when it has "
