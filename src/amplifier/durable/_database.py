@@ -340,7 +340,7 @@ def parsed_url(text: str) -> sa.URL:
 
 @asynccontextmanager
 async def opened_database(text: str, settings: Settings) -> AsyncIterator[Database]:
-    """Open a database until the block is left.
+    """Open a database until the block exits.
 
     Raises:
         EngineUnavailableError: It can't be reached.

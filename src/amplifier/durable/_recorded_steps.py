@@ -42,13 +42,13 @@ class RunningCalls:
         self._on_idle: Callable[[], None] | None = None
 
     async def begin(self, key: str) -> None:
-        """Note that a call begins. When the worker is leaving, wait for the attempt's end."""
+        """Record that a call starts. If the worker is shutting down, wait for the attempt's end."""
         if self._on_idle is not None:
             await anyio.sleep_forever()
         self._running.add(key)
 
     def end(self, key: str) -> None:
-        """Note that a call may be interrupted, usually because its result is recorded."""
+        """Record that a call may be interrupted, usually because its result is recorded."""
         self._running.discard(key)
         if self._on_idle is not None and not self._running:
             self._on_idle()
@@ -126,7 +126,7 @@ class RecordedSteps:
         elif step.call.iteration in self._known_answers and (
             self.turn.has_new_plan or self.may_repeat(name.name)
         ):
-            # Its beginning wasn't recorded, or didn't have to be under the former plan.
+            # The start of the call wasn't recorded, or didn't have to be under the former plan.
             step.is_resumed, step.was_started = True, None
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -168,7 +168,7 @@ class RecordedSteps:
         self._leave[step.key] = await self.limits.enter(step.name or "model")
         await self.calls.begin(step.key)
         if slot is None or self.may_repeat(step.name):
-            # It can be made again, so its beginning needn't be known.
+            # The call is repeatable, so its start needn't be recorded.
             return
         plan, self.calls.plan = self.calls.plan, None
         stop = await self.store.begin_step(step, slot, plan)

@@ -99,7 +99,7 @@ class RunningTurn:
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._storing = anyio.Lock()
-        # A separate limiter, so that busy tools don't delay the storing of events.
+        # A separate limiter, so that busy tools don't delay storing.
         self._threads = anyio.CapacityLimiter(2)
         self._is_over = False
 
@@ -303,7 +303,7 @@ class RunningTurn:
             )
         if self._stop_wanted is not None:
             if played is not None and played.state == "completed":
-                # It had done everything when it was stopped.
+                # The turn had done everything when it was stopped.
                 return played
             logger.info(
                 "turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error
@@ -498,12 +498,12 @@ def call_factory(make_session: SessionFactory, session_id: str) -> AmplifierSess
     """Return the session that the application makes.
 
     Raises:
-        TypeError: The function returned something else.
+        TypeError: The function returned anything else.
         RuntimeError: The function tried to end the process.
     """
     try:
         session: Any = make_session(session_id)
-    # It would end this worker, and every other one that takes the turn.
+    # SystemExit would end this worker, and every other one that takes the turn.
     except SystemExit as error:
         raise RuntimeError(
             f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession"

@@ -181,7 +181,7 @@ class Admission:
         self._settings = settings
         self._is_asking = is_asking
         self._admitted: dict[object, str] = {}
-        # Waiting ones first, then those that run.
+        # Waiting ones first, then running ones.
         self._suspects: list[object] = []
 
     @asynccontextmanager
@@ -192,7 +192,7 @@ class Admission:
         pause: float,
         still_waits: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[None]:
-        """Wait until a turn may begin. It counts as running until the block is left.
+        """Wait until a turn may begin. It counts as running until the block exits.
 
         Args:
             turn_id: The turn.

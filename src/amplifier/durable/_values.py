@@ -100,7 +100,7 @@ class TurnCounts:
 
 @attrs.frozen(kw_only=True)
 class WatchedEvent:
-    """An event of a turn as a watcher sees it.
+    """An event of a turn as a watcher receives it.
 
     Attributes:
         position: Its number, counted from 1 over all attempts. `DurableEngine.watch` can continue
@@ -291,7 +291,7 @@ def storable_text(text: str, *, allows_nul: bool) -> str:
     """Replace lone surrogates, and NUL where that isn't allowed, by U+FFFD.
 
     Args:
-        text: A text of any origin.
+        text: Any text.
         allows_nul: False for Postgres, which can't store NUL in text. SQLite can.
     """
     if not allows_nul and "\0" in text:
