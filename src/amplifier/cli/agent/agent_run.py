@@ -50,7 +50,7 @@ _MAX_RECAP = 200
 """Characters of a message in a recap."""
 
 _MAX_SKILLS = 10
-"""Number of skills that are named at the beginning of a run."""
+"""Number of skills that are named at the start of a run."""
 
 _DECISION_SECONDS = 300.0
 """Time to answer whether a turn continues with a changed plan."""

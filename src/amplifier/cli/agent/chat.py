@@ -60,7 +60,7 @@ class Chat:
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
-        # Lines typed during a turn: those for later, and those that the turn hasn't read.
+        # Lines typed during a turn: lines for later, and lines that the turn hasn't read.
         self._typed: list[str | None] = []
         self._unread: list[str] = []
         self.commands: ChatCommands = ChatCommands(agent, terminal)

@@ -242,7 +242,7 @@ class Project:
         return None
 
     def is_trusted(self) -> bool:
-        """Return whether the user has trusted the file in its present form."""
+        """Return whether the user has trusted the file in its current form."""
         return not self.file.exists() or self.state().get("trusted") == self.digest()
 
     def digest(self) -> str:

@@ -111,7 +111,7 @@ async def _serve(
         check=sessions.check,
         reports=sessions.store.reports,
     )
-    # Standard output gets the address, and a generated token, which no one else knows.
+    # Standard output receives the address, and a generated token, which is secret.
     address = address_of(listening, options["host"])
     page = f"{address}/#token={token}" if generated else address
     lines = [f"Serving on {address}", f"Chat page: {page}", f"OpenAI API: {address}/v1"]

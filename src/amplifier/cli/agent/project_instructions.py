@@ -103,7 +103,7 @@ def _reason(error: Exception) -> str:
 # A skill is a folder with a SKILL.md. The model gets its name, description and path, and reads the
 # file when a request is about it.
 def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[str, Path]]:
-    """Return description and file of each skill by its name.
+    """Return description and file of each skill, keyed by name.
 
     Of two with the same name, the user's own one counts, then the nearest.
     """

@@ -157,7 +157,7 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
 def serve_editor(
     store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any
 ) -> int:
-    """Serve an editor over standard input and output until it disconnects or a signal comes.
+    """Serve an editor over standard input and output until it disconnects or a signal arrives.
 
     Args:
         store: The stored sessions.

@@ -64,7 +64,7 @@ async def until_signal(
     stop: Callable[[], object] | None = None,
     handled: Sequence[Signals] | None = None,
 ) -> Signals | None:
-    """Run a server until it ends or a signal comes, and return the signal.
+    """Run a server until it ends or a signal arrives, and return the signal.
 
     Args:
         serve: Runs the server.

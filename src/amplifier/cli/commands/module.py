@@ -369,7 +369,7 @@ def _write(name: str, file: Path, report: Report) -> None:
 
 
 def announce(subject_name: str, streams: StandardStreams, *, quiet: bool) -> None:
-    """Print what is examined where there is no progress line, as in a script."""
+    """Print the current check if there is no progress line, as in a script."""
     if not quiet and not streams.share_a_terminal:
         click.echo(f"examining {subject_name}", err=True)
 

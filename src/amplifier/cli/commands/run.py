@@ -119,7 +119,7 @@ def run(
     PROMPT `-`, or no PROMPT in a pipe, reads the prompt from standard input. The answer goes to
     standard output, everything else to standard error.
 
-    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 3 its budget is used up, 130
+    Exit codes: 0 answered, 1 the turn failed, 2 it could not start, 3 its budget is used up, 130
     stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP, 141 the reader of the output has
     gone.
     """
@@ -178,7 +178,7 @@ def _run_request(
         )
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
-    # Without a prompt, an interrupted turn continues. A prompt begins a new one.
+    # Without a prompt, an interrupted turn continues. A prompt starts a new one.
     was_interrupted = resumed is not None and resumed.status == INTERRUPTED and prompt is None
     command = "amplifier run"
     if resumed is not None:

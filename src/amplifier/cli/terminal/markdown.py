@@ -104,7 +104,7 @@ class MarkdownRows:
         return rows
 
     def drop(self) -> None:
-        """Drop the block that may still change, because the model begins again."""
+        """Drop the block that may still change, because the model starts over."""
         self._pending, self._is_part = "", False
 
     def _finished(self) -> list[str]:
