@@ -63,7 +63,7 @@ class NoopAwaitable:
 COMPLETED = NoopAwaitable()
 
 
-# The present values are in plain dicts, which are read without this class and may be written by
+# The current values are in plain dicts, which are read without this class and may be written by
 # hand. A value that wasn't put there by a module belongs to the application.
 #
 # Several modules may use one slot. When the module on top goes, the value that it had replaced
@@ -433,7 +433,7 @@ class StepWrappers:
         self._registered: tuple[_WrapperRegistration, ...] = ()
 
     def register(self, wrapper: StepWrapper, owner: Owner | None) -> Callable[[], None]:
-        """Add a wrapper inside the present ones. Return a function that removes it.
+        """Add a wrapper inside the current ones. Return a function that removes it.
 
         Raises:
             TypeError: The wrapper isn't callable.
@@ -464,7 +464,7 @@ class StepWrappers:
         limiter: Limiter | None,
         seconds: float | None,
     ) -> T:
-        """Run a step inside all present wrappers.
+        """Run a step inside all current wrappers.
 
         Args:
             step: The step.

@@ -194,8 +194,8 @@ class Dispatch:
                 if now - began > SLOW_HANDLER_SECONDS and not registration.slow_logged:
                     registration.slow_logged = True
                     logger.warning("%s is slow: it took %.1f s", registration, now - began)
-                # The handler blocked, or swallowed its cancellation. A handler that began too late
-                # isn't blamed for the time of others.
+                # The handler blocked, or swallowed its cancellation. A handler that started too
+                # late isn't blamed for the time of others.
                 if is_armed and began < deadline.until <= now:
                     if self._handle_failure(registration, deadline.reset_expired()):
                         break

@@ -181,7 +181,7 @@ class Verdict:
         return False
 
     def _deny(self, denial: HookResult, is_partial: bool) -> None:
-        """Keep a copy of a denial, with the present payload if it has none."""
+        """Keep a copy of a denial, with the current payload if it has none."""
         data = self.payload
         if denial.data is not None:
             # Add the kernel's own fields, so that it can't be passed off as another session's.

@@ -179,7 +179,7 @@ class HookRegistry:
         return f"<HookRegistry {now.handlers} handlers for {now.events} events{module}>"
 
     def statistics(self) -> HookStatistics:
-        """Return the present number of handlers and events."""
+        """Return the current number of handlers and events."""
         handlers = sum(map(len, self._handlers.values()))
         return HookStatistics(handlers=handlers, events=len(self._handlers))
 
@@ -327,7 +327,7 @@ class HookRegistry:
         )
 
     def registrations_of(self, module: str | None) -> list[Registration]:
-        """Return the present registrations of a module, or of all modules."""
+        """Return the current registrations of a module, or of all modules."""
         return [
             registration
             for handlers in self._handlers.values()

@@ -103,11 +103,11 @@ async def run_bounded(
 
 # Calls one after another share one cancel scope, whose deadline moves from call to call. A fresh
 # scope for each call costs two to four times as much. The scope is opened when the first call has
-# something to await, so calls of sync code cost none.
+# something to await, so calls to sync code cost none.
 
 
 class ReusableDeadline:
-    """Runs calls of third-party code one after another, each under its own deadline.
+    """Runs calls into third-party code one after another, each under its own deadline.
 
     Dispatch, which is on the hot path, does the steps of `run` itself: `arm`, await, and
     `classify_exception`.
@@ -115,7 +115,7 @@ class ReusableDeadline:
     Attributes:
         clock: The clock of the running loop.
         until: The deadline of the current call, by that clock.
-        started: The time at which the current call began.
+        started: The time at which the current call started.
         label: The object of the kernel that is called, or text.
         awaited: The awaitable of the current call, or None between calls.
         scope: The shared scope, or None while it isn't open.
@@ -293,7 +293,7 @@ class TimeBudget:
         return self._left() == 0.0
 
     def half(self, seconds: float) -> float:
-        """Cap a step at half the remaining time, since we don't know how many follow."""
+        """Cap a step at half the remaining time, since the number of later steps is unknown."""
         return min(seconds, self._left() / 2)
 
     def share(

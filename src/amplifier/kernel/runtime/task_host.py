@@ -58,7 +58,7 @@ class TaskOwner(Coordinator, Protocol):
 
 
 class TaskHost:
-    """Runs the session's background tasks and host tasks, and reports what goes wrong there.
+    """Runs the session's background tasks and host tasks, and reports their failures.
 
     Attributes:
         cleanups: The cleanup stack of the session.

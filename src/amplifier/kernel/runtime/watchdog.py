@@ -26,7 +26,7 @@ class WatchedCall(Protocol):
     Attributes:
         label: The object of the kernel that is called, or text.
         awaited: The awaitable of the call.
-        started: When it began, by the loop's clock.
+        started: When it started, on the loop's clock.
         until: Its deadline, by the loop's clock.
     """
 
@@ -103,7 +103,7 @@ class Watchdog:
             self.hasten(min(call.until for call in self._tasks))
 
     def enter(self, call: WatchedCall) -> None:
-        """Watch a call, or a series of calls, that has begun in this task."""
+        """Watch a call, or a series of calls, that has started in this task."""
         if self.is_stopped:
             return
         self._tasks[call] = current_raw_task()

@@ -89,7 +89,7 @@ class Lifecycle:
             )
 
     def require_turn(self) -> None:
-        """Check that a turn can begin (L8).
+        """Check that a turn can start (L8).
 
         Raises:
             SessionStateError: The session isn't open.
@@ -120,7 +120,7 @@ class Lifecycle:
             settled.set()
 
     def end_turn(self, turn: Turn) -> None:
-        """Release the session from a turn that has ended, or that never began."""
+        """Release the session from a turn that has ended, or that never started."""
         self.turn = None
         if turn.ended:
             self.last_turn = turn

@@ -93,7 +93,7 @@ class PlanOnce:
 
     Args:
         config: The dict.
-        plan: What was read from it.
+        plan: The plan that was read from it.
     """
 
     __slots__ = ("_parts", "_plan")

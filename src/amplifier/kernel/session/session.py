@@ -165,7 +165,7 @@ class AmplifierSession:
             )
 
     def statistics(self) -> SessionStatistics:
-        """Return the session's present state in numbers."""
+        """Return the session's current state in numbers."""
         return SessionStatistics(
             state=self._lifecycle.state.value,
             turn_running=self._lifecycle.turn is not None,
@@ -201,8 +201,8 @@ class AmplifierSession:
     def last_stop(self) -> StopReport | None:
         """The report of the latest stop: of the closing, or else of the latest turn.
 
-        It lists the parts that were ended, the time each took, and those that didn't stop. None
-        if nothing was stopped.
+        It lists the parts that were ended, the time each took, and any that didn't stop. None if
+        nothing was stopped.
         """
         coordinator, lifecycle = self.coordinator, self._lifecycle
         closing = coordinator.cleanups.ran if lifecycle.state is State.CLOSED else None
@@ -422,8 +422,8 @@ class AmplifierSession:
             ExecutionCancelled: The session's token asked for an immediate stop.
             ExecutionTimeout: The timeout passed.
             ExecutionDenied: A hook denied the prompt or a model call.
-            ResultError: The answer doesn't fit ``result_type``, also after the model was shown
-                the problems.
+            ResultError: The answer doesn't fit ``result_type``, even after the model was shown the
+                problems.
             TypeError: The prompt is neither text nor a list of texts and blocks, or
                 ``result_type`` has no JSON Schema.
             ValueError: A block of the prompt is wrong.
@@ -456,7 +456,7 @@ class AmplifierSession:
         Args:
             timeout: As for `execute`.
             result_type: As for `execute`. The conversation doesn't hold the type that the turn
-                began with, so pass it again.
+                started with, so pass it again.
 
         Returns:
             The orchestrator's final text, or a value of ``result_type``.
@@ -572,7 +572,7 @@ class AmplifierSession:
 
         The texts of different model calls are separated by a blank line. An answer that isn't
         streamed comes as one piece. When the stream of an answer breaks and the call is repeated,
-        a line in brackets says that the answer begins again, and its text comes from the
+        a line in brackets reports that the answer starts over, and its text comes from the
         beginning. The iteration raises the errors of `execute`. `TextStream` describes how the turn
         ends when the loop exits early. The session must have been opened with ``async with``.
         """
@@ -750,7 +750,7 @@ class AmplifierSession:
         """Close the session: ``session:end``, then all cleanups in reverse order.
 
         It is shielded from cancellation, and every step has a deadline. It may be called again,
-        also while another call is running.
+        even while another call is running.
 
         Raises:
             SessionStateError: It was called from inside one of the session's own turns or

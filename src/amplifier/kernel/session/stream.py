@@ -72,7 +72,7 @@ class TurnStream(Generic[T]):
     yields each event as a `TurnEvent`: text as `TextDelta`, thinking as `ThinkingDelta`, tool
     calls as `ToolStarted` and `ToolFinished`, the part of a typed answer that has arrived as
     `ResultDelta`, and the events of a sub-agent as `SubAgentEvent`. `AnswerReset` takes back the
-    streamed text of an answer that broke and begins again.
+    streamed text of an answer that broke and starts over.
 
     The iteration ends with the turn, and raises the turn's error. Leaving the block before that
     cancels the turn. An error of the block propagates unchanged, even if a scope around the block
@@ -271,7 +271,7 @@ class TurnStream(Generic[T]):
         return bool(self._ready)
 
     def _drop_unread(self) -> None:
-        """Forget what has not been read, because no one reads on."""
+        """Discard unread events, because the reader has gone."""
         self._ready.clear()
         self._wake_emitters()
 
@@ -376,7 +376,7 @@ class TurnStream(Generic[T]):
         hooks = self._coordinator.hooks
         loop = self._coordinator.get("orchestrator")
         if getattr(loop, "reports_pieces", False) is not True:
-            # Our providers report pieces to those who ask for this event by name.
+            # Our providers report pieces to handlers that request this event by name.
             self._stop_asking = hooks.register(
                 LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream"
             )
@@ -427,7 +427,7 @@ class TurnStream(Generic[T]):
 class TextStream:
     """The text of one turn, piece by piece, from ``session.stream_text``.
 
-    The turn begins with the first piece that is read, and the iteration raises its error. Three
+    The turn starts with the first piece that is read, and the iteration raises its error. Three
     things stop it and return when it has unwound: the cancellation of a reader that waits for a
     piece, the end of ``async with session.stream_text("prompt") as pieces``, and `aclose`. A loop
     that exits with ``break`` or an exception stops it when the stream is collected, on CPython at

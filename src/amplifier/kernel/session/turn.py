@@ -83,7 +83,7 @@ class Turn:
         value: The answer: the text, or the value of a typed answer.
         stop_reason: The reason for an end without a regular answer, or None.
         error: The text of the error that ended it, or None.
-        began: When it began, by the monotonic clock.
+        began: When it started, on the monotonic clock.
         ended: When it ended, by the monotonic clock. 0 while it runs.
         asked: When it was asked to stop, by the monotonic clock. None if it was not.
         has_announced_start: True if it has announced its start event.
@@ -211,7 +211,7 @@ class Turn:
         return self._is_over
 
     async def _run_metered(self, prompt: Prompt | None) -> str:
-        """Check that the turn may begin, and run it within the session's budget, if it has one."""
+        """Check that the turn may start, and run it within the session's budget, if it has one."""
         method = "execute" if prompt is not None else "resume"
         execute = self._method(method)
         if self._answer_format is not None:
