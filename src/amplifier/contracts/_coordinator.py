@@ -157,7 +157,7 @@ class Coordinator(Protocol):
     def mount(self, mount_point: str, module: Any, /, name: str | None = None) -> Awaitable[None]:
         """Put a module at a mount point. It happens at the call, and awaiting is optional.
 
-        A type checker verifies that the module has the members that its `MountPoint` asks for.
+        A type checker verifies that the module has the members that its `MountPoint` requires.
 
         Args:
             mount_point: A `MountPoint` except ``"hooks"``. Handlers are registered with `hooks`.

@@ -117,8 +117,8 @@ class Step:
         call: The call.
         arguments: A `ChatRequest` for a model, or the input of a tool as the model wrote it.
         is_resumed: True if the turn was interrupted before this call had a result, and continues.
-        was_started: Whether the call of a resumed step had begun, or None if that is unknown. A
-            wrapper with this information sets it before it calls ``run``.
+        was_started: Whether the call of a resumed step had started, or None if unknown. A wrapper
+            with this information sets it before it calls ``run``.
     """
 
     call: CurrentCall

@@ -35,7 +35,7 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
 
     Raises:
         BaseException: ``exc`` itself if it isn't the code's own: a real cancellation of the
-            caller, KeyboardInterrupt or GeneratorExit, also inside a group.
+            caller, KeyboardInterrupt or GeneratorExit, even inside a group.
     """
     if isinstance(exc, Exception):
         return exc
