@@ -55,7 +55,7 @@ class ResultDelta(TextDelta):
 class AnswerReset(TurnEvent):
     """The text streamed for the current answer is void.
 
-    The stream broke, and the answer begins again.
+    The stream broke, and the answer starts over.
 
     Attributes:
         text: The text that is void.

@@ -254,7 +254,7 @@ class ChatRequest(OpenModel):
         response_format: Form of the response.
         max_output_tokens: Maximum number of tokens of the response.
         conversation_id: Id of the conversation, for providers that keep conversations.
-        stream: True asks for the response in chunks. Providers that can stream also have a method
+        stream: True requests the response in chunks. Providers that can stream also have a method
             for it.
         metadata: Data of the provider or the application. The model does not get it.
         model: Name of the model. None means the provider's default.

@@ -318,7 +318,7 @@ class HookResult(_Merged):
         approval_options: Possible answers. None means "Allow" and "Deny".
         approval_timeout: Seconds to wait for an answer.
         approval_default: Decision without an answer in time.
-        suppress_output: True asks the application not to show the output.
+        suppress_output: True tells the application not to show the output.
         user_message: Message for the user, with any action.
         user_message_level: Level of the message.
         user_message_source: Source to show with the message. None means the name of the hook.
