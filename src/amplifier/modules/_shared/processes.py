@@ -88,7 +88,7 @@ class ProcessTree:
         }
 
     def send(self, number: signal.Signals) -> list[int]:
-        """Signal all processes, and return the ids of those that were alive."""
+        """Signal all processes, and return the ids of the live ones."""
         members = self.members()
         # The group comes first, because a signal to it is atomic. No process can escape by forking.
         send_to_group(self._leader, number)
@@ -109,7 +109,7 @@ class StartedProcess:
 
     A confinement can have these members:
 
-    - ``limits``: numbers by their names in the module `resource`.
+    - ``limits``: numbers, keyed by their names in the module `resource`.
     - ``wrapper``: the command line of bubblewrap.
     - ``seccomp``: a filter program for the wrapper.
     - ``mounts``: paths that must be mounts inside the wrapper. Otherwise the program isn't started.

@@ -297,7 +297,7 @@ class ProtectedPlaces:
         added: Further names, as in `ENTRIES`, or absolute paths, which need permission.
         allowed: Names or absolute paths that need no permission. The agent's own code is refused
             nevertheless.
-        started: Absolute paths that the plan makes the agent run when it begins.
+        started: Absolute paths that the plan makes the agent run when it starts.
         sweep: Finds the places in a folder.
     """
 

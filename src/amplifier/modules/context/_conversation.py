@@ -42,7 +42,7 @@ class Conversation:
         tokens: Estimated tokens of ``shown``.
         view: The entries that a request shows, which are ``shown`` without a compaction.
         view_tokens: Estimated tokens of the view.
-        journal: All compactions in order, including those that were undone.
+        journal: All compactions in order, including undone ones.
     """
 
     def __init__(self, chars_per_token: float, plan_tools: Collection[str] = ()) -> None:

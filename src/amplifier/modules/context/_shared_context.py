@@ -340,8 +340,8 @@ class Statistics:
     Attributes:
         messages: Number of stored messages.
         tokens: Estimated tokens of all messages.
-        compactions: Number of compactions since the conversation began or was replaced, without
-            those that were undone.
+        compactions: Number of compactions since the conversation started or was replaced, without
+            undone ones.
         error: The error of the latest prediction of a request's tokens, as a share of the number
             that the provider reported. None before the first report.
     """
@@ -520,7 +520,7 @@ class SharedContext:
         return True
 
     def compactions(self) -> list[Compaction]:
-        """Return all compactions since the conversation began or was replaced.
+        """Return all compactions since the conversation started or was replaced.
 
         This includes the compactions that were undone.
         """

@@ -183,7 +183,7 @@ class _OpenSpan:
         operation: The operation: a turn, a model call or a tool call.
         span: The span of the application's tracer.
         measured: The attributes of the metrics.
-        started: When it began, by the performance counter.
+        started: When it started, on the performance counter.
         error_type: The value of ``error.type``. None without an error.
         latest_chunk: When the latest piece of the answer arrived. None before the first.
         is_streamed: True if the answer arrives in pieces.
@@ -263,7 +263,7 @@ class SessionSpans:
     # ── turns ──
 
     def begin_turn(self, data: Mapping[str, object]) -> None:
-        """Begin the span of a turn and make it current for the rest of the turn."""
+        """Start the span of a turn and make it current for the rest of the turn."""
         self.abandon()
         opened = self._open(_TURN, self._agent, SpanKind.INTERNAL, {_AGENT_NAME: self._agent})
         opened.set(

@@ -372,7 +372,7 @@ class ApprovalHook:
         return call
 
     async def _locate_and_judge(self, call: Call) -> Judgement:
-        """Find the places of a call, and return their strictest judgement."""
+        """Find the paths of a call, and return the strictest decision."""
         if not call.paths:
             return UNPROTECTED
         # Use a thread, because the first look through a large folder takes a second.
@@ -400,7 +400,7 @@ class ApprovalHook:
         return tuple(places), start
 
     def _protection(self, call: Call) -> Judgement:
-        """Return the strictest judgement of the places that a call changes."""
+        """Return the strictest decision for the paths that a call changes."""
         if call.is_read_only:
             return UNPROTECTED
         judgements = [self._protected.judge(place, root=call.start) for place in call.places]

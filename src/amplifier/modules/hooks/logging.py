@@ -135,7 +135,7 @@ class LogOptions:
         strip_raw: Leave out the payload's ``raw``.
         max_field_chars: The maximum length of a text within a line.
         max_line_bytes: The maximum length of a line.
-        max_bytes: The size at which the file is renamed and a new one begins. None for no limit.
+        max_bytes: The size at which the file is renamed and a new one starts. None for no limit.
         keep: The maximum number of renamed files.
     """
 

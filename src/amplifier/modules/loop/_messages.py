@@ -1,4 +1,4 @@
-"""The messages of a turn: those of its requests, and those that it stores."""
+"""The messages of a turn: for its requests, and for the conversation."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class RequestPrefix:
 
         Args:
             tools: The tools of the request.
-            messages: Its messages, without those that are shown once.
+            messages: Its messages, without one-time ones.
 
         Returns:
             The break, or None if the request continues the previous one.
@@ -267,7 +267,7 @@ class Steering:
         self._is_open = False
 
     def open(self, is_open: bool = True) -> None:
-        """Begin to accept messages. With False, stop, because the turn ends or has its answer."""
+        """Start to accept messages. With False, stop, because the turn ends or has its answer."""
         self.waiting.clear()
         self._is_open = is_open
 

@@ -533,7 +533,7 @@ class ReceivedStream:
 
     Args:
         hooks: The registry to which the provider emits.
-        begin: Called when an answer begins.
+        begin: Called when an answer starts.
         take: Called with each chunk.
     """
 
@@ -547,7 +547,7 @@ class ReceivedStream:
         self._begin = begin
         self._take = take
         self._request: object = None
-        # The types of the blocks that have begun.
+        # The types of the blocks that have started.
         self._blocks: dict[int, str] = {}
 
     @contextmanager

@@ -139,7 +139,7 @@ def _question(call: ToolCall) -> str:
 
 
 def _not_started(step: Step) -> ToolResult:
-    """Return the result of a call that a stop prevents. An earlier process may have begun it."""
+    """Return the result of a call that a stop prevents. An earlier process may have started it."""
     if may_have_run(step):
         return refusal(interrupted("the turn is being stopped"), "Interrupted")
     return refusal("not started: the turn is being stopped", "Cancelled")

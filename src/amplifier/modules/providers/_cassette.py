@@ -87,7 +87,7 @@ class Scrubber:
     an error.
 
     Args:
-        placeholders: Texts by the names of their placeholders.
+        placeholders: Texts, keyed by placeholder name.
         plan: The mount plan.
     """
 
@@ -401,7 +401,7 @@ class Cassette:
         sessions: The open sessions. A session that is collected without being closed disappears.
         records: Whether the sessions record. This is decided when the file is read for the first
             session.
-        providers: Descriptions of the recorded providers, by the names of their mounts.
+        providers: Descriptions of the recorded providers, keyed by mount name.
         recorded: The exchanges in the file when it was read for the first session. None before.
         new: The exchanges since then, including incomplete ones.
     """

@@ -190,7 +190,7 @@ class _TokenUsage:
     """The usage of a child session and its own children.
 
     Attributes:
-        calls: The number of calls of models.
+        calls: The number of model calls.
         tokens: The number of tokens by kind.
         cost: The cost in US dollars. None if no call reported one.
     """

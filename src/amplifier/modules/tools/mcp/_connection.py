@@ -167,7 +167,7 @@ class Offer:
         server: The name and version that it declares.
         protocol: The version of the protocol in use.
         instructions: Its instructions for the model.
-        tools: Its tools, without those that can't be used.
+        tools: Its tools, without unusable ones.
         has_resources: True if it has resources.
         has_prompts: True if it has prompts.
     """

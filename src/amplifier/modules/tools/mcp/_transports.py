@@ -306,7 +306,7 @@ LOGIN = "mcp.login"
 
 _LOOPBACK = "127.0.0.1"
 _NO_PORT = 1
-"""A placeholder until a login begins, because a client must have an address."""
+"""A placeholder until a login starts, because a client must have an address."""
 _MAX_REQUEST = 16_384
 _DONE = b"You are logged in. You can close this page."
 
@@ -370,7 +370,7 @@ class _LoginAuth(OAuthClientProvider):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Drive the SDK's flow. Refuse a login before it begins where no one could complete it."""
+        """Drive the SDK's flow. Refuse a login that no one could complete before it starts."""
         flow = super().async_auth_flow(request)
         is_first = True
         try:
