@@ -165,7 +165,7 @@ class _Agent:
         }
 
     def begin(self, call: Call) -> Work | None:
-        """Begin a request, or handle a notification."""
+        """Start a request, or handle a notification."""
         if not call.is_request:
             if call.method == "session/cancel":
                 self._cancel(call.params)

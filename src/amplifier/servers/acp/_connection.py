@@ -113,7 +113,7 @@ Work: TypeAlias = Callable[[], Awaitable[Any]]
 """The rest of a request, which returns its result."""
 
 Begin: TypeAlias = Callable[[Call], Work | None]
-"""Begins a request or handles a notification.
+"""Starts a request or handles a notification.
 
 It doesn't wait, so that messages take effect in the order they came.
 """

@@ -287,7 +287,7 @@ def _shortened(text: str) -> str:
 
 
 def plan_entries(arguments: Mapping[str, JSON]) -> list[dict[str, JSON]] | None:
-    """Return the list of a successful call of the todo tool, as entries of the agent's plan."""
+    """Return the list of a successful call to the todo tool, as entries of the agent's plan."""
     todos = arguments.get("todos")
     if not isinstance(todos, list):
         return None

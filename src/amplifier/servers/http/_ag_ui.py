@@ -315,7 +315,7 @@ def _conversation(run_input: _RunInput) -> Ask:
 
 
 async def _resumed(run_input: _RunInput, turns: InterruptibleTurns) -> InterruptibleTurn | None:
-    """Return the turn that the answers continue, or None if the run begins a new one."""
+    """Return the turn that the answers continue, or None if the run starts a new one."""
     turn = turns.parked(run_input.thread_id)
     questions = {} if turn is None else turn.asked_questions()
     answers = {answer.interrupt_id: answer for answer in run_input.answers}
@@ -367,7 +367,7 @@ async def _follow(
     shown = run_input.thread_id, run_input.run_id
     turns.shown[shown] = turn
     turn.run_id = run_input.run_id
-    # The next run, which brings the answers, may begin before this one has ended.
+    # The next run, which brings the answers, may start before this one has ended.
     is_handed_over = False
     try:
         if await run.show_until_asked(turn):
@@ -403,7 +403,7 @@ _TOGETHER_SECONDS = 0.05
 class InterruptibleTurn:
     """One turn in a new session. It outlives its run while it waits for an answer.
 
-    It begins when it is created.
+    It starts when it is created.
 
     Attributes:
         prompts: The number of the user's messages in the conversation, including the prompt.

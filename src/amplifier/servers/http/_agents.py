@@ -29,7 +29,7 @@ _GRACE_SHARE = 0.8
 
 @attrs.define(kw_only=True)
 class Ask:
-    """One turn that a request asks for, in a new session.
+    """One turn of a request, in a new session.
 
     Attributes:
         history: The conversation before the turn.
@@ -143,7 +143,7 @@ class Agents:
             )
 
     def require_room(self) -> None:
-        """Raise if no turn can begin now."""
+        """Raise if no turn can start now."""
         self.require_running()
         if len(self._running) >= self.limits.turns:
             message = f"{self.limits.turns} turns are running, which is the limit; try again later"

@@ -66,13 +66,13 @@ def check_cursor(after: int, log: EventLog) -> None:
 
 
 # Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
-# only notes its start. The task that waits for the client to leave checks it, at the time at which
-# the write would take too long. So no write is interrupted early. The same task sends the signs of
-# life, so a write may have to wait for another one.
+# only records its start. The task that waits for the client to leave checks it, at the time at
+# which the write would take too long. So no write is interrupted early. The same task sends the
+# signs of life, so a write may have to wait for another one.
 
 
 class EventStream:
-    """Sends events. The response begins with the first one, so an earlier error can set the status.
+    """Sends events. The response starts with the first one, so an earlier error can set the status.
 
     Args:
         send: The send function of the server.
@@ -120,7 +120,7 @@ class EventStream:
         self._held.append(data)
 
     async def write(self, data: bytes = b"") -> None:
-        """Send events in one piece, after those that are held. Wait for a slow client.
+        """Send events in one piece, after the held ones. Wait for a slow client.
 
         Raises:
             ClientLeft: It has closed the connection.

@@ -340,9 +340,9 @@ class Outcome:
     """The end of a request's turn.
 
     Attributes:
-        text: The answer, or the text before the calls of the client's tools.
+        text: The answer, or the text before the calls to the client's tools.
         finish: The reason for the end.
-        calls: The calls of the client's tools.
+        calls: The calls to the client's tools.
         record: The events of the turn, summed up.
         refusal: The text that a service returned instead of an answer, or None.
     """

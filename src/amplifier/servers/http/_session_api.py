@@ -306,7 +306,7 @@ class SessionApi:
     def _start_turn(
         self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None
     ) -> LiveTurn:
-        """Begin a turn, or continue the interrupted one. It outlives its request."""
+        """Start a turn, or continue the interrupted one. It outlives its request."""
         turn = live.begin_turn(prompt)
         try:
             turn.claims.enter_context(self._agents.admit(live.session))
