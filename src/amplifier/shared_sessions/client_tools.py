@@ -60,7 +60,7 @@ class _OfferedTool:
         )
 
 
-# A call of a client's tool ends the turn, and the client's next request brings the result. The turn
+# A call to a client's tool ends the turn, and the client's next request brings the result. The turn
 # isn't kept open in the meantime. Its conversation is, under a name by which the next request finds
 # it. `with_results` puts the results in place, and the turn continues as an interrupted one does.
 # The agent's own tools that the model called with them have run to their end.

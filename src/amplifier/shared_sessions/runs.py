@@ -342,7 +342,7 @@ class LiveRuns(Generic[T]):
     def start(
         self, work: Work[T], about: T, *, stays: float | None, name: str | None = None
     ) -> LiveRun[T]:
-        """Begin a run. One with a name can be found until it ends and newer ones need its room.
+        """Start a run. One with a name can be found until it ends and newer ones need its room.
 
         Raises:
             SessionRefused: The server hasn't been started.
