@@ -56,8 +56,8 @@ SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
 It is a plain function that runs on the event loop, so it has to be quick. An exception ends the
 turn.
 
-The session's context has to begin empty, as context-simple does. The engine keeps the
-conversation and hands it over.
+The session's context has to start empty, as context-simple does. The engine keeps the conversation
+and hands it over.
 """
 
 _REPORT_SECONDS = 10.0
@@ -77,7 +77,7 @@ class Duty:
         make_session: Makes the session of a turn.
         concurrency: The number of turns that run at the same time.
         limits: The limits of the worker's calls.
-        leaving: Once it is set, begin nothing, and return when no running turn has a running call.
+        leaving: Once it is set, start nothing, and return when no running turn has a running call.
         on_start: Called when turns are accepted.
     """
 
@@ -131,9 +131,9 @@ class DurableEngine:
                 with the same session and prompt does nothing.
             queue: If the session has an open turn, wait for it and all turns in the queue, in the
                 order of their starts.
-            priority: From 1 to 5. Of two turns that wait for a worker, the lower number begins
+            priority: From 1 to 5. Of two turns that wait for a worker, the lower number starts
                 first.
-            delay: Seconds before which it isn't begun.
+            delay: Seconds before which it isn't started.
             deadline: Seconds from now after which it fails, even while it runs. A turn that waits
                 fails when a worker takes it.
             result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema
@@ -453,10 +453,10 @@ class DurableEngine:
         Args:
             make_session: Makes the session of a turn.
             concurrency: The number of turns that run at the same time.
-            limits: Limits for the calls of all its turns, by the name of a tool, or ``model``.
+            limits: Limits for the calls of all its turns, keyed by tool name or ``model``.
             drain: Seconds for which running model calls and tool calls may continue after a
-                cancellation. No new ones begin, and each turn is handed over once none of its
-                calls is running.
+                cancellation. No new ones start, and each turn is handed over once none of its calls
+                is running.
             task_status: Notified when turns are accepted.
 
         Raises:

@@ -54,7 +54,7 @@ class RunningCalls:
             self._on_idle()
 
     def leave(self, on_idle: Callable[[], None]) -> None:
-        """Let no more calls begin, and call ``on_idle()`` once none is running."""
+        """Let no more calls start, and call ``on_idle()`` once none is running."""
         self._on_idle = on_idle
         if not self._running:
             on_idle()
@@ -120,7 +120,7 @@ class RecordedSteps:
         return result
 
     def _note_earlier_attempt(self, step: Step, name: StepName) -> None:
-        """Mark a call without a result that an earlier attempt has begun, or may have."""
+        """Mark a call without a result that an earlier attempt has started, or may have."""
         if name.record in self.turn.started:
             step.is_resumed = step.was_started = True
         elif step.call.iteration in self._known_answers and (

@@ -126,14 +126,14 @@ class RunningTurn:
         self._scope.cancel()
 
     def leave(self) -> None:
-        """Hand the turn over as soon as none of its calls is running. No new ones begin."""
+        """Hand the turn over as soon as none of its calls is running. No new ones start."""
         self._steps.calls.leave(self.lose)
 
     def stop(self, wanted: StopRequest) -> None:
         """End the turn as a client requested.
 
         A second request has no effect, unless an immediate stop follows a graceful one. While
-        there is no session yet, the stop is kept and obeyed like one from before this attempt. A
+        there is no session yet, the stop is kept and honoured like one from before this attempt. A
         session that is opening isn't opened any further.
         """
         if self._session is None:
@@ -153,7 +153,7 @@ class RunningTurn:
             token.request_immediate(reason=wanted.reason)
 
     def answer(self, question_id: str, option: str) -> None:
-        """Pass on an answer, or keep it if the task that asks hasn't run since it was stored."""
+        """Pass on an answer, or keep it if the waiting task hasn't run since it was stored."""
         if not self._questions.answer(question_id, option):
             self._early_answers[question_id] = option
 
@@ -358,7 +358,7 @@ class RunningTurn:
         )
 
     async def _before_new_step(self, step: Step) -> None:
-        """Obey a stop before something new begins. A model call is cancelled.
+        """Honour a stop before anything new starts. A model call is cancelled.
 
         No tool runs beside a model call. Where the records of a replayed turn end, the loop refuses
         tool calls as after a graceful stop. An immediate one would interrupt calls of the same
@@ -426,7 +426,8 @@ class RunningTurn:
             self._steps.calls.keys.get((call.session_id, key), key) if call is not None else key
         )
         begun = self.turn.started.get(recorded, 0) if is_tool else 0
-        # An answer permits one execution. A call that was interrupted since then asks anew.
+        # An answer permits one execution. A call that was interrupted since then needs a new
+        # answer.
         parts = [recorded, prompt, options, begun] if begun else [recorded, prompt, options]
         name = hashlib.sha256(as_json(parts).encode()).hexdigest()[:16]
         question = Question(
@@ -483,7 +484,7 @@ async def _conversation(context: Any) -> list[dict[str, JSON]]:
 
 
 def plan_problem(session: AmplifierSession, plan: Mapping[str, str]) -> str | None:
-    """Return why this session can't continue a turn that began with this plan. None if it can."""
+    """Return why this session can't continue a turn that started with this plan. None if it can."""
     changes = plan_changes(dict(plan), session.config)
     if not changes:
         return None

@@ -239,7 +239,7 @@ class TurnRecord:
     async def begin_step(
         self, step: StepName, slot: StepReservation, plan: Plan | None
     ) -> StopRequest | None:
-        """Record that a call begins now, with the plan of a new turn.
+        """Record that a call starts now, with the plan of a new turn.
 
         Returns:
             A stop that was requested before, or None.
@@ -293,7 +293,7 @@ class TurnRecord:
     async def _in_workflow(self, work: Callable[[], T]) -> T:
         """Run some work in the context of the workflow.
 
-        Once begun it is finished, unless the database is given up. DBOS waits without a limit for
+        Once started it is finished, unless the database is given up. DBOS waits without a limit for
         a database that is away. The work insists on its own statements beside DBOS.
 
         Raises:

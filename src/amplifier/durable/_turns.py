@@ -73,7 +73,7 @@ class Details:
     Attributes:
         number: The number of the turn in its session, counted from 1.
         since: The time at which it was started, in seconds since 1970.
-        due_at: The time at which it may begin, in seconds since 1970. None for at once.
+        due_at: The time at which it may start, in seconds since 1970. None for at once.
         deadline_at: The time at which it fails, in seconds since 1970. None for never.
         notify: The address that is called when it has ended, or None.
     """
@@ -90,11 +90,11 @@ class Marks:
     """The attributes of a turn's workflow.
 
     Attributes:
-        attempt: The number of times a worker has begun or continued it.
+        attempt: The number of times a worker has started or continued it.
         deaths: The number of these workers that have died since.
         worker: The worker that runs it. None when it was handed over.
         last: The worker that ran it last.
-        plan: Hashes of the plan that it began with. None while nothing is recorded.
+        plan: Hashes of the plan that it started with. None while nothing is recorded.
         stop: The requested stop, as the serializer writes it.
         held: The reason why it is held, as the serializer writes it.
         base: The number of messages in the conversation before it. None before the first attempt.
@@ -481,7 +481,7 @@ class Turns:
                 ) from None
 
     def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
-        """Record that a turn is to end. One that hasn't begun ends now."""
+        """Record that a turn is to end. One that hasn't started ends now."""
         row = self.row(turn_id, load_output=False)
         if row.status in ENDED:
             return

@@ -612,7 +612,7 @@ class Worker:
                     del self._running[record.turn_id]
 
     async def _drain(self) -> None:
-        """Begin nothing more, and wait until no turn has a running call."""
+        """Start nothing more, and wait until no turn has a running call."""
         self._is_leaving = True
         for running, _ in list(self._running.values()):
             running.leave()
@@ -666,7 +666,7 @@ class Worker:
                 running[turn_id][0].answer(name, option)
 
     async def _adopt(self) -> None:
-        """Requeue held turns that began with this worker's plan, and turns that can stop waiting.
+        """Requeue held turns that started with this worker's plan, and turns that can stop waiting.
 
         It looks for them until cancelled.
         """
