@@ -225,7 +225,7 @@ class Island(threading.Thread):
         """Call a sync or async function on one side and wait for it, from either side.
 
         A cancellation of the waiting task, native or by a scope, is passed on. Like a local call,
-        the call begins even if the task was cancelled before. Unless it is shielded, it is
+        the call starts even if the task was cancelled before. Unless it is shielded, it is
         interrupted at its first wait. So events that a module emits while it unwinds are delivered.
 
         The result of a call in a cancelled scope isn't lost either, because the scope cancels the
