@@ -330,7 +330,7 @@ class _AgentRun:
         )
 
     async def _go_on(self, agent: TerminalAgent) -> Ended:
-        """Continue the interrupted turn, or report it if it had ended by then."""
+        """Continue the interrupted turn, or report it if it has ended by now."""
         self._display.notice("Continuing the interrupted turn.")
         try:
             return await agent.run_turn(None)

@@ -53,7 +53,7 @@ class ProjectInstructions:
 def find_instructions(directory: Path) -> ProjectInstructions:
     """Read the instructions for an agent that works in a folder. The nearest come last."""
     folders = _folders(directory)
-    # By their text, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
+    # Compare their text, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
     texts: dict[str, str] = {}
     problems: list[str] = []
     remaining = MAX_BYTES

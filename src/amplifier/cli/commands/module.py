@@ -325,7 +325,7 @@ def finish(
 
 
 def publish(report: Report, files: dict[str, Path]) -> None:
-    """Write a report in every requested form besides the text."""
+    """Write a report in every requested form other than text."""
     for name, file in files.items():
         _write(name, file, report)
 
