@@ -469,7 +469,7 @@ class ModuleCoordinator(Coordinator):
         name: str | None = None,
         fatal: bool = False,
     ) -> None:
-        """Run ``fn(*args)`` beside the turns until it ends or the session closes.
+        """Run ``fn(*args)`` alongside the turns until it ends or the session closes.
 
         Args:
             fn: The work.
@@ -492,7 +492,7 @@ class ModuleCoordinator(Coordinator):
         """Keep an async context manager open in a separate task until the session closes.
 
         Returns:
-            A function that leaves it earlier.
+            A function that exits it earlier.
 
         Raises:
             SessionStateError: The session wasn't opened with ``async with`` and has no task group.

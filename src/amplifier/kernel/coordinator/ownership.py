@@ -66,9 +66,10 @@ COMPLETED = NoopAwaitable()
 # The current values are in plain dicts, which are read without this class and may be written by
 # hand. A value that wasn't put there by a module belongs to the application.
 #
-# Several modules may use one slot. When the module on top goes, the value that it had replaced
-# comes back. So beside the dicts there is a stack of layers for every slot in which a module has
-# a value. The topmost value in it may be out of date, because the dict may have been changed.
+# Several modules may use one slot. When the module on top is removed, the value that it had
+# replaced comes back. So beside the dicts there is a stack of layers for every slot in which a
+# module has a value. The topmost value in it may be out of date, because the dict may have been
+# changed.
 
 
 class MountTable:
@@ -160,7 +161,7 @@ class MountTable:
                     module=owner,
                 )
             return
-        # The application empties the slot for good, so that nothing comes back.
+        # The application empties the slot permanently, so that nothing comes back.
         self._set(key, [] if owner is None else layers[:-1])
 
     def get(self, point: str, name: str | None = None) -> Any:

@@ -72,8 +72,8 @@ async def run_in_child(
 
     Raises:
         BaseException: The error of the work. If the caller has been cancelled natively by now, its
-            own CancelledError, so that no native cancel is lost. The error of the work is its cause
-            then.
+            own CancelledError, so that no native cancel is lost. In that case, the error of the
+            work is its cause.
     """
     # ``_Outcome[T]()`` would go through ``typing``, which takes three times as long.
     outcome: _Outcome[T] = _Outcome()

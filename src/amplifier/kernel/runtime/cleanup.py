@@ -64,8 +64,8 @@ class CleanupStack:
     """Registered steps of one session. The last one registered runs first, and each runs once.
 
     Attributes:
-        ran: Steps of the latest closing for ``session.last_stop``: what, whose, the seconds it
-            took, and its failure.
+        ran: Steps of the latest closing for ``session.last_stop``: the kind, the owner, the seconds
+            it took, and its failure.
     """
 
     __slots__ = ("_entries", "ran")

@@ -56,7 +56,7 @@ class DeadlinePassed(Exception):
 
 
 def call_foreign(fn: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
-    """Call third-party code that may be sync. Its own failure leaves as an ``Exception``."""
+    """Call third-party code that may be sync. Its own failure propagates as an ``Exception``."""
     try:
         return fn(*args, **options)
     except BaseException as exc:  # noqa: BLE001 — raised again, as itself or contained
@@ -277,7 +277,7 @@ class TimeBudget:
     """Time that several steps share, such as those of the closing of a session.
 
     Attributes:
-        until: The time at which it is used up, by the loop's clock. Infinite for no limit.
+        until: The time at which it is used up, on the loop's clock. Infinite for no limit.
     """
 
     until: float = math.inf

@@ -90,7 +90,7 @@ class TaskHost:
 
     @property
     def takes_work(self) -> bool:
-        """True if tasks can be started beside the turns."""
+        """True if tasks can be started alongside the turns."""
         return self.group is not None and not self.is_shut
 
     async def leave_group(self, exc: BaseException | None, session_id: str) -> bool:
@@ -128,7 +128,7 @@ class TaskHost:
             del exc, raised
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
-        """Start work of the kernel beside the turn. It must end before the session is closed."""
+        """Start work of the kernel alongside the turn. It must end before the session is closed."""
         self._require_group("background work").start_soon(fn, name=name)
 
     def start_soon(
@@ -355,7 +355,7 @@ class SessionTask:
 
 
 class BackgroundTask(SessionTask):
-    """Work that a module started beside the turns."""
+    """Work that a module started alongside the turns."""
 
     __slots__ = ("_args", "_fatal", "_fn")
 
@@ -386,9 +386,9 @@ class BackgroundTask(SessionTask):
 class HostTask(SessionTask):
     """One structured module in its own task.
 
-    The outer scope is cancelled when a module is to leave that is still being entered, which ends
+    The outer scope is cancelled if a module has to exit while it is still being entered, which ends
     the entering. The inner scope is shielded once the module is entered, and cancelled only if the
-    module doesn't leave in time.
+    module doesn't exit in time.
 
     Attributes:
         entered: Set when the module has been entered or has failed to.
@@ -443,7 +443,7 @@ class HostTask(SessionTask):
         return self._owner
 
     async def leave(self) -> None:
-        """Ask the module to leave and wait for it. If that is cancelled, cancel the module."""
+        """Request the module's exit and wait for it. If that is cancelled, cancel the module."""
         self._left.set()
         if not self.entered.is_set():
             self._scope.cancel()
@@ -458,7 +458,7 @@ class HostTask(SessionTask):
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise the error of entering or leaving the module, once."""
+        """Raise the error of entering or exiting the module, once."""
         error, self._error = self._error, None
         self._forget_entry()
         if error is not None:

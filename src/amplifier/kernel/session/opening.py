@@ -88,8 +88,8 @@ class Loader(Protocol):
 class PlanOnce:
     """A plan that was read when its session was made, for the opening that follows.
 
-    The application may change its dict in between. It is read again then, which takes ten times
-    as long as looking for a change.
+    The application may change its dict in between. It is then read again, which takes ten times as
+    long as looking for a change.
 
     Args:
         config: The dict.

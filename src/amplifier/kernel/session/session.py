@@ -656,7 +656,7 @@ class AmplifierSession:
     # ── cancellation ──
 
     def _announce_requests_soon(self) -> None:
-        """Announce a request beside the running turn. A closing session does it on its own."""
+        """Announce a request alongside the running turn. A closing session does it on its own."""
         if self.coordinator.hosting.takes_work:
             self.coordinator.hosting.spawn(self._announce_requests)
 

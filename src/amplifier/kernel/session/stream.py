@@ -219,7 +219,7 @@ class TurnStream(Generic[T]):
     def _require_own_task(self, exc: BaseException | None) -> None:
         if self._entered_in is not current_raw_task():
             self._group = None
-            # Not the group's scope, which is around the task that entered it.
+            # Don't cancel the group's scope, which is around the task that entered it.
             self._turn_scope.cancel()
             here, there = task_name(current_raw_task()), task_name(self._entered_in)
             raise SessionStateError(
@@ -244,7 +244,7 @@ class TurnStream(Generic[T]):
                 raise
             if is_native(stop, cancels):
                 raise stop from exc
-            # The error of the block leaves. The scope delivers its cancellation again.
+            # The error of the block propagates. The scope delivers its cancellation again.
             return False
         finally:
             del exc, own
