@@ -317,7 +317,7 @@ class Coordinator(Protocol):
         """Run the registered cleanups. Closing the session does that, too."""
 
     def reset_turn(self) -> None:
-        """Start counting injections anew."""
+        """Restart the count of injections."""
 
     def request_cancel(self, immediate: bool = False) -> Any:
         """Request a stop through `cancellation`. This happens at the call."""
@@ -354,7 +354,7 @@ class Coordinator(Protocol):
             name: The name of the task, for reports.
 
         Returns:
-            A callable that leaves it earlier.
+            A callable that exits it earlier.
         """
 
     async def call_within(
@@ -369,7 +369,7 @@ class Coordinator(Protocol):
         """Await one call into third-party code under a deadline, and contain its failure.
 
         The call is cancelled at its deadline and awaited until it has unwound. A result that it
-        returns in spite of that is returned.
+        still returns is passed on.
 
         Args:
             seconds: The time it gets, or None for no limit.

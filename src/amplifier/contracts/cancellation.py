@@ -31,7 +31,7 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
             around it.
         who: The name of the code, with which the text of a contained failure begins.
         can_wait: False if the call could not wait. A cancellation reaches code where it waits, so
-            it can't be real then.
+            in that case it can't be real.
 
     Raises:
         BaseException: ``exc`` itself if it isn't the code's own: a real cancellation of the
