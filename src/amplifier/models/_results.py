@@ -261,7 +261,7 @@ class ContextInjection(Model):
 
 
 def _is_no_bool(seconds: Any) -> Any:
-    # True would be one second: an answer of a person that nobody waits for, and then the default.
+    # True would be one second: a person's answer without a waiter, and then the default.
     if isinstance(seconds, bool):
         raise ValueError(f"expected a number of seconds, got {seconds}")
     return seconds

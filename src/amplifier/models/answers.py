@@ -279,7 +279,7 @@ _KEYS = {
 
 
 def _with_text_keys(kind: Any) -> Any:
-    """Return the type with dicts whose keys are texts, from which its own keys are read."""
+    """Return the type with dicts keyed by text, from which its own keys are read."""
     changed, origin = _with_members(kind, _with_text_keys), typing.get_origin(kind)
     if isinstance(origin, type) and issubclass(origin, Mapping) and typing.get_args(kind):
         return origin[_text_key(typing.get_args(kind)[0], kind), typing.get_args(changed)[1]]  # type: ignore[index]

@@ -330,7 +330,7 @@ class TurnEvents:
     def _as_answer(self, made: TurnEvent, new_answer: Callable[[], PiecewiseAnswer]) -> TurnEvent:
         event, data = made.name, made.data
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
-            self._answer = self._block = None  # the next model call answers anew
+            self._answer = self._block = None  # the next model call answers again
         elif (
             event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True
         ):
