@@ -205,7 +205,7 @@ TOP_LEVEL = (
     "parent_span_id",
     "redaction",
 )
-"""Members of a payload that are written beside the event instead of under ``data``."""
+"""Members of a payload that are written next to the event instead of under ``data``."""
 _FAILURES = frozenset(
     {MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED}
 )

@@ -383,7 +383,7 @@ class ToolRunner:
             if pending.has_begun and pending.result is None:
                 running = refusal("cancelled while it was running", "Cancelled")
                 pending.result = running if pending.has_run else _not_started(pending.step)
-                # A terminal event, which is delivered in spite of the cancellation.
+                # A terminal event, which is delivered despite the cancellation.
                 await self._emit_error(pending, pending.result)
             raise
         if not isinstance(result, ToolResult):
@@ -660,7 +660,7 @@ def _own(result: ToolResult) -> ToolResult:
     except ModelError:
         shown = result.safe_hook_presentation()
         output, error = shown["output"], shown["error"]
-    # An ordinary assignment would decode images once more.
+    # An ordinary assignment would decode images again.
     object.__setattr__(own, "output", output)
     object.__setattr__(own, "error", error)
     if result.content:

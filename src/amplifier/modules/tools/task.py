@@ -237,7 +237,7 @@ class _Outcome:
     Attributes:
         session_id: The id of the child session.
         response: The response, or the text up to the failure.
-        failure: The reason for which the response isn't complete. None if it is.
+        failure: The reason why the response isn't complete. None if it is.
         has_completed: True if the child's loop reported its end, even if it was asked to stop.
         usage: The usage of the child and its own children.
     """

@@ -251,7 +251,7 @@ CLIENT = Implementation(name="amplifier", version=version("amplifier"))
 FIRST_DELAY, MAX_DELAY = 0.5, 30.0
 """Seconds before the next start after the second failure in a row. The delay doubles each time."""
 _CLOSE_SECONDS = 3.0
-"""Seconds for leaving a connection in order. After that it is cancelled."""
+"""Seconds for an orderly exit from a connection. After that it is cancelled."""
 _END_SECONDS = 5.0
 """Seconds that a call waits for the end of its connection, to report how the process ended."""
 _TERMINATED = "Session terminated"
@@ -270,7 +270,7 @@ class _Attempt:
 
     Attributes:
         client: The client. None while the connection isn't open.
-        failure: The reason for which the opening failed or the connection ended, or None.
+        failure: The reason why the opening failed or the connection ended, or None.
         transport: The transport, once there is one.
         reason: The error that ended an open connection, as an addition to a message.
         settled: Set when the connection is open or the opening has failed.
@@ -304,7 +304,7 @@ class Connection:
 
     Attributes:
         offer: The latest offer of the server. None before the first opening succeeded.
-        failure: The reason for which the server isn't available. None if it is.
+        failure: The reason why the server isn't available. None if it is.
         starts: The number of times that it was opened.
         seconds: The duration of the last opening.
         listeners: Functions that are called when the offer has changed.
@@ -372,7 +372,7 @@ class Connection:
                 await self._report(attempt.failure)
 
     def close(self) -> None:
-        """Let `run` leave the connection and return."""
+        """Let `run` exit the connection and return."""
         self._closing.set()
         self._wanted.set()
         if self._attempt is not None:

@@ -146,7 +146,7 @@ class StdioTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the process, and end it and its children on leaving.
+        """Start the process, and end it and its children on exit.
 
         Raises:
             ToolFailure: It can't be started.
@@ -188,7 +188,7 @@ class StdioTransport:
                     if message is not None:
                         await inbox.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # The client is leaving.
+            # The client is disconnecting.
             return
         except LineTooLong:
             self.loss = (
@@ -658,7 +658,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
-        """Open the connection, and end the session on the server on leaving."""
+        """Open the connection, and end the session on the server on exit."""
         assert self._options.url is not None
         # A call may take as long as its own deadline allows, so reading has none.
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)

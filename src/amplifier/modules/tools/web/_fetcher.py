@@ -77,7 +77,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         """
         check_place(host, port, self._options)
         addresses = await self._addresses(host, port)
-        # All of them, even those that won't be tried.
+        # Check all of them, even addresses that won't be tried.
         check_addresses(host, port, addresses, self._options)
         *others, last = addresses[:_MAX_ADDRESSES]
         for address in others:
