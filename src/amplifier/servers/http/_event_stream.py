@@ -66,9 +66,9 @@ def check_cursor(after: int, log: EventLog) -> None:
 
 
 # Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
-# only records its start. The task that waits for the client to leave checks it, at the time at
-# which the write would take too long. So no write is interrupted early. The same task sends the
-# signs of life, so a write may have to wait for another one.
+# only records its start. The task that waits for the client to disconnect checks it, once the write
+# would take too long. So no write is interrupted early. The same task sends the signs of life, so a
+# write may have to wait for another one.
 
 
 class EventStream:
@@ -218,7 +218,7 @@ class NumberedEvents:
 
 
 class LongResponse(Response):
-    """Runs work for as long as the client stays. A client that leaves cancels it.
+    """Runs work for as long as the client stays. A client that disconnects cancels it.
 
     Args:
         work: Writes to a stream, or returns a response if it has written nothing.
@@ -233,7 +233,7 @@ class LongResponse(Response):
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the work, and a task that waits for the client to leave."""
+        """Run the work, and a task that waits for the client to disconnect."""
         answer: Response | None = None
         has_left = has_ended = False
         stream = EventStream(send)
@@ -261,7 +261,7 @@ class LongResponse(Response):
             await answer(scope, receive, send)
 
     async def _wait_left(self, receive: Receive, stream: EventStream) -> bool:
-        """Wait until the client leaves, or takes too long for a write.
+        """Wait until the client disconnects, or takes too long for a write.
 
         While nothing is written, the client gets signs of life.
 
@@ -295,7 +295,7 @@ async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
 async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) -> None:
     """Send the events of a run until it ends. Without a stream, only wait for the end.
 
-    A run that ends with its client is cancelled if the client leaves.
+    A run that ends with its client is cancelled if the client disconnects.
 
     Raises:
         Problem: Events after this number are no longer kept, or there is no such event.

@@ -39,7 +39,7 @@ async def serve(
     token_verifier: TokenVerifier | None = None,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve an agent until the client leaves (standard streams) or until cancelled (HTTP).
+    """Serve an agent until the client disconnects (stdio) or until cancelled (HTTP).
 
     The server has one tool, ``run``, which runs a turn with progress. A client that cancels the
     call stops the turn. Each client has its own session, and its conversations are resources.
