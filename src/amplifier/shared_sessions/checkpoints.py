@@ -174,7 +174,7 @@ class Checkpoints:
                     path: mode for path, mode in self._copies.modes.items() if path in changed
                 }
             except _ObstacleError:
-                # Undo copies the folder then, as after a killed process.
+                # Undo then copies the folder, as after a killed process.
                 turn.after = None
             except (UndoError, OSError) as error:
                 turn.before, turn.problem = None, str(error)
