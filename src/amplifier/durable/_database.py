@@ -69,7 +69,7 @@ class JsonSerializer(Serializer):
             ) from None
 
     def name(self) -> str:
-        """Return the name that DBOS notes beside a value. Other serializers refuse the value."""
+        """Return the name that DBOS stores next to a value. Other serializers refuse the value."""
         return "amplifier_json" if self._fernet is None else "amplifier_encrypted_json"
 
     def serialize(self, data: object) -> str:

@@ -296,7 +296,7 @@ class DurableEngine:
     async def stop(
         self, turn_id: str, *, graceful: bool = False, reason: str | None = None
     ) -> None:
-        """Request the end of a turn. A turn that has ended is left alone.
+        """Request the end of a turn. A turn that has ended stays as it is.
 
         It returns at once. Use `result` to wait.
 
@@ -312,7 +312,7 @@ class DurableEngine:
         await self._do(lambda: self._turns.request_stop(known, graceful, reason))
 
     async def resume(self, turn_id: str) -> None:
-        """Continue a held turn with the plan that workers have now. Others are left alone.
+        """Continue a held turn with the plan that workers have now. Others stay as they are.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -324,7 +324,7 @@ class DurableEngine:
         """Take a running turn away from its worker, so that another one continues it.
 
         Use it for a worker that shows life and makes no progress. It can no longer record anything
-        about the turn. A turn that isn't running is left alone.
+        about the turn. A turn that isn't running stays as it is.
 
         Raises:
             UnknownTurnError: There is no such turn.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class RunningCalls:
     """The running calls of a turn and of its children.
 
-    A worker that leaves waits for them, so that none is interrupted.
+    A worker waits for them before it exits, so that none is interrupted.
 
     Attributes:
         keys: Names of the calls' records, by session and step.

@@ -360,9 +360,9 @@ class RunningTurn:
     async def _before_new_step(self, step: Step) -> None:
         """Honour a stop before anything new starts. A model call is cancelled.
 
-        No tool runs beside a model call. Where the records of a replayed turn end, the loop refuses
-        tool calls as after a graceful stop. An immediate one would interrupt calls of the same
-        answer that have recorded results.
+        No tool runs alongside a model call. Where the records of a replayed turn end, the loop
+        refuses tool calls as after a graceful stop. An immediate one would interrupt calls of the
+        same answer that have recorded results.
         """
         self._is_behind = False
         if self._session is None or (self._stop_wanted is None and not self._is_played_back):
