@@ -428,7 +428,7 @@ class ModuleLoader:
         stamps += package_stamps(directory, *root.glob(f"{MODULE_PREFIX}*"))
         self._announce_import(name)
         with import_lock:
-            # Packages beside the module's own are importable. A root that is a package has none.
+            # Packages next to the module's own are importable. A root that is a package has none.
             holds_root = directory != root
             newly_held = holds_root and self._roots.add(str(root), user)
             try:

@@ -369,7 +369,7 @@ def on_island(fn: Callable[..., Any], module_id: str) -> Callable[..., Any]:
             await here.call(partial(fn, here.other.adapt(coordinator), *args)), awaited=True
         )
 
-    # For a structured mount.
+    # Used for a structured mount.
     @functools.wraps(fn)
     def entering(coordinator: Any, *args: object) -> object:
         here = _side_of(coordinator, module_id)

@@ -430,7 +430,7 @@ class Island(threading.Thread):
         coroutine: Any = task.get_coro()
         try:
             coroutine.close()
-        # The coroutine awaits in spite of that, or it is running.
+        # The coroutine awaits anyway, or it is running.
         except (RuntimeError, ValueError) as exc:
             logger.error("%r: task %s cannot be closed: %s", self, task.get_name(), exc)
 
