@@ -746,8 +746,8 @@ class Worker:
 
 def _in_use(how: str) -> SessionStateError:
     return SessionStateError(
-        f"DBOS runs in this process already, {how}, and it has one instance per process; run this "
-        "worker in a process of its own"
+        f"DBOS already runs in this process, {how}, and it has one instance per process; run this "
+        "worker in a separate process"
     )
 
 

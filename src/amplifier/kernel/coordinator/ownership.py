@@ -156,7 +156,7 @@ class MountTable:
         if owner not in (None, holder):
             if present is not _EMPTY:
                 raise ContractError(
-                    f"module {owner!r} may not unmount {name or point!r}: it was mounted by "
+                    f"module {owner!r} must not unmount {name or point!r}: it was mounted by "
                     f"{holder or 'the application'!r}",
                     module=owner,
                 )

@@ -103,7 +103,7 @@ class Lifecycle:
         if self.turn is not None:
             raise SessionBusyError(
                 f"session {self.session_id!r} is busy with another turn; wait for it, cancel it, "
-                "or fork() a session of its own for parallel work",
+                "or fork() a separate session for parallel work",
                 session_id=self.session_id,
             )
 

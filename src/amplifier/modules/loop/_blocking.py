@@ -91,7 +91,7 @@ class named_if_blocking(Coroutine[Any, Any, _T]):
             return
         _last.warned = now = perf_counter()
         _logger.warning(
-            "the tool %r blocked the event loop for %.1f s: nothing else ran meanwhile, and no "
+            "the tool %r blocked the event loop for %.1f s: nothing else ran in that time, and no "
             "stop could reach it. Make it a plain `def` without quick=True, which runs in a "
             "thread, or move the blocking call into asyncio.to_thread or "
             "anyio.to_thread.run_sync",

@@ -495,7 +495,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     options = read_options(SearchOptions, _MODULE, config)
     if not isolated_python():
         raise ModuleLoadError(
-            f"{_MODULE} runs patterns in a Python process of its own, but sys.executable is empty"
+            f"{_MODULE} runs patterns in a separate Python process, but sys.executable is empty"
         )
     workspace = await anyio.to_thread.run_sync(
         Workspace, _MODULE, coordinator, options.allowed_paths

@@ -65,7 +65,7 @@ class Ask:
             raise Problem(503, "the plan's context is not available", code="agent_failed")
         if (name := self.tools.clash(session)) is not None:
             message = (
-                f"tools: the agent has a tool {name!r} of its own, which runs inside; give yours "
+                f"tools: the agent has its own tool {name!r}, which runs inside; give yours "
                 "another name"
             )
             raise Problem(400, message, code="tool_name_taken", param="tools")

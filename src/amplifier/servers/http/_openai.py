@@ -96,7 +96,7 @@ class _Function:
 
 
 _function = Kind(
-    "'function', because the agent has tools of its own for everything else", "function".__eq__
+    "'function', because the agent has its own tools for everything else", "function".__eq__
 )
 
 
