@@ -1,3 +1,3 @@
-"""Tools: one file or folder per module; files with a leading "_" are shared by several of them."""
+"""Tools: one file or folder per module. Files that begin with "_" are shared by several of them."""
 
 __all__: list[str] = []
