@@ -76,7 +76,7 @@ def test_failure_without_streams_keeps_exit_code(home, workdir):
 def test_closed_standard_input_holds_no_prompt(backend, home, workdir, plan):
     finished = run_in_shell("<&-", "run", "--plan", plan, home=home, cwd=workdir)
     assert finished.returncode == 2
-    assert finished.stderr == 'amplifier: the prompt is empty; give one: amplifier run "…"\n'
+    assert finished.stderr == 'amplifier: the prompt is empty; pass one: amplifier run "…"\n'
     finished = run_in_shell(
         "<&-", "run", "say hello", "--plan", plan, "--backend", backend, home=home, cwd=workdir
     )

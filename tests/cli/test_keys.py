@@ -68,7 +68,7 @@ def test_key_lost_by_keyring_is_named(home, workdir, keyring):
     finished = run_cli("run", "hello", home=home, cwd=workdir, extra=keyring)
     assert finished.returncode == 0
     assert (
-        "OPENAI_API_KEY is not in the keyring any more; set it again: amplifier keys set OPENAI_API_KEY"
+        "OPENAI_API_KEY is no longer in the keyring; set it again: amplifier keys set OPENAI_API_KEY"
         in finished.stderr
     )
 

@@ -159,4 +159,4 @@ def test_invalid_names_and_existing_folders_are_rejected(tmp_path, capsys):
     assert "expected one of" in capsys.readouterr().err
     for code in (0, 2):
         assert main(["module", "new", "tool-x", "--into", str(tmp_path)]) == code
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err

@@ -184,7 +184,7 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
-        ([""], b"", ['the prompt is empty; give one: amplifier run "…"']),
+        ([""], b"", ['the prompt is empty; pass one: amplifier run "…"']),
         ([], b"  \n", ["the prompt is empty"]),
         ([], b"\xff\xfe", ["not UTF-8: byte 1"]),
         ([], b"x" * (16 * 2**20 + 1), ["longer than 16 MiB"]),
@@ -193,7 +193,7 @@ def assert_one_message(finished: subprocess.CompletedProcess[str], code: int, *w
         (["x", "--session-id", "../x"], b"", ["expected 1 to 200 of"]),
         (["x", "-p", "no-such"], b"", ["no provider 'no-such'"]),
         (["x", "--plan", "missing.yaml"], None, ["missing.yaml", "does not exist"]),
-        (["x", "--resume", "a", "--session-id", "b"], None, ["give one of them"]),
+        (["x", "--resume", "a", "--session-id", "b"], None, ["pass one of them"]),
         (["x", "-C", "nowhere"], None, ["nowhere", "does not exist"]),
         (["x", "--backend", "curio"], None, ["'curio' is not one of 'asyncio', 'trio'"]),
     ],
@@ -224,7 +224,7 @@ def test_empty_prompt_names_resuming_command(words, home, monkeypatch, cli):
     SessionStore(home / "sessions").write(SessionRecord(session_id="mine"))
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\n")))
     assert (
-        'the prompt is empty; give one: amplifier session resume mine "…"'
+        'the prompt is empty; pass one: amplifier session resume mine "…"'
         in cli(*words, code=2).err
     )
 
@@ -414,7 +414,7 @@ def test_deleted_working_directory_is_reported(home, workdir, plan):
         *command("run", "say x", "--plan", plan),
     ]
     finished = run_program(words, cwd=workdir, env=environment(home))
-    assert_one_message(finished, 2, "the working directory does not exist any more", "-C DIRECTORY")
+    assert_one_message(finished, 2, "the working directory no longer exists", "-C DIRECTORY")
 
 
 def test_missing_trio_is_named(home, workdir, plan):

@@ -82,7 +82,7 @@ def test_contradictory_options_are_refused(home, tmp_path, workdir):
         home=home,
         cwd=workdir,
     )
-    assert (both.returncode, "give one of them" in both.stderr) == (2, True)
+    assert (both.returncode, "pass one of them" in both.stderr) == (2, True)
     provider = run_cli(
         "run", "--replay", str(file), "-p", "offline", PROMPT, home=home, cwd=workdir
     )

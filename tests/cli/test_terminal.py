@@ -104,7 +104,7 @@ def test_unread_typed_text_is_returned(backend, home, workdir, plan):
         terminal.type("say tw")
         terminal.expect("› say tw")
         terminal.press_ctrl_c("Ctrl-C again to stop now", "stopping after this step")
-        terminal.press_ctrl_c("not read any more: say one", "… say tw")
+        terminal.press_ctrl_c("no longer read: say one", "… say tw")
         terminal.enter("o", "say two")
         terminal.leave()
 
@@ -120,7 +120,7 @@ def test_text_pasted_during_turn_is_one_message(backend, home, workdir, plan):
         terminal.expect("read at the next step: say look at")
         terminal.enter("/clear", "after this turn: /clear")
         terminal.press_ctrl_c("Ctrl-C again to stop now")
-        terminal.press_ctrl_c("not read any more: say look at", "in the manual")
+        terminal.press_ctrl_c("no longer read: say look at", "in the manual")
         terminal.expect("/clear")  # in the line, to be entered or not
         terminal.press_ctrl_c("Press Ctrl-C again to leave.")
         terminal.type("/exit\n")

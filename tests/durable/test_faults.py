@@ -71,7 +71,7 @@ async def test_process_has_one_worker(tmp_path):
         working(engine, agent(answering("Hello."))),
     ):
         with pytest.raises(
-            SessionStateError, match="DBOS runs in this process already, with a worker of amplifier"
+            SessionStateError, match="DBOS already runs in this process, with a worker of amplifier"
         ):
             await engine.work(agent(answering("Hello.")))
         assert await engine.result(await engine.start("s", "hi")) == "Hello."
@@ -121,7 +121,7 @@ async def test_second_worker_of_file_is_refused(tmp_path):
     first, second = done.stdout.splitlines()
     assert first == "a client sees 1 turns"
     assert second.startswith("SessionStateError the file")
-    assert f"has a worker already, {name}" in second
+    assert f"already has a worker, {name}" in second
 
 
 DBOS_OF_AN_APPLICATION = """
@@ -151,10 +151,10 @@ def test_worker_beside_application_dbos_is_refused(tmp_path, how):
     command = [sys.executable, "-c", DBOS_OF_AN_APPLICATION, str(tmp_path), how]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert (
-        "SessionStateError DBOS runs in this process already, for the application itself"
+        "SessionStateError DBOS already runs in this process, for the application itself"
         in done.stdout
     )
-    assert "run this worker in a process of its own" in done.stdout
+    assert "run this worker in a separate process" in done.stdout
 
 
 async def test_full_disk_ends_worker(tmp_path):

@@ -1,1 +1,1 @@
-"""What several packages share and no user imports: it may change at any time."""
+"""Internals shared by several packages. They may change at any time."""

@@ -63,7 +63,7 @@ class _CallThread(threading.Thread, Generic[_Result]):
         super().__init__(name=name, daemon=True)
         self._call = call
         self._context = copy_context()
-        # The function may run an event loop of its own.
+        # The function may run its own event loop.
         if (sniffio := sys.modules.get("sniffio")) is not None:
             self._context.run(sniffio.current_async_library_cvar.set, None)
         self.left = threading.Event()
@@ -214,7 +214,7 @@ def supervise() -> NoReturn:
         os.killpg(worker, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     end_everything()
-    # The program sees the end of `answers` only now.
+    # The program reads the end of `answers` only now.
     os._exit(code if code >= 0 else 128 - code)
 
 

@@ -13,7 +13,7 @@ _FACADE = "amplifier"
 # The packages of the names, the lowest layer first, so that a search imports little in vain.
 _SOURCES = ("errors", "models", "contracts", "loading", "kernel", "functions", "agents")
 
-# Attributes that need no import statement of their own.
+# Attributes that need no separate import statement.
 _SUBMODULES = frozenset({*_SOURCES, "compat", "events", "plan"})
 
 

@@ -12,7 +12,7 @@ _CHUNK = 1 << 18
 
 
 class LineTooLong(Exception):
-    """A line is too long. The stream cannot be used any more."""
+    """A line is too long. The stream is no longer usable."""
 
 
 class LineSplitter:

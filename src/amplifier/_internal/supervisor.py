@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # The program is a "child subreaper": a process of the command that loses its parent becomes a child
-# of this program, whatever it did to its session and environment, so no process escapes. The agent
-# holds one end of a pipe. When that end is closed, also because the agent was killed, this program
-# ends all processes below it and then itself.
+# of this program, even with another session or environment, so no process escapes. The agent holds
+# one end of a pipe. When that end is closed, even because the agent was killed, this program ends
+# all processes below it and then itself.
 #
-# It runs in a Python of its own without packages (``python -I -S``), and imports only modules of
-# the standard library that load quickly, because the command waits for it. It is not read from its
+# It runs in a separate Python without packages (``python -I -S``), and imports only modules of the
+# standard library that load quickly, because the command waits for it. It is not read from its
 # file: the agent passes on the code that it read when it started, see `BOOT`. The confinement is
 # applied between fork and exec, which is safe because there is one thread.
 #

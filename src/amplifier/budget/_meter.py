@@ -97,7 +97,7 @@ class SessionMeter:
     # ── turns ──
 
     async def begin_turn(self) -> float:
-        """Begin a turn, and return the time at which it expires.
+        """Start a turn, and return the time at which it expires.
 
         Raises:
             BudgetExceeded: No time is left.

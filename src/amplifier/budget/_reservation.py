@@ -23,12 +23,12 @@ from .budget import Budget
 # In JSON text in UTF-8, English prose has four or five bytes per token, program text three to four,
 # and most other languages about three.
 BYTES_PER_TOKEN = 3
-# More than the large services count for a picture of the maximum size. Also the minimum for a
+# More than the large services count for a picture of the maximum size. It is also the minimum for a
 # document.
 _PICTURE_TOKENS = 5_000
 # Bytes of base64 per token: half the number that a page of dense text has in a PDF.
 _DOCUMENT_BYTES = 10
-# Services add tokens to every request, and instructions of their own to a request with tools.
+# Services add tokens to every request, and their own instructions to a request with tools.
 _REQUEST_TOKENS, _TOOLS_TOKENS = 16, 700
 _PARTS = ("messages", "tools", "response_format")
 

@@ -199,7 +199,7 @@ class Budget:
     # ── time ──
 
     def start_clock(self) -> None:
-        """Count the time of a turn that begins in this session or in one below it."""
+        """Count the time of a turn that starts in this session or one below it."""
         now = anyio.current_time()
         for budget in self.chain():
             if budget._running_turns == 0:

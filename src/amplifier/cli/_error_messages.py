@@ -42,7 +42,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code for an error that left a command before any turn began."""
+    """Return the exit code for an error that ended a command before any turn started."""
     if isinstance(error, CommandError):
         return error.exit_code
     if isinstance(error, OSError) and error.errno in _CLOSED_BY_READER:

@@ -1,4 +1,4 @@
-"""Calls of third-party code whose failures are contained."""
+"""Calls into third-party code with contained failures."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Contract:
 
 
 COMMON_CLAUSES: Final = MOUNT_CLAUSES
-"""The promises of every module, whatever its type."""
+"""The promises of every module of any type."""
 
 _ALL: Final = (
     Contract("orchestrator", "orchestrator", Orchestrator, ORCHESTRATOR_CLAUSES),

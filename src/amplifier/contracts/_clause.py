@@ -24,7 +24,7 @@ class Clause:
             clarifications: contexts``).
         hint: Advice for fixing a module that breaks the promise.
         look_at: Functions of the module that keep the promise, the likeliest first. ``mount`` means
-            the entry point, whatever its name. Empty means any function.
+            the entry point under any name. Empty means any function.
         id: A letter for the contract and a number, such as ``T4``. A published id is never reused.
     """
 
@@ -41,8 +41,8 @@ def constructors(contract: str, modules: str) -> tuple[partial[Clause], ...]:
     """Return constructors for clauses: ``required``, ``clarified``, ``recommended``, ``advised``.
 
     The published contract requires or recommends a promise, or this project clarified or advises
-    it. A conformant module keeps required and clarified promises, and a good one also the others. A
-    clause with another ``source`` names it.
+    it. A conformant module keeps required and clarified promises, and a good one keeps the others
+    too. A clause with another ``source`` names it.
 
     Args:
         contract: Name of the published contract, such as ``tool contract``.

@@ -54,7 +54,7 @@ class Coordinator(Protocol):
     Each module gets a separate view, so that the kernel can undo and name its registrations. Once
     a module was undone, because its mount failed, or the session is closed, registering through
     its view raises `amplifier.errors.SessionStateError`. Only a cleanup is still accepted from an
-    undone module. Modules may set attributes here, which every module of the session sees.
+    undone module. Modules may set attributes here. They are shared by all modules of the session.
     """
 
     approval_system: ApprovalSystem | None
@@ -157,7 +157,7 @@ class Coordinator(Protocol):
     def mount(self, mount_point: str, module: Any, /, name: str | None = None) -> Awaitable[None]:
         """Put a module at a mount point. It happens at the call, and awaiting is optional.
 
-        A type checker verifies that the module has the members that its `MountPoint` asks for.
+        A type checker verifies that the module has the members that its `MountPoint` requires.
 
         Args:
             mount_point: A `MountPoint` except ``"hooks"``. Handlers are registered with `hooks`.
@@ -317,7 +317,7 @@ class Coordinator(Protocol):
         """Run the registered cleanups. Closing the session does that, too."""
 
     def reset_turn(self) -> None:
-        """Start counting injections anew."""
+        """Restart the count of injections."""
 
     def request_cancel(self, immediate: bool = False) -> Any:
         """Request a stop through `cancellation`. This happens at the call."""
@@ -354,7 +354,7 @@ class Coordinator(Protocol):
             name: The name of the task, for reports.
 
         Returns:
-            A callable that leaves it earlier.
+            A callable that exits it earlier.
         """
 
     async def call_within(
@@ -366,10 +366,10 @@ class Coordinator(Protocol):
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Await one call of third-party code under a deadline, and contain its failure.
+        """Await one call into third-party code under a deadline, and contain its failure.
 
         The call is cancelled at its deadline and awaited until it has unwound. A result that it
-        returns in spite of that is returned.
+        still returns is passed on.
 
         Args:
             seconds: The time it gets, or None for no limit.
@@ -387,7 +387,7 @@ class Coordinator(Protocol):
     async def run_shielded(
         self, fn: Callable[..., Awaitable[T]], /, *args: Any, name: str | None = None
     ) -> T:
-        """Run work to its end before a cancellation of the caller is delivered.
+        """Run work to completion before delivering a cancellation of the caller.
 
         For work that an application may call outside a turn, such as storing a message. There
         ``Task.cancel()`` of asyncio goes through a shielded scope. Inside a turn, and while a
@@ -403,4 +403,4 @@ class Coordinator(Protocol):
         """
 
     def to_dict(self) -> dict[str, Any]:
-        """Describe what is mounted, by names."""
+        """Describe the mounted modules by name."""

@@ -99,7 +99,7 @@ class Hooks(Protocol):
                 and timestamp.
 
         Returns:
-            The merged verdict. Its ``data`` is the final payload, whatever the action.
+            The merged verdict. Its ``data`` is the final payload for every action.
         """
 
     async def emit_and_collect(

@@ -97,8 +97,8 @@ CLAUSES = numbered(
         "A cancelled call leaves the module whole: no lock held, no slot lost, no state half "
         "written.",
         law="L5",
-        hint="Use async with for locks and limiters, and change state only when nothing can "
-        "interrupt the change any more.",
+        hint="Use async with for locks and limiters, and change state only once nothing can "
+        "interrupt the change.",
     ),
     A10=clarified(
         "A cancelled call leaves no file torn.",

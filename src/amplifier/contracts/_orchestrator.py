@@ -25,7 +25,7 @@ class Orchestrator(Protocol):
     typed answer.
 
     `isinstance` checks member names only, and a tool has ``execute`` too. The declared type of a
-    module tells them apart.
+    module distinguishes them.
     """
 
     async def execute(

@@ -21,7 +21,7 @@ class Provider(Protocol):
     of `StreamChunk`, with the whole response in the last one. The context manager should also be an
     async iterator over the same chunks, because published loops read it with a bare ``async for``.
     Such an iterator closes itself at its end, when it fails and when its reader is cancelled, each
-    time before the reader continues. An iterator that is left between two chunks closes when it is
+    time before the reader continues. An iterator abandoned between two chunks closes when it is
     collected, or with the provider at the latest.
 
     Two members serve budgets. ``estimate_cost(request, *, input_tokens, output_tokens, **kwargs)``

@@ -32,7 +32,7 @@ class Tool(Protocol):
     and returns `Done`, `NotDone` or `Unknown`.
 
     `isinstance` checks member names only, and an orchestrator has ``execute`` too. The declared
-    type of a module tells them apart.
+    type of a module distinguishes them.
     """
 
     @property
@@ -138,7 +138,7 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
 
 
 def tool_repeatable(tool: object) -> bool | None:
-    """Return True if an interrupted call of the tool may run again, None if it does not declare it.
+    """Return True if an interrupted call to the tool may run again, None if it does not declare it.
 
     Raises:
         ContractError: ``repeatable`` cannot be read, or is neither a bool nor None. The message

@@ -30,7 +30,7 @@ class CurrentCall:
             iteration.
         tool_name: Name of the tool, or None for a model call.
         parent: The surrounding call. In a child session, the tool call that runs the child.
-        is_answer: True for the call of a tool that the loop itself offers, such as that of a typed
+        is_answer: True for a call to a tool that the loop itself offers, such as that of a typed
             answer. It has no effect outside of the turn, so it needs no approval.
     """
 
@@ -65,7 +65,7 @@ def current_call() -> CurrentCall | None:
     Hooks, approval systems, tasks and worker threads (`anyio.to_thread`) that run on behalf of a
     call have the same one. A task that outlives its call keeps it. In a child session, code outside
     of the child's own calls gets the tool call of the parent session. `CurrentCall.session_id`
-    tells them apart.
+    distinguishes them.
     """
     return _current.get()
 
@@ -117,8 +117,8 @@ class Step:
         call: The call.
         arguments: A `ChatRequest` for a model, or the input of a tool as the model wrote it.
         is_resumed: True if the turn was interrupted before this call had a result, and continues.
-        was_started: Whether the call of a resumed step had begun, or None if that is unknown. A
-            wrapper with this information sets it before it calls ``run``.
+        was_started: Whether the call of a resumed step had started, or None if unknown. A wrapper
+            with this information sets it before it calls ``run``.
     """
 
     call: CurrentCall

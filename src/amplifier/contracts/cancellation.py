@@ -27,15 +27,15 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
     the exception.
 
     Args:
-        exc: The exception. Call this in the task that made the call, before leaving the scopes
+        exc: The exception. Call this in the task that made the call, before exiting the scopes
             around it.
         who: The name of the code, with which the text of a contained failure begins.
         can_wait: False if the call could not wait. A cancellation reaches code where it waits, so
-            it can't be real then.
+            in that case it can't be real.
 
     Raises:
         BaseException: ``exc`` itself if it isn't the code's own: a real cancellation of the
-            caller, KeyboardInterrupt or GeneratorExit, also inside a group.
+            caller, KeyboardInterrupt or GeneratorExit, even inside a group.
     """
     if isinstance(exc, Exception):
         return exc
@@ -43,7 +43,8 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
         try:
             raise exc
         finally:
-            del exc  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del exc
     prefix = f"{who} raised" if who else "raised"
     if is_cancellation_type(exc):
         failure: ContainedError = SpuriousCancellation(
@@ -143,5 +144,5 @@ def loop_clock() -> Callable[[], float]:
 
 
 def current_time() -> float:
-    """Return the time by the clock of the running loop."""
+    """Return the current time of the running loop's clock."""
     return loop_clock()()

@@ -69,7 +69,7 @@ class JsonSerializer(Serializer):
             ) from None
 
     def name(self) -> str:
-        """Return the name that DBOS notes beside a value. Other serializers refuse the value."""
+        """Return the name that DBOS stores next to a value. Other serializers refuse the value."""
         return "amplifier_json" if self._fernet is None else "amplifier_encrypted_json"
 
     def serialize(self, data: object) -> str:
@@ -340,7 +340,7 @@ def parsed_url(text: str) -> sa.URL:
 
 @asynccontextmanager
 async def opened_database(text: str, settings: Settings) -> AsyncIterator[Database]:
-    """Open a database until the block is left.
+    """Open a database until the block exits.
 
     Raises:
         EngineUnavailableError: It can't be reached.

@@ -56,8 +56,8 @@ SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
 It is a plain function that runs on the event loop, so it has to be quick. An exception ends the
 turn.
 
-The session's context has to begin empty, as context-simple does. The engine keeps the
-conversation and hands it over.
+The session's context has to start empty, as context-simple does. The engine keeps the conversation
+and hands it over.
 """
 
 _REPORT_SECONDS = 10.0
@@ -77,7 +77,7 @@ class Duty:
         make_session: Makes the session of a turn.
         concurrency: The number of turns that run at the same time.
         limits: The limits of the worker's calls.
-        leaving: Once it is set, begin nothing, and return when no running turn has a running call.
+        leaving: Once it is set, start nothing, and return when no running turn has a running call.
         on_start: Called when turns are accepted.
     """
 
@@ -129,11 +129,11 @@ class DurableEngine:
                 `AmplifierSession.execute`.
             turn_id: Your own name for the turn, in the form of a session id. Starting it again
                 with the same session and prompt does nothing.
-            queue: If the session has an open turn, wait behind it and all that wait already, in
-                the order of their starts.
-            priority: From 1 to 5. Of two turns that wait for a worker, the lower number begins
+            queue: If the session has an open turn, wait for it and all turns in the queue, in the
+                order of their starts.
+            priority: From 1 to 5. Of two turns that wait for a worker, the lower number starts
                 first.
-            delay: Seconds before which it isn't begun.
+            delay: Seconds before which it isn't started.
             deadline: Seconds from now after which it fails, even while it runs. A turn that waits
                 fails when a worker takes it.
             result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema
@@ -270,7 +270,7 @@ class DurableEngine:
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
         """Iterate over the events of a turn until it ends.
 
-        Any number of watchers in any process can do so, also after the turn's end.
+        Any number of watchers in any process can do so, even after the turn has ended.
 
         Args:
             turn_id: The turn.
@@ -288,7 +288,7 @@ class DurableEngine:
             QuestionClosedError: It isn't open, or doesn't offer this option.
             UnknownTurnError: There is no such turn.
         """
-        # In the form in which status() shows them.
+        # Accept the form in which status() shows them.
         shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]
         known = _known_form(turn_id)
         await self._do(lambda: self._turns.answer(known, *shown))
@@ -296,7 +296,7 @@ class DurableEngine:
     async def stop(
         self, turn_id: str, *, graceful: bool = False, reason: str | None = None
     ) -> None:
-        """Request the end of a turn. A turn that has ended is left alone.
+        """Request the end of a turn. A turn that has ended stays as it is.
 
         It returns at once. Use `result` to wait.
 
@@ -312,7 +312,7 @@ class DurableEngine:
         await self._do(lambda: self._turns.request_stop(known, graceful, reason))
 
     async def resume(self, turn_id: str) -> None:
-        """Continue a held turn with the plan that workers have now. Others are left alone.
+        """Continue a held turn with the plan that workers have now. Others stay as they are.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -323,8 +323,8 @@ class DurableEngine:
     async def release(self, turn_id: str) -> None:
         """Take a running turn away from its worker, so that another one continues it.
 
-        Use it for a worker that shows life and makes no progress. It can't record anything about
-        the turn any more. A turn that isn't running is left alone.
+        Use it for a worker that shows life and makes no progress. It can no longer record anything
+        about the turn. A turn that isn't running stays as it is.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -448,23 +448,23 @@ class DurableEngine:
         drain: float = 0.0,
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
-        """Run turns until cancelled. The running ones are then handed over to other workers.
+        """Run turns until cancelled. Running ones are then handed over to other workers.
 
         Args:
             make_session: Makes the session of a turn.
             concurrency: The number of turns that run at the same time.
-            limits: Limits for the calls of all its turns, by the name of a tool, or ``model``.
+            limits: Limits for the calls of all its turns, keyed by tool name or ``model``.
             drain: Seconds for which running model calls and tool calls may continue after a
-                cancellation. No new ones begin, and each turn is handed over once none of its
-                calls is running.
+                cancellation. No new ones start, and each turn is handed over once none of its calls
+                is running.
             task_status: Notified when turns are accepted.
 
         Raises:
-            EngineUnavailableError: The database can't be reached any more. The turns continue with
+            EngineUnavailableError: The database is no longer reachable. The turns continue with
                 other workers, or with this one when it is started again.
-            EngineClosedError: The engine's block was left.
-            TypeError: ``make_session`` isn't a function. A plan or a session would belong to one
-                process.
+            EngineClosedError: The engine's block has exited.
+            TypeError: ``make_session`` isn't a function. A plan or session can't be shared between
+                processes.
             ValueError: The concurrency is less than 1.
         """
         factory: object = make_session

@@ -1,14 +1,13 @@
 """Errors about turns on an engine.
 
 DurableError
-├── EngineUnavailableError (ConnectionError)   the engine can't be reached, or not any more
-├── EngineClosedError                          the engine was used after its `async with` block
-├── UnknownTurnError (LookupError)             there is no turn with this id
-├── TurnConflictError (ValueError)             the id belongs to another turn
-├── QuestionClosedError                        the question isn't waiting for this answer
-├── TurnFailedError                            the turn ended with an error
-├── TurnStoppedError                           the turn was stopped
-└── TurnHeldError                              the turn waits for a decision
+├── EngineUnavailableError (ConnectionError)   the engine is not, or no longer, reachable ├──
+EngineClosedError                          the engine was used after its `async with` block ├──
+UnknownTurnError (LookupError)             there is no turn with this id ├── TurnConflictError
+(ValueError)             the id belongs to another turn ├── QuestionClosedError
+the question isn't waiting for this answer ├── TurnFailedError                            the turn
+ended with an error ├── TurnStoppedError                           the turn was stopped └──
+TurnHeldError                              the turn waits for a decision
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ def check_same_turn(turn_id: str, wanted: tuple[str, str], existing: tuple[str, 
 
 
 class QuestionClosedError(_TurnError):
-    """The question is unknown or answered already, or doesn't offer the option."""
+    """The question is unknown or already answered, or doesn't offer the option."""
 
 
 def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
@@ -151,5 +150,5 @@ def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
 class TurnLost(Exception):
     """Another worker has taken the turn over. Stays inside the package.
 
-    The worker that gets it must not write any more.
+    The worker that receives it must stop writing.
     """

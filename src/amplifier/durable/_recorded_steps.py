@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class RunningCalls:
     """The running calls of a turn and of its children.
 
-    A worker that leaves waits for them, so that none is interrupted.
+    A worker waits for them before it exits, so that none is interrupted.
 
     Attributes:
         keys: Names of the calls' records, by session and step.
@@ -42,19 +42,19 @@ class RunningCalls:
         self._on_idle: Callable[[], None] | None = None
 
     async def begin(self, key: str) -> None:
-        """Note that a call begins. When the worker is leaving, wait for the attempt's end."""
+        """Record that a call starts. If the worker is shutting down, wait for the attempt's end."""
         if self._on_idle is not None:
             await anyio.sleep_forever()
         self._running.add(key)
 
     def end(self, key: str) -> None:
-        """Note that a call may be interrupted, usually because its result is recorded."""
+        """Record that a call may be interrupted, usually because its result is recorded."""
         self._running.discard(key)
         if self._on_idle is not None and not self._running:
             self._on_idle()
 
     def leave(self, on_idle: Callable[[], None]) -> None:
-        """Let no more calls begin, and call ``on_idle()`` once none is running."""
+        """Let no more calls start, and call ``on_idle()`` once none is running."""
         self._on_idle = on_idle
         if not self._running:
             on_idle()
@@ -120,13 +120,13 @@ class RecordedSteps:
         return result
 
     def _note_earlier_attempt(self, step: Step, name: StepName) -> None:
-        """Mark a call without a result that an earlier attempt has begun, or may have."""
+        """Mark a call without a result that an earlier attempt has started, or may have."""
         if name.record in self.turn.started:
             step.is_resumed = step.was_started = True
         elif step.call.iteration in self._known_answers and (
             self.turn.has_new_plan or self.may_repeat(name.name)
         ):
-            # Its beginning wasn't recorded, or didn't have to be under the former plan.
+            # The start of the call wasn't recorded, or didn't have to be under the former plan.
             step.is_resumed, step.was_started = True, None
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -168,7 +168,7 @@ class RecordedSteps:
         self._leave[step.key] = await self.limits.enter(step.name or "model")
         await self.calls.begin(step.key)
         if slot is None or self.may_repeat(step.name):
-            # It can be made again, so its beginning needn't be known.
+            # The call is repeatable, so its start needn't be recorded.
             return
         plan, self.calls.plan = self.calls.plan, None
         stop = await self.store.begin_step(step, slot, plan)

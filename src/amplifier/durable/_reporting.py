@@ -64,7 +64,7 @@ def is_measured() -> bool:
 
 
 def count_attempt(*, is_takeover: bool, delay: float | None) -> None:
-    """Count an attempt that a worker begins, and record how long a first one was delayed."""
+    """Count an attempt, and record the delay of a turn's first one."""
     if instruments := _instruments():
         instruments["amplifier.turns.attempts"].add(1)
         if is_takeover:

@@ -99,7 +99,7 @@ class RunningTurn:
         self._given_up: set[str] = set()
         self._events: list[tuple[str, Any]] = []
         self._storing = anyio.Lock()
-        # A separate limiter, so that busy tools don't delay the storing of events.
+        # A separate limiter, so that busy tools don't delay storing.
         self._threads = anyio.CapacityLimiter(2)
         self._is_over = False
 
@@ -126,14 +126,14 @@ class RunningTurn:
         self._scope.cancel()
 
     def leave(self) -> None:
-        """Hand the turn over as soon as none of its calls is running. No new ones begin."""
+        """Hand the turn over as soon as none of its calls is running. No new ones start."""
         self._steps.calls.leave(self.lose)
 
     def stop(self, wanted: StopRequest) -> None:
         """End the turn as a client requested.
 
         A second request has no effect, unless an immediate stop follows a graceful one. While
-        there is no session yet, the stop is kept and obeyed like one from before this attempt. A
+        there is no session yet, the stop is kept and honoured like one from before this attempt. A
         session that is opening isn't opened any further.
         """
         if self._session is None:
@@ -153,7 +153,7 @@ class RunningTurn:
             token.request_immediate(reason=wanted.reason)
 
     def answer(self, question_id: str, option: str) -> None:
-        """Pass on an answer, or keep it if the task that asks hasn't run since it was stored."""
+        """Pass on an answer, or keep it if the waiting task hasn't run since it was stored."""
         if not self._questions.answer(question_id, option):
             self._early_answers[question_id] = option
 
@@ -303,7 +303,7 @@ class RunningTurn:
             )
         if self._stop_wanted is not None:
             if played is not None and played.state == "completed":
-                # It had done everything when it was stopped.
+                # The turn had done everything when it was stopped.
                 return played
             logger.info(
                 "turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error
@@ -358,11 +358,11 @@ class RunningTurn:
         )
 
     async def _before_new_step(self, step: Step) -> None:
-        """Obey a stop before something new begins. A model call is cancelled.
+        """Honour a stop before anything new starts. A model call is cancelled.
 
-        No tool runs beside a model call. Where the records of a replayed turn end, the loop refuses
-        tool calls as after a graceful stop. An immediate one would interrupt calls of the same
-        answer that have recorded results.
+        No tool runs alongside a model call. Where the records of a replayed turn end, the loop
+        refuses tool calls as after a graceful stop. An immediate one would interrupt calls of the
+        same answer that have recorded results.
         """
         self._is_behind = False
         if self._session is None or (self._stop_wanted is None and not self._is_played_back):
@@ -426,7 +426,8 @@ class RunningTurn:
             self._steps.calls.keys.get((call.session_id, key), key) if call is not None else key
         )
         begun = self.turn.started.get(recorded, 0) if is_tool else 0
-        # An answer permits one execution. A call that was interrupted since then asks anew.
+        # An answer permits one execution. A call that was interrupted since then needs a new
+        # answer.
         parts = [recorded, prompt, options, begun] if begun else [recorded, prompt, options]
         name = hashlib.sha256(as_json(parts).encode()).hexdigest()[:16]
         question = Question(
@@ -483,7 +484,7 @@ async def _conversation(context: Any) -> list[dict[str, JSON]]:
 
 
 def plan_problem(session: AmplifierSession, plan: Mapping[str, str]) -> str | None:
-    """Return why this session can't continue a turn that began with this plan. None if it can."""
+    """Return why this session can't continue a turn that started with this plan. None if it can."""
     changes = plan_changes(dict(plan), session.config)
     if not changes:
         return None
@@ -498,12 +499,12 @@ def call_factory(make_session: SessionFactory, session_id: str) -> AmplifierSess
     """Return the session that the application makes.
 
     Raises:
-        TypeError: The function returned something else.
+        TypeError: The function returned anything else.
         RuntimeError: The function tried to end the process.
     """
     try:
         session: Any = make_session(session_id)
-    # It would end this worker, and every other one that takes the turn.
+    # SystemExit would end this worker, and every other one that takes the turn.
     except SystemExit as error:
         raise RuntimeError(
             f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession"

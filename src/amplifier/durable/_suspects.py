@@ -33,7 +33,7 @@ class EngineOptions(TypedDict, total=False):
             3 by default.
         stuck: Seconds for which a worker keeps its turns while their code blocks its event loop.
             300 by default.
-        version: The version of the workers' code. A turn that has begun runs only on workers of
+        version: The version of the workers' code. A turn that has started runs only on workers of
             its version, and a new one on the latest. None leaves the decision to the plan alone.
         encryption_key: A key of ``cryptography.fernet.Fernet``. Prompts, results, events and
             conversations are encrypted with it, and every process needs it. None stores them
@@ -105,7 +105,7 @@ class CallLimit:
     Attributes:
         at_once: The number of calls at the same time. None for no limit.
         per_second: The number of calls in a second, evenly spread. None for no limit.
-        retries: The number of times a failed call is repeated before the model sees the error.
+        retries: The number of times a failed call is repeated before the model receives the error.
             Only a tool that declares ``repeatable = True`` is repeated.
         backoff: Seconds before the first repetition. Each further pause is twice as long, up to a
             minute.
@@ -125,7 +125,7 @@ class CallLimits:
     """Admits the calls of a worker's turns within its limits.
 
     Args:
-        limits: The limits by the name of a tool, or ``model``.
+        limits: The limits, keyed by tool name or ``model``.
     """
 
     def __init__(self, limits: Mapping[str, CallLimit]) -> None:
@@ -146,7 +146,7 @@ class CallLimits:
         ]
 
     async def enter(self, name: str) -> Callable[[], object]:
-        """Wait until a call may begin. Return the function to call at its end."""
+        """Wait until a call may start. Return the function to call at its end."""
         limit, slots = self._limits.get(name), self._slots.get(name)
         if slots is not None:
             await slots.acquire()
@@ -170,7 +170,7 @@ NO_LIMITS = CallLimits({})
 
 
 class Admission:
-    """Decides when a worker begins a turn that it was given.
+    """Decides when a worker starts a turn that it was given.
 
     Args:
         settings: The settings of the engine.
@@ -181,7 +181,7 @@ class Admission:
         self._settings = settings
         self._is_asking = is_asking
         self._admitted: dict[object, str] = {}
-        # Waiting ones first, then those that run.
+        # Waiting ones first, then running ones.
         self._suspects: list[object] = []
 
     @asynccontextmanager
@@ -192,7 +192,7 @@ class Admission:
         pause: float,
         still_waits: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[None]:
-        """Wait until a turn may begin. It counts as running until the block is left.
+        """Wait until a turn may start. It counts as running until the block exits.
 
         Args:
             turn_id: The turn.

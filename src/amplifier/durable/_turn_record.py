@@ -44,7 +44,7 @@ LOST = (
     dbos_error.DBOSUnexpectedStepError,
     dbos_error.DBOSStepNondeterminismError,
 )
-"""DBOS's errors for a worker that doesn't own the workflow any more."""
+"""DBOS's errors for a worker that no longer owns the workflow."""
 
 _STORE_CONVERSATION = """
     INSERT INTO amplifier_conversations (session_id, turns, turn_id, outcome, messages)
@@ -122,8 +122,8 @@ class EventWriter:
 # in every attempt. Results are found by name. So neither tools that run at the same time nor a plan
 # that has changed can give a result to another call.
 #
-# DBOS refuses every step of a worker that doesn't own the workflow any more. Where DBOS finds a
-# step of the new owner in its place, `_record` refuses it.
+# DBOS refuses every step of a worker that no longer owns the workflow. Where DBOS finds a step of
+# the new owner in its place, `_record` refuses it.
 
 
 @attrs.define(eq=False)
@@ -175,7 +175,7 @@ class TurnRecord:
         if row.forked_from is not None:
             session_id, messages = self._forked(row, marks.base)
         elif stored_by == self.turn_id and marks.worker is None:
-            # Its end was stored, and its worker died before DBOS noted that.
+            # Stored as ended, but its worker died before DBOS caught up.
             self.outcome = outcome
             return None
         elif marks.worker is not None and marks.base is not None and stored_by == self.turn_id:
@@ -239,7 +239,7 @@ class TurnRecord:
     async def begin_step(
         self, step: StepName, slot: StepReservation, plan: Plan | None
     ) -> StopRequest | None:
-        """Record that a call begins now, with the plan of a new turn.
+        """Record that a call starts now, with the plan of a new turn.
 
         Returns:
             A stop that was requested before, or None.
@@ -272,7 +272,7 @@ class TurnRecord:
         """Record a step.
 
         Raises:
-            TurnLost: Another worker has recorded one in its place.
+            TurnLost: Another worker has already recorded a step in this slot.
         """
         if slot.run({"name": name}, lambda: value) is not value:
             raise TurnLost
@@ -293,7 +293,7 @@ class TurnRecord:
     async def _in_workflow(self, work: Callable[[], T]) -> T:
         """Run some work in the context of the workflow.
 
-        Once begun it is finished, unless the database is given up. DBOS waits without a limit for
+        Once started it is finished, unless the database is given up. DBOS waits without a limit for
         a database that is away. The work insists on its own statements beside DBOS.
 
         Raises:
@@ -325,7 +325,7 @@ class TurnRecord:
     # ── questions and events ──
 
     async def ask(self, turn: ClaimedTurn, question: Question) -> str | None:
-        """Store a question unless it is stored already. Return its answer, or None."""
+        """Store a question unless it is already stored. Return its answer, or None."""
 
         def ask() -> str | None:
             options: dict[str, Any] = {
@@ -347,7 +347,7 @@ class TurnRecord:
         return {ids[row.workflow_id]: row.input["args"][0] for row in rows}
 
     async def withdraw(self, turn: ClaimedTurn, name: str) -> None:
-        """Remove a question that isn't waited for any more, unless it was answered."""
+        """Remove a question without a waiter, unless it was answered."""
 
         def withdraw() -> None:
             self._read_stop()
@@ -374,7 +374,7 @@ class TurnRecord:
     def _hold(self, outcome: Outcome) -> None:
         turns = self.turns
         if self._read_stop() is not None:
-            # It came after the worker last looked. The next worker obeys it.
+            # It came after the worker last looked. The next worker acts on it.
             turns.mark(self.turn_id, worker=None)
             turns.client.resume_workflows([self.turn_id], queue_name=TURNS)
             return
@@ -407,6 +407,6 @@ class TurnRecord:
             return end
 
         while self.datasource.run_tx_step({"name": "conversation"}, store) is not end:
-            # Its place is taken by another worker's end, or by one from before it was rewound.
+            # Another worker's end, or one from before the turn was rewound, is in this slot.
             self._read_stop()
         return end

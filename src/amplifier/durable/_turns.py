@@ -73,7 +73,7 @@ class Details:
     Attributes:
         number: The number of the turn in its session, counted from 1.
         since: The time at which it was started, in seconds since 1970.
-        due_at: The time at which it may begin, in seconds since 1970. None for at once.
+        due_at: The time at which it may start, in seconds since 1970. None for at once.
         deadline_at: The time at which it fails, in seconds since 1970. None for never.
         notify: The address that is called when it has ended, or None.
     """
@@ -90,11 +90,11 @@ class Marks:
     """The attributes of a turn's workflow.
 
     Attributes:
-        attempt: The number of times a worker has begun or continued it.
-        deaths: The number of these workers that died meanwhile.
+        attempt: The number of times a worker has started or continued it.
+        deaths: The number of these workers that have died since.
         worker: The worker that runs it. None when it was handed over.
         last: The worker that ran it last.
-        plan: Hashes of the plan that it began with. None while nothing is recorded.
+        plan: Hashes of the plan that it started with. None while nothing is recorded.
         stop: The requested stop, as the serializer writes it.
         held: The reason why it is held, as the serializer writes it.
         base: The number of messages in the conversation before it. None before the first attempt.
@@ -214,7 +214,7 @@ class Turns:
     def start(
         self, session_id: str, prompt: str, turn_id: str, queue: bool, policy: TurnPolicy
     ) -> None:
-        """Store a turn. With ``queue``, let it wait behind the open ones of its session."""
+        """Store a turn. With ``queue``, it waits for the session's unfinished turns."""
         for _ in range(_MAX_LOST_RACES):
             with (
                 suppress(dbos_error.DBOSWorkflowIDInUseError),
@@ -229,7 +229,7 @@ class Turns:
                     connection.rollback()
                     check_same_turn(turn_id, (session_id, prompt), tuple(known.input["args"][:2]))
                     return
-                # Its end is stored, although DBOS has not noted that yet.
+                # Stored as ended, but DBOS hasn't caught up.
                 ended = connection.execute(sa.text(_LAST_ENDED), {"session": session_id}).scalar()
                 ahead = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
                 if ahead and not queue:
@@ -253,7 +253,7 @@ class Turns:
 
         Args:
             session_id: The session.
-            ended: A turn that has ended, although DBOS may not have noted that yet.
+            ended: A turn that has ended, even if DBOS hasn't caught up.
         """
         rows = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
         first = rows[0] if rows else None
@@ -429,7 +429,7 @@ class Turns:
             offset: The offset of the first batch.
             position: The position of the last event before it.
         """
-        # Read before the events, so that those stored before the end of the turn aren't missed.
+        # Read it before the events, so that no event before the turn's end is missed.
         is_over = self.row(turn_id, load_input=False, load_output=False).status in ENDED
         events: list[WatchedEvent] = []
         batches = self.client.read_stream(turn_id, EVENTS, offset=offset, timeout_seconds=0.0)
@@ -481,7 +481,7 @@ class Turns:
                 ) from None
 
     def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
-        """Record that a turn is to end. One that hasn't begun ends now."""
+        """Record that a turn is to end. One that hasn't started ends now."""
         row = self.row(turn_id, load_output=False)
         if row.status in ENDED:
             return
@@ -573,11 +573,11 @@ class Turns:
         self.enqueue_schedule(wanted)
 
     def enqueue_schedule(self, wanted: Schedule) -> None:
-        """Let a schedule wait for its next time."""
+        """Queue a schedule for its next run."""
         self.client.enqueue(_waiting_row(wanted), attrs.asdict(wanted))
 
     def prolong_schedule(self, workflow_id: str, following: Schedule) -> None:
-        """Let a schedule wait for its next time, unless its row was removed.
+        """Queue a schedule for its next run, unless its row was removed.
 
         Args:
             workflow_id: The id of the row that has run.

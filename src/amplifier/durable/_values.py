@@ -50,7 +50,7 @@ class TurnStatus:
         turn_id: The id of the turn.
         session_id: The id of its session.
         state: Its state.
-        attempt: The number of times a worker has begun or continued it.
+        attempt: The number of times a worker has started or continued it.
         takeovers: The number of workers that died while they ran it, so that another took over.
         started: The time at which it was handed over with `DurableEngine.start`, in seconds since
             1970.
@@ -100,7 +100,7 @@ class TurnCounts:
 
 @attrs.frozen(kw_only=True)
 class WatchedEvent:
-    """An event of a turn as a watcher sees it.
+    """An event of a turn as a watcher receives it.
 
     Attributes:
         position: Its number, counted from 1 over all attempts. `DurableEngine.watch` can continue
@@ -200,8 +200,8 @@ class ClaimedTurn:
         attempt: The fencing number of this worker.
         plan: The plan of the worker that recorded something first. None if nothing is recorded.
         messages: The conversation before the turn.
-        results: The results of finished steps, by the name of their record.
-        started: The number of times each tool call has begun, by the name of its record.
+        results: The results of finished steps, keyed by record name.
+        started: The number of times each tool call has started, keyed by record name.
         stop: The stop that was requested before this attempt, or None.
         deaths: The number of workers that have died while they ran it.
         since: The time at which it was started, in seconds since 1970. 0 if unknown.
@@ -224,7 +224,7 @@ class ClaimedTurn:
 
     @property
     def has_new_plan(self) -> bool:
-        """True if someone has resumed it with another plan than it began with."""
+        """True if someone has resumed it with another plan than it started with."""
         return self.plan is None and bool(self.results or self.started)
 
 
@@ -291,7 +291,7 @@ def storable_text(text: str, *, allows_nul: bool) -> str:
     """Replace lone surrogates, and NUL where that isn't allowed, by U+FFFD.
 
     Args:
-        text: A text of any origin.
+        text: Any text.
         allows_nul: False for Postgres, which can't store NUL in text. SQLite can.
     """
     if not allows_nul and "\0" in text:

@@ -118,7 +118,7 @@ class LoopWatch:
 
 # Each worker is a row of DBOS that waits on a queue without workers. A count in that row is its
 # sign of life. A worker counts as dead if its count doesn't change over a lease's number of looks.
-# Looks are better than seconds, because a worker that was suspended itself makes none meanwhile.
+# Looks are better than seconds, because a suspended worker doesn't look either.
 
 
 class OtherWorkers:
@@ -162,7 +162,7 @@ class OtherWorkers:
             self.enlist()
         now = time.monotonic()
         if now - self._looked > self._lease:
-            # It was suspended. It begins anew, so the others get the time of a lease.
+            # This worker was suspended. It starts over, so the others get the time of a lease.
             self._seen = {}
         self._looked = now
         self._seen = {
@@ -226,8 +226,8 @@ async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
         except BlockingIOError:
             other = os.pread(descriptor, 1000, 0).decode(errors="replace")
             raise SessionStateError(
-                f"the file {database.file} has a worker already, {other}: a file of SQLite has one "
-                "worker process. Raise its concurrency, or use postgresql://… for more"
+                f"the file {database.file} already has a worker, {other}: an SQLite file allows "
+                "one worker process. Raise its concurrency, or use postgresql://… for more"
             ) from None
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, name.encode(), 0)
@@ -274,9 +274,9 @@ class Worker:
         """Run turns.
 
         Raises:
-            SessionStateError: The process has a worker already, or uses DBOS itself, or the file
-                has a worker.
-            EngineUnavailableError: The database can't be reached any more.
+            SessionStateError: The process already has a worker or uses DBOS itself, or the file
+                already has a worker.
+            EngineUnavailableError: The database is no longer reachable.
         """
         if _worker is not None:
             raise _in_use("with a worker of amplifier")
@@ -347,7 +347,7 @@ class Worker:
 
     @asynccontextmanager
     async def _launched(self) -> AsyncIterator[None]:
-        """Run DBOS in this process. It gives turns to this worker."""
+        """Run DBOS in this process. It dispatches turns to this worker."""
         # DBOS has one instance per process, and calls functions of this module.
         global _worker  # noqa: PLW0603
         if _worker is not None:
@@ -388,12 +388,12 @@ class Worker:
             }
         )
         if DBOS.executor_id != self.name:
-            # The application has an instance of its own that it hasn't launched yet.
+            # The application has its own instance, which it hasn't launched yet.
             raise _in_use("for the application itself")
         try:
             self._launch_instance()
         except BaseException:
-            # Otherwise this process could not begin another worker.
+            # Otherwise this process could not start another worker.
             DBOS.destroy()
             raise
 
@@ -532,7 +532,7 @@ class Worker:
                 again(tries + 1, waits, pause_after(tries))
             else:
                 logger.warning(
-                    "the end of turn %s is not reported any more, after %d tries",
+                    "the end of turn %s is no longer reported, after %d tries",
                     turn_id,
                     MAX_TRIES,
                 )
@@ -612,7 +612,7 @@ class Worker:
                     del self._running[record.turn_id]
 
     async def _drain(self) -> None:
-        """Begin nothing more, and wait until no turn has a running call."""
+        """Start nothing more, and wait until no turn has a running call."""
         self._is_leaving = True
         for running, _ in list(self._running.values()):
             running.leave()
@@ -666,7 +666,7 @@ class Worker:
                 running[turn_id][0].answer(name, option)
 
     async def _adopt(self) -> None:
-        """Requeue held turns that began with this worker's plan, and turns that can stop waiting.
+        """Requeue held turns that started with this worker's plan, and turns that can stop waiting.
 
         It looks for them until cancelled.
         """
@@ -746,8 +746,8 @@ class Worker:
 
 def _in_use(how: str) -> SessionStateError:
     return SessionStateError(
-        f"DBOS runs in this process already, {how}, and it has one instance per process; run this "
-        "worker in a process of its own"
+        f"DBOS already runs in this process, {how}, and it has one instance per process; run this "
+        "worker in a separate process"
     )
 
 

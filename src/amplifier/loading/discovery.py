@@ -507,7 +507,7 @@ def _pinned(module_id: str, claims: Sequence[FoundModule], pin: Any) -> FoundMod
 
 # ── directories ──────────────────────────────────────────────────────────────────────────────────
 
-# At least two characters, because one letter is a Windows drive.
+# Require two characters, because one letter is a Windows drive.
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
@@ -648,7 +648,7 @@ def _read_table(file: Path, name: str) -> dict[str, str]:
 
     An empty dict if the file can't be read.
     """
-    # It would take four milliseconds of every start. Only modules in directories need it.
+    # The import would take four milliseconds of every start. Only modules in directories need it.
     import tomllib  # noqa: PLC0415
 
     try:

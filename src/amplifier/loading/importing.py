@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 
-# One import at a time, so that undoing a failed one doesn't tear down another one's modules.
+# Allow one import at a time, so that undoing a failed one doesn't tear down another one's modules.
 import_lock: Final = threading.RLock()
 
 # The files of packages that were imported from a source directory, by name. A session without that
@@ -93,7 +93,7 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
 
 @contextmanager
 def installed_module(name: str, module_id: str, origin: str) -> Iterator[ModuleType]:
-    """Import a Python module, also by a dotted name. It is undone like `package_from`.
+    """Import a Python module, including one with a dotted name. It is undone like `package_from`.
 
     Raises:
         ModuleConflictError: Other code than the installed one is imported under that name.
@@ -177,7 +177,7 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
         if file and not os.path.realpath(file).startswith(inside):
             raise _conflict(module_id, other, init, file)
     # A source is there to replace an installed module of the same name. A package with a name
-    # outside the convention may not become `requests` for the whole process.
+    # outside the convention must not become `requests` for the whole process.
     if not name.startswith(MODULE_PREFIX):
         with foreign_code(module_id, f"looking for {name!r}"):
             spec = find_installed(name)
@@ -315,7 +315,7 @@ class HeldRoots:
         )
 
     def begin(self, user: object) -> None:
-        """Note that a session starts to use the loader."""
+        """Record that a session starts to use the loader."""
         self._users.add(id(user))
 
     def end(self, user: object) -> None:
@@ -335,8 +335,8 @@ class HeldRoots:
         would replace them for every other import in the process.
 
         Returns:
-            True if the session holds it now and did not before. False also if it was on sys.path
-            already, not through a loader.
+            True if the session holds it now and did not before. False as well if it was already on
+            sys.path without a loader.
         """
         holder = (self, None if user is None else id(user))
         with _lock:
@@ -354,7 +354,7 @@ class HeldRoots:
         self._give_up({None if user is None else id(user)}, root)
 
     def clear(self) -> None:
-        """Give up every root, whoever uses it."""
+        """Give up every root, even one in use."""
         self._give_up(None)
 
     def _give_up(self, users: Container[int | None] | None, only: str | None = None) -> None:

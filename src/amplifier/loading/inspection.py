@@ -32,7 +32,7 @@ class LoadedModule:
     Attributes:
         module_id: The id by which it was loaded.
         module_type: A key of `ModuleLoader.TYPE_TO_MOUNT_POINT`. None if the module declares no
-            kind and the first word of its id isn't one. The section of the mount plan decides then.
+            kind and the first word of its id isn't one. The section of the mount plan then decides.
         mount: The module's mount function, which wasn't called yet.
         config: A copy of the module's config in the mount plan. Never None.
         on_session_ready: The module's async ``on_session_ready``, or None.

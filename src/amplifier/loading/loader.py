@@ -265,7 +265,7 @@ class ModuleLoader:
         return [module.info for module in self.catalogue() if module.is_used or module.is_contested]
 
     def catalogue(self) -> list[FoundModule]:
-        """List all modules like `discover`, also those that another one takes precedence over."""
+        """List all modules like `discover`, including shadowed ones."""
         listing = dict(installed_claims())
         claims = [claim for _, by_id in sorted(listing.items()) for claim in by_id]
         modules = [
@@ -428,7 +428,7 @@ class ModuleLoader:
         stamps += package_stamps(directory, *root.glob(f"{MODULE_PREFIX}*"))
         self._announce_import(name)
         with import_lock:
-            # Packages beside the module's own are importable. A root that is a package has none.
+            # Packages next to the module's own are importable. A root that is a package has none.
             holds_root = directory != root
             newly_held = holds_root and self._roots.add(str(root), user)
             try:
@@ -451,7 +451,7 @@ class ModuleLoader:
     # ── sys.path ─────────────────────────────────────────────────────────────────────────────────
 
     def acquire(self, user: object) -> None:
-        """Note that a session starts to use this loader. `release` must follow."""
+        """Record that a session starts to use this loader. `release` must follow."""
         self._roots.begin(user)
         if self._former is not None and self._former() is user:
             self.coordinator = user
@@ -467,10 +467,7 @@ class ModuleLoader:
             self.coordinator, self._former = None, weakref.ref(user)
 
     def cleanup(self) -> None:
-        """Give up all sys.path entries of this loader, also those in use.
-
-        A second call does nothing.
-        """
+        """Give up all sys.path entries of this loader, even entries in use. Idempotent."""
         self._roots.clear()
 
     # ── nothing found ────────────────────────────────────────────────────────────────────────────

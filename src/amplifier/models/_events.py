@@ -55,7 +55,7 @@ class ResultDelta(TextDelta):
 class AnswerReset(TurnEvent):
     """The text streamed for the current answer is void.
 
-    The stream broke, and the answer begins again.
+    The stream broke, and the answer starts over.
 
     Attributes:
         text: The text that is void.
@@ -113,7 +113,7 @@ class SubAgentEvent(TurnEvent):
 # blocks of a transcript.
 
 
-# Not a StrEnum: it would change str() of the members, which modules see.
+# This isn't a StrEnum, which would change str() of the members for modules.
 class ContentBlockType(str, Enum):  # noqa: UP042
     """The kinds of streamed content."""
 
@@ -158,7 +158,7 @@ class ThinkingContent(ContentBlock):
 
 @dataclass
 class ToolCallContent(ContentBlock):
-    """A call of a tool."""
+    """A call to a tool."""
 
     type: ContentBlockType = ContentBlockType.TOOL_CALL
     id: str = ""

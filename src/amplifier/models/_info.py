@@ -84,8 +84,8 @@ class ConfigField(Model):
         choices: Values to choose from, for the type ``"choice"``.
         required: False if the provider works without the setting.
         default: Value to offer as the answer.
-        show_when: Values of other fields. The question is asked only if all of them match.
-        requires_model: True asks only after the user chose a model.
+        show_when: Values of other fields. The question is shown only if all of them match.
+        requires_model: True shows it only after the user chose a model.
     """
 
     id: str

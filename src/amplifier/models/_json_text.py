@@ -57,7 +57,7 @@ def from_json(cls: Any, text: Text) -> Any:
     try:
         data = vetted(orjson.loads(text))
     except (Decline, RecursionError, orjson.JSONDecodeError):
-        # Not JSON, or it holds an integer that the codec cannot hold.
+        # The text is not JSON, or has an integer beyond the codec's range.
         data = _parse_exactly(str(getattr(cls, "__name__", cls)), text)
     return _structure(cls, data)
 

@@ -61,7 +61,7 @@ class RedactedThinkingBlock(OpenModel):
 
 @model
 class ToolCallBlock(OpenModel):
-    """A call of a tool by the model."""
+    """A call to a tool by the model."""
 
     type: Literal["tool_call"] = "tool_call"
     id: str
@@ -142,7 +142,7 @@ ContentBlockUnion: TypeAlias = (
     | ReasoningBlock
     | UnknownBlock
 )
-"""Any content block. The field `type` tells them apart."""
+"""Any content block. The field `type` distinguishes them."""
 
 
 def is_base64(data: object) -> bool:
@@ -239,7 +239,7 @@ class ResponseFormatJsonSchema(Model):
 
 
 ResponseFormat: TypeAlias = ResponseFormatText | ResponseFormatJson | ResponseFormatJsonSchema
-"""Any response format. The field `type` tells them apart."""
+"""Any response format. The field `type` distinguishes them."""
 
 
 @model
@@ -254,7 +254,7 @@ class ChatRequest(OpenModel):
         response_format: Form of the response.
         max_output_tokens: Maximum number of tokens of the response.
         conversation_id: Id of the conversation, for providers that keep conversations.
-        stream: True asks for the response in chunks. Providers that can stream also have a method
+        stream: True requests the response in chunks. Providers that can stream also have a method
             for it.
         metadata: Data of the provider or the application. The model does not get it.
         model: Name of the model. None means the provider's default.

@@ -22,8 +22,8 @@ from .fields import Field, checked
 
 # ── content of a tool's result ───────────────────────────────────────────────────────────────────
 # Text, images and audio in base64, reduced to the members that a model request may have. Audio is
-# an `UnknownBlock` of the type ``audio``. A class of its own would refuse blocks that transcripts
-# hold under that type today.
+# an `UnknownBlock` of the type ``audio``. A separate class would refuse existing blocks of that
+# type in transcripts.
 
 _OMITTED = "[{} omitted from tool event; original retained for model request if unmodified.]"
 _EXAMPLES = {"image": "image/png", "audio": "audio/wav"}
@@ -261,7 +261,7 @@ class ContextInjection(Model):
 
 
 def _is_no_bool(seconds: Any) -> Any:
-    # True would be one second: an answer of a person that nobody waits for, and then the default.
+    # True would be one second: a person's answer without a waiter, and then the default.
     if isinstance(seconds, bool):
         raise ValueError(f"expected a number of seconds, got {seconds}")
     return seconds
@@ -274,7 +274,7 @@ class ApprovalGate(Model):
     `HookResult.approval_gates` holds the questions in the order in which they must be asked.
 
     Attributes:
-        hook_name: Name of the hook that asks.
+        hook_name: Name of the hook with the question.
         prompt: Text of the question.
         options: Possible answers. None means "Allow" and "Deny".
         timeout: Seconds to wait for an answer.
@@ -294,8 +294,8 @@ class _Merged(Model):
     They are not fields: they are not compared and not written as JSON.
 
     Attributes:
-        modified: True if a handler changed the payload, whatever action won. It is unset on a
-            result that was not merged.
+        modified: True if a handler changed the payload, regardless of the winning action. It is
+            unset on a result that was not merged.
     """
 
     __slots__ = ("modified",)
@@ -318,7 +318,7 @@ class HookResult(_Merged):
         approval_options: Possible answers. None means "Allow" and "Deny".
         approval_timeout: Seconds to wait for an answer.
         approval_default: Decision without an answer in time.
-        suppress_output: True asks the application not to show the output.
+        suppress_output: True tells the application not to show the output.
         user_message: Message for the user, with any action.
         user_message_level: Level of the message.
         user_message_source: Source to show with the message. None means the name of the hook.

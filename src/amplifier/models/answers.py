@@ -148,7 +148,7 @@ _GROWTH = 1.05
 
 
 class PartialAnswer:
-    """Collects the pieces of an answer and parses what has arrived.
+    """Collects the pieces of an answer and parses them as they arrive.
 
     A long text is parsed again only when it has grown by a twentieth, so the whole effort stays
     linear in its length.
@@ -279,7 +279,7 @@ _KEYS = {
 
 
 def _with_text_keys(kind: Any) -> Any:
-    """Return the type with dicts whose keys are texts, from which its own keys are read."""
+    """Return the type with dicts keyed by text, from which its own keys are read."""
     changed, origin = _with_members(kind, _with_text_keys), typing.get_origin(kind)
     if isinstance(origin, type) and issubclass(origin, Mapping) and typing.get_args(kind):
         return origin[_text_key(typing.get_args(kind)[0], kind), typing.get_args(changed)[1]]  # type: ignore[index]
@@ -357,7 +357,7 @@ def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
 def _separate_members(result_type: Any) -> list[Any]:
     """Return the members of a union that msgspec can't read, or nothing for any other type.
 
-    It has classes that msgspec can't tell apart, or pydantic models.
+    It has classes that msgspec can't distinguish, or pydantic models.
     """
     if typing.get_origin(result_type) not in (typing.Union, types.UnionType):
         return []

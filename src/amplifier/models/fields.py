@@ -49,8 +49,8 @@ def checked(
     return attrs.field(default=default, metadata={"check": check, "raw": raw, "before": before})
 
 
-# The converter knows models by this class only. Imports therefore point one way: fields, converter,
-# models, and the attrs classes are unaware of JSON.
+# The converter recognizes models by this class only. Imports therefore point one way: fields,
+# converter, models, and the attrs classes are unaware of JSON.
 class Record:
     """Interface of a model towards the converter."""
 

@@ -41,9 +41,9 @@ def media_type(head: bytes) -> str | None:
     return "image/webp" if head[:4] == b"RIFF" and head[8:12] == b"WEBP" else None
 
 
-# A PDF is an `UnknownBlock` of the type ``document`` in the form of Anthropic's API. A class of its
-# own would refuse blocks that transcripts hold under that type today. A text file is a text block,
-# so that every model reads it and every hook sees it.
+# A PDF is an `UnknownBlock` of the type ``document`` in the form of Anthropic's API. A separate
+# class would refuse existing blocks of that type in transcripts. A text file is a text block, so
+# that every model and every hook can read it.
 def file(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview,
     *,

@@ -238,7 +238,7 @@ class ToolUse:
     """One tool call.
 
     Attributes:
-        started_at: When it began, by the monotonic clock.
+        started_at: When it started, on the monotonic clock.
         waited: Seconds for which it didn't run, because a person was prompted about it.
         success: True if it succeeded, None while it runs.
         result: The result as the tool returned it. See `ToolOutcome.result`.
@@ -300,7 +300,7 @@ class PiecewiseAnswer(Protocol):
 
 
 class TurnEvents:
-    """Makes typed events of a turn. Each piece of an answer comes once, whoever reports it first.
+    """Makes typed events of a turn. Each piece of an answer is yielded once, for its first report.
 
     Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete.
     Then the provider reports the pieces during the call, in the published events
@@ -316,7 +316,7 @@ class TurnEvents:
     def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
         self._is_asked = True
         self._request: Any = None
-        self._reported = _ReportedText()  # by the provider, of the present answer
+        self._reported = _ReportedText()  # by the provider, of the current answer
         self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
         self._new_answer = new_answer
         self._answer: PiecewiseAnswer | None = None
@@ -330,7 +330,7 @@ class TurnEvents:
     def _as_answer(self, made: TurnEvent, new_answer: Callable[[], PiecewiseAnswer]) -> TurnEvent:
         event, data = made.name, made.data
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
-            self._answer = self._block = None  # the next model call answers anew
+            self._answer = self._block = None  # the next model call answers again
         elif (
             event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True
         ):
@@ -411,7 +411,7 @@ class _ReportedText:
         self._piece = self._at = 0  # the loop has come to this character of this piece
 
     def goes_on_with(self, text: str) -> bool:
-        """Return whether the provider has reported this text already.
+        """Return whether the provider has already reported this text.
 
         Each character is compared once.
         """
@@ -572,7 +572,7 @@ _CUT: Final = frozenset(
 
 @attrs.define
 class TurnRecord(TurnText):
-    """The sum of the events of a turn, its text included.
+    """The sum of the events of a turn, including its text.
 
     Attributes:
         cost: The cost in US dollars. None if no model call reports one.
@@ -635,7 +635,7 @@ class TurnRecord(TurnText):
         )
         if (
             event == TOOL_PRE or call_id not in self.tools
-        ):  # or rejected before it began: an unknown tool, bad arguments
+        ):  # or rejected before it started: an unknown tool, bad arguments
             self.tools[call_id] = ToolUse(tool, _as_dict(given), now(time.monotonic() - at), at)
         if event != TOOL_PRE:
             use, outcome = self.tools[call_id], ToolOutcome.read(event, data)
@@ -664,7 +664,7 @@ class TurnRecord(TurnText):
 
     @property
     def seconds(self) -> float:
-        """The seconds since the turn began."""
+        """The seconds since the turn started."""
         return time.monotonic() - self.began_at
 
 
@@ -675,7 +675,7 @@ def _hit_rate(input_tokens: int, cache_read_tokens: int | None) -> float | None:
 
 
 def now(ago: float = 0) -> str:
-    """Return the present time, or that of some seconds ago, in ISO 8601."""
+    """Return the current time, or an earlier one, in ISO 8601."""
     return (datetime.now(UTC) - timedelta(seconds=ago)).isoformat(timespec="milliseconds")
 
 
@@ -841,7 +841,7 @@ class TurnReport:
         messages: The prompt, the model's answers and the results of tools, as the conversation
             has them. ``await session.messages()`` has the rest of the conversation, such as
             injections of hooks.
-        tool_calls: The tool calls in the order in which they began, each with ``seconds``,
+        tool_calls: The tool calls in the order in which they started, each with ``seconds``,
             ``success``, ``output`` and ``error``.
         usage: The tokens of all model calls.
         cost: The cost of all model calls in US dollars. None if no call reports one.
@@ -891,7 +891,7 @@ class TurnReport:
             value: The typed answer.
             stop_reason: The reason for an end without an answer, or None.
             error: The error that the turn raised, or None.
-            began: When it began, by the monotonic clock.
+            began: When it started, on the monotonic clock.
             ended: When it ended, by the monotonic clock.
         """
         record, messages, latest = TurnRecord(began_at=began), _Messages(prompt), ""

@@ -32,7 +32,8 @@ def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[
     """Return the names under which clients may reach the server.
 
     Raises:
-        PlanError: Without a token other machines could reach the server, or no request could.
+        PlanError: Other machines could reach the server without a token, or no request could reach
+            it.
     """
     if _is_loopback(host):
         return [*LOOPBACK_HOSTS, *allowed]

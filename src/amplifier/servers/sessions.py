@@ -72,8 +72,8 @@ async def describe_session(
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 #
-# A command is a text for the model, under a name of the user's own. It may begin with a head
-# between two lines ``---``, with a ``description`` for people. The model doesn't get the head.
+# A command is a text for the model, under a name of the user's own. It may start with front matter
+# between two '---' lines, with a ``description`` for people. The model doesn't get the head.
 
 _ARGUMENTS: Final = "$ARGUMENTS"
 _HEAD: Final = re.compile(r"---\n(.*?)^---\s*?(?:\n|\Z)", re.DOTALL | re.MULTILINE)

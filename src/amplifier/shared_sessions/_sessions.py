@@ -41,7 +41,7 @@ async def run_turn(
     Args:
         session: The session, which is open.
         prompt: The prompt. None continues the interrupted turn.
-        record: Has every event already when ``show`` gets it.
+        record: Already has every event that ``show`` receives.
         show: Shows one event. An exception ends the turn and is raised unchanged.
         schema: A JSON Schema, or None. With one, the result is JSON text that fits it.
         flush: Called when every event that is ready has been shown. An exception ends the turn.
@@ -84,7 +84,7 @@ class LiveTurn:
         turn_id: Its id.
         record: The events so far, summed up.
         ended: Its end. "cancelled" before that.
-        over: Set when nothing of it is left.
+        over: Set once it has fully ended.
         report: Its end as its server describes it.
         scope: Scope for work on the session that isn't a turn of the model. Stopping cancels it.
     """
@@ -118,7 +118,7 @@ class LiveSession(Generic[T]):
         about: The server's own data about it.
         log: The log that callers read.
         questions: The questions of its approval system.
-        used_at: The time at which it was used last, by the clock of the event loop.
+        used_at: The time at which it was used last, on the event loop's clock.
     """
 
     def __init__(

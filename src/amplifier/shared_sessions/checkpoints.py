@@ -116,12 +116,12 @@ class Checkpoints:
     # ── while a turn runs ──
 
     async def begin(self, prompt: str | None, context: Any) -> None:
-        """Note the start of a turn. Without a prompt, the interrupted turn continues."""
+        """Record the start of a turn. Without a prompt, the interrupted turn continues."""
         messages = [] if context is None else await context.get_messages()
         await anyio.to_thread.run_sync(self._begin, prompt, messages)
 
     def _begin(self, prompt: str | None, messages: list[dict[str, Any]]) -> None:
-        # An undone turn can't be redone any more.
+        # An undone turn can no longer be redone.
         turns = [turn for turn in self._read() if turn.removed is None]
         if prompt is None and turns and turns[-1].after is None:
             self._running = turns[-1]
@@ -174,7 +174,7 @@ class Checkpoints:
                     path: mode for path, mode in self._copies.modes.items() if path in changed
                 }
             except _ObstacleError:
-                # Undo copies the folder then, as after a killed process.
+                # Undo then copies the folder, as after a killed process.
                 turn.after = None
             except (UndoError, OSError) as error:
                 turn.before, turn.problem = None, str(error)
@@ -378,7 +378,7 @@ class _Copies:
         for name in dict.fromkeys(listed):
             size, reason = self._measure(name)
             if not self._is_real(name.rpartition("/")[0], real):
-                # Its folder became a link to files that don't belong to this folder.
+                # The file's folder became a link to files that don't belong to this folder.
                 continue
             if reason is None:
                 covered.append(name)

@@ -53,14 +53,14 @@ class _OfferedTool:
         self._tools = tools
 
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — contract
-        """Note the call. The client will send its result."""
+        """Record the call. The client will send its result."""
         call = current_call()
         return self._tools.note(
             ToolCall(id="" if call is None else call.call_id, name=self.name, arguments=input)
         )
 
 
-# A call of a client's tool ends the turn, and the client's next request brings the result. The turn
+# A call to a client's tool ends the turn, and the client's next request brings the result. The turn
 # isn't kept open in the meantime. Its conversation is, under a name by which the next request finds
 # it. `with_results` puts the results in place, and the turn continues as an interrupted one does.
 # The agent's own tools that the model called with them have run to their end.
@@ -117,7 +117,7 @@ class ClientTools:
         )
 
     def note(self, call: ToolCall) -> ToolResult:
-        """Note a call of the model. Return a placeholder for the client's result."""
+        """Record a call by the model. Return a placeholder for the client's result."""
         if self._calls and not self._in_parallel:
             message = (
                 "not called: the client takes one call at a time; call the tool again when it has "

@@ -1,4 +1,4 @@
-"""Edits as diffs: the change that a call of write_file or edit_file is about to make."""
+"""Edits as diffs: the change that a call to write_file or edit_file is about to make."""
 
 from __future__ import annotations
 

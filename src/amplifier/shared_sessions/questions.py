@@ -33,8 +33,8 @@ class Question:
         question_id: The id by which it is answered.
         prompt: The text of the question.
         options: The answers on offer.
-        tool_name: The tool of the call that asks, or None.
-        tool_call_id: The call that it is about. None if the client can't know the call.
+        tool_name: The tool of the call with the question, or None.
+        tool_call_id: The call that it is about. None if the client hasn't received the call.
         timeout: Seconds for the answer.
         default: The answer after that time.
         expires_at: The time at which the default applies, ISO 8601. None if unknown, or very far.
@@ -97,8 +97,8 @@ class Questions:
 
     Args:
         asked: Announces a question.
-        closed: Gets a question that doesn't wait any more, and its answer. None as the answer means
-            that it wasn't answered in time, or its turn was stopped.
+        closed: Receives a question that is no longer waiting, and its answer. None as the answer
+            means that it wasn't answered in time, or its turn was stopped.
         edits: The changes that the asking calls would make.
     """
 
@@ -158,7 +158,7 @@ class Questions:
         """Answer a question. The first answer counts.
 
         Returns:
-            False if the question isn't known, or isn't asked any more.
+            False if the question is unknown or no longer open.
         """
         waiting = self._waiting.get(question_id)
         if waiting is not None and not waiting.answered.is_set():

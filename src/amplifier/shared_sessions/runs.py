@@ -24,7 +24,7 @@ class EventLog:
     Attributes:
         readers: The current readers. Each has a cursor and its own pace.
         size: Bytes of the kept events.
-        used_at: The time at which the latest reader left, by the clock of the event loop.
+        used_at: The time at which the latest reader left, on the event loop's clock.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class LiveRun(Generic[T]):
         stays: Seconds that it continues without a client.
         log: The events for clients.
         error: Its exception, or None.
-        over: Set when nothing of it is left.
+        over: Set once it has fully ended.
         is_refused: True if its client didn't take the events.
     """
 
@@ -255,7 +255,7 @@ class LiveRun(Generic[T]):
 
     @property
     def has_lost_client(self) -> bool:
-        """True if its client did not take what was sent, and it ends with its client."""
+        """True if its client did not accept the sent data, and it ends with its client."""
         return self.is_refused and self.stays == 0
 
     def add(self, data: bytes) -> None:
@@ -342,7 +342,7 @@ class LiveRuns(Generic[T]):
     def start(
         self, work: Work[T], about: T, *, stays: float | None, name: str | None = None
     ) -> LiveRun[T]:
-        """Begin a run. One with a name can be found until it ends and newer ones need its room.
+        """Start a run. One with a name can be found until it ends and newer ones need its room.
 
         Raises:
             SessionRefused: The server hasn't been started.

@@ -1,7 +1,7 @@
 """The conversation and the journals of a session, with one writer.
 
 Every message and step has a checksum, and the session has the number of its messages, because
-SQLite detects damage of its own structure only, not of the stored text.
+SQLite detects damage to its own structure only, not to the stored text.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Conversation:
             reason = f"session {self._session_id!r} is not in it, and {problem}"
             raise StoreDamagedError(self.path, reason)
         logger.warning(
-            "%s: session %r was used before and is not there any more; a new conversation begins",
+            "%s: session %r was used before and is no longer there; a new conversation starts",
             self.path,
             self._session_id,
         )

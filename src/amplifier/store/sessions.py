@@ -256,7 +256,7 @@ class SessionIndex:
             OSError: The store cannot be written.
         """
         folder = self.folder(session_id)
-        # Prevents other processes from opening the session meanwhile.
+        # Keeps other processes from opening the session for now.
         lock = SessionLock(folder) if folder.is_dir() else None
         try:
             names = [session_id, *(name for name in self.names() if parent_of(name) == session_id)]

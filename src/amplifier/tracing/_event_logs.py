@@ -176,7 +176,7 @@ class _Progress:
 
 
 class LogFollower:
-    """Reads the lines of a log in order, also while it is written and rotated.
+    """Reads the lines of a log in order, even while it is written and rotated.
 
     A file is identified by its inode, because rotation gives it another name.
 

@@ -612,7 +612,7 @@ def tasks_on_signal(
 
 
 def _write(tree: TaskTree) -> None:
-    # Not through sys.stderr, because the signal may have interrupted a write to it.
+    # Don't use sys.stderr, because the signal may have interrupted a write to it.
     data = f"{tree}\n".encode(errors="backslashreplace")
     while data:
         data = data[os.write(_STANDARD_ERROR, data) :]

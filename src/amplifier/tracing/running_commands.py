@@ -130,7 +130,7 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
                 raise ProcessLookupError
             time.sleep(_POLL_SECONDS)
     except (FileNotFoundError, ProcessLookupError):
-        raise ProcessLookupError(f"process {running.pid} has ended meanwhile") from None
+        raise ProcessLookupError(f"process {running.pid} has ended by now") from None
     raise TimeoutError(
         f"process {running.pid} does not answer within {ANSWER_TIMEOUT:g} s: it is stopped, "
         "or in a call that does not return to Python"

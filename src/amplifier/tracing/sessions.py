@@ -29,7 +29,7 @@ _BEGINNINGS = frozenset({SESSION_START, SESSION_RESUME, SESSION_FORK})
 
 
 class SessionFollower:
-    """Reads the logs of a session and its child sessions, also while they are written.
+    """Reads the logs of a session and its child sessions, even while they are written.
 
     Args:
         store: The stored sessions.

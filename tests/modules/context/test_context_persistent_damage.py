@@ -220,7 +220,7 @@ def test_moved_file_is_reported(tmp_path, caplog):
         assert stored(tmp_path) == []
     assert (
         caplog.text.count(
-            "session 's' was used before and is not there any more; a new conversation begins"
+            "session 's' was used before and is no longer there; a new conversation starts"
         )
         == 1
     )

@@ -149,7 +149,7 @@ class _Measured:
                 size += sum(len(name) + 3 if isinstance(name, str) else 8 for name in part)
                 if depth > 1 and any(isinstance(part.get(name), str) for name in names):
                     raise SchemaRefused(
-                        "a part of it has an $id of its own, which is not supported; "
+                        "a part of it has its own $id, which is not supported; "
                         "refer to it by #/$defs/…"
                     )
                 self._note(part)

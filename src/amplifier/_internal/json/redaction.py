@@ -89,7 +89,7 @@ def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
     exact = frozenset(key.lower() for key in keys)
     phrases = frozenset(tuple(_name_words(key)) for key in exact) - {()}
     longest = max(map(len, phrases), default=0)
-    # For names without separators, such as "dbpassword" and "accesstoken".
+    # Covers names without separators, such as "dbpassword" and "accesstoken".
     joined = tuple(text for text in map("".join, phrases) if len(text) >= 5)
 
     # Cached, because a program has few names and checks the same ones at every event.
@@ -183,7 +183,7 @@ class _Redaction:
                 return REDACTED.encode() if type(value) is bytes else REDACTED
             if is_media(value, frames):
                 return value
-        # Not isinstance(), because an object may report any class.
+        # Don't use isinstance(), because an object may report any class.
         kind = type(value)
         if issubclass(kind, str):
             return self._redact_string(value)
@@ -268,7 +268,7 @@ class _Rules:
     """The tables, which are read on first use to keep the import of the package fast."""
 
     def __init__(self) -> None:
-        # Slow to import, because it compiles patterns of its own.
+        # Slow to import, because it compiles its own patterns.
         import tomllib  # noqa: PLC0415
 
         folder = Path(__file__).parent
@@ -347,7 +347,7 @@ def _without(text: str, spans: list[tuple[int, int]], replacement: str) -> str:
 
 
 def _lower(text: str) -> str:
-    """Return a text with its ASCII letters in lower case, and every character in its place."""
+    """Return a text with its ASCII letters in lower case. Every character keeps its position."""
     if text.isascii():
         return text.lower()
     return text.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")

@@ -50,7 +50,7 @@ _MAX_RECAP = 200
 """Characters of a message in a recap."""
 
 _MAX_SKILLS = 10
-"""Number of skills that are named at the beginning of a run."""
+"""Number of skills that are named at the start of a run."""
 
 _DECISION_SECONDS = 300.0
 """Time to answer whether a turn continues with a changed plan."""
@@ -330,7 +330,7 @@ class _AgentRun:
         )
 
     async def _go_on(self, agent: TerminalAgent) -> Ended:
-        """Continue the interrupted turn, or report it if it had ended by then."""
+        """Continue the interrupted turn, or report it if it has ended by now."""
         self._display.notice("Continuing the interrupted turn.")
         try:
             return await agent.run_turn(None)

@@ -136,7 +136,7 @@ class AskAtTerminal:
         terminal = self._terminal
         terminal.line(terminal.styled("Permission needed", "yellow"))
         width, height = terminal.size()
-        # Each with a mark for its further rows, so that none looks like a separate line.
+        # Mark the further rows of each, so that none looks like a separate line.
         lines: list[tuple[str, str, str | None]] = [
             ("", line, None) for line in visible_text(prompt, strict=True).splitlines()
         ]

@@ -60,7 +60,7 @@ class Chat:
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
-        # Lines typed during a turn: those for later, and those that the turn hasn't read.
+        # Lines typed during a turn: lines for later, and lines that the turn hasn't read.
         self._typed: list[str | None] = []
         self._unread: list[str] = []
         self.commands: ChatCommands = ChatCommands(agent, terminal)
@@ -159,7 +159,7 @@ class Chat:
         dropped = "" if self._line_prompt is None else self._line_prompt.dropped
         if not dropped and self._agent.signal_handler.still_stops():
             return ""
-        # If text was entered meanwhile, Ctrl-C only drops that text.
+        # If text has been entered, Ctrl-C only drops that text.
         if self._was_interrupted and not dropped:
             return None
         self._was_interrupted = True
@@ -192,7 +192,7 @@ class Chat:
         attached = await anyio.to_thread.run_sync(mentioned_files, prompt, self._display.notice)
         with self.listening():
             outcome = await self._agent.run_turn(prompt, attached)
-        # After a stop, the typed lines may not be wanted any more.
+        # After a stop, the user may no longer want the typed lines.
         if outcome.status == "cancelled":
             waiting = [line for line in self._typed if line is not None]
             self._typed = [line for line in self._typed if line is None]
@@ -210,7 +210,7 @@ class Chat:
             self._turn_runs = False
             self._display.draft = ""
             for message in self._unread:
-                self._display.notice(f"not read any more: {message}", "warning")
+                self._display.notice(f"no longer read: {message}", "warning")
             self._keyboard.draft = "\n".join([*self._unread, *filter(None, [self._keyboard.draft])])
             self._unread.clear()
 

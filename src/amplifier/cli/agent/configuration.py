@@ -136,8 +136,7 @@ def user_file() -> Path:
 
 
 # The project's file may come with someone else's repository. Until the user has trusted it, and
-# again after a change, only its rules that ask or deny are used. So it can tighten the guards, and
-# choose nothing else.
+# again after a change, only its rules that ask or deny are used. So it can only tighten the guards.
 def read_configuration(directory: Path) -> Configuration:
     """Read the configuration for an agent that works in a folder.
 
@@ -243,7 +242,7 @@ class Project:
         return None
 
     def is_trusted(self) -> bool:
-        """Return whether the user has trusted the file in its present form."""
+        """Return whether the user has trusted the file in its current form."""
         return not self.file.exists() or self.state().get("trusted") == self.digest()
 
     def digest(self) -> str:
@@ -417,7 +416,7 @@ def load_keys() -> list[str]:
             continue
         if value is None:
             _problems[name] = (
-                f"{name} is not in the keyring any more; set it again: amplifier keys set {name}"
+                f"{name} is no longer in the keyring; set it again: amplifier keys set {name}"
             )
         else:
             os.environ[name] = value

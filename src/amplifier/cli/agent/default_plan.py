@@ -167,7 +167,7 @@ def _protecting(plan: dict[str, Any], files: list[str], directory: Path) -> dict
     if not inside or not isinstance(session, dict):
         return plan
     changes = session.get("protected_places") or {}
-    # The modules name what is wrong in it.
+    # The modules report its errors.
     if not isinstance(changes, dict) or not isinstance(known := changes.get("add", []), list):
         return plan
     added = {"protected_places": {**changes, "add": [*known, *inside]}}

@@ -55,7 +55,7 @@ def serve_http(
     debug: bool,
     **options: Any,
 ) -> int:
-    """Serve until a signal comes, and return the exit code.
+    """Serve until a signal arrives, and return the exit code.
 
     Args:
         store: The stored sessions.
@@ -111,7 +111,7 @@ async def _serve(
         check=sessions.check,
         reports=sessions.store.reports,
     )
-    # Standard output gets the address, and a generated token, which no one else knows.
+    # Standard output receives the address, and a generated token, which is secret.
     address = address_of(listening, options["host"])
     page = f"{address}/#token={token}" if generated else address
     lines = [f"Serving on {address}", f"Chat page: {page}", f"OpenAI API: {address}/v1"]
@@ -127,13 +127,13 @@ async def _serve(
 
 
 def follow_session(store: SessionStore, session_id: str, **options: Any) -> int:
-    """Serve the page of a session until a signal comes, and return the exit code."""
+    """Serve the page of a session until a signal arrives, and return the exit code."""
     about, page = f"Following session {session_id}", f"{TRACE_PAGE}#token={{}}&traced={session_id}"
     return _serve_page(nullcontext(store), trace_application, about, page, **options)
 
 
 def serve_turns(engine: AbstractAsyncContextManager[DurableEngine], **options: Any) -> int:
-    """Serve the page of an engine's turns until a signal comes, and return the exit code."""
+    """Serve the page of an engine's turns until a signal arrives, and return the exit code."""
     return _serve_page(engine, turns_application, "Turns", f"{TURNS_PAGE}#token={{}}", **options)
 
 
@@ -216,7 +216,7 @@ def _without_token(page: str) -> Iterator[str]:
     """Yield an address for a browser's command line, which every user of the machine can read.
 
     For a page with a token, it is a file that redirects to the page and that only this user can
-    read. It exists until the block is left.
+    read. It exists until the block exits.
     """
     if "#" not in page:
         yield page

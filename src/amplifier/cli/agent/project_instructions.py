@@ -47,13 +47,13 @@ class ProjectInstructions:
     outside: tuple[str, ...] = ()
 
 
-# The files are text for the model and nothing else: no part of them is executed, imported or
-# followed to another file. The search ends at the root of the repository or, outside of one, at
-# the home folder, so that it ignores other users' files in /tmp.
+# The files are only text for the model: no part of them is executed, imported or followed to
+# another file. The search ends at the root of the repository or, outside of one, at the home
+# folder, so that it ignores other users' files in /tmp.
 def find_instructions(directory: Path) -> ProjectInstructions:
     """Read the instructions for an agent that works in a folder. The nearest come last."""
     folders = _folders(directory)
-    # By their text, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
+    # Compare their text, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
     texts: dict[str, str] = {}
     problems: list[str] = []
     remaining = MAX_BYTES
@@ -103,7 +103,7 @@ def _reason(error: Exception) -> str:
 # A skill is a folder with a SKILL.md. The model gets its name, description and path, and reads the
 # file when a request is about it.
 def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[str, Path]]:
-    """Return description and file of each skill by its name.
+    """Return description and file of each skill, keyed by name.
 
     Of two with the same name, the user's own one counts, then the nearest.
     """
@@ -147,7 +147,7 @@ def _read_skill(file: Path) -> tuple[str, str]:
     values = [about.get(key) for key in keys] if isinstance(about, dict) else [None]
     if not all(isinstance(value, str) and value.strip() for value in values):
         raise ValueError(
-            "expected a head between two lines '---' with the texts name and description"
+            "expected front matter between two '---' lines with the strings name and description"
         )
     name, description = (
         visible_text(" ".join(str(value).split()), multiline=False) for value in values
@@ -207,8 +207,7 @@ def own_commands(
 ) -> dict[str, str]:
     """Return the texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project.
 
-    They are text for the model and nothing else. A link that leads out of the project isn't
-    followed.
+    They are only text for the model. A link that leads out of the project isn't followed.
 
     Args:
         directory: The working folder.

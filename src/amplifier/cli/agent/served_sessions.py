@@ -89,7 +89,7 @@ class ServedSessions:
         """Return an unopened session.
 
         Raises:
-            CommandError: The plan can't be read any more.
+            CommandError: The plan is no longer readable.
             SessionBusyError: The session is open in another process.
         """
         directory, session_id = wanted.directory or Path.cwd(), wanted.session_id
@@ -111,7 +111,7 @@ class ServedSessions:
             display_system=self.display,
             is_resumed=wanted.is_resumed,
         )
-        # Before it opens, because modules may start programs there while they are mounted.
+        # Do this before it opens, because modules may start programs there while being mounted.
         session.coordinator.register_capability("session.working_dir", str(directory))
         if session_id is not None:
             # Another process may have used the session since an earlier opening.
@@ -157,7 +157,7 @@ def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> d
 def serve_editor(
     store: SessionStore, plan: Path | None, *, backend: str, debug: bool, **options: Any
 ) -> int:
-    """Serve an editor over standard input and output until it disconnects or a signal comes.
+    """Serve an editor over standard input and output until it disconnects or a signal arrives.
 
     Args:
         store: The stored sessions.

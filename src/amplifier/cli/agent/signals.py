@@ -64,7 +64,7 @@ async def until_signal(
     stop: Callable[[], object] | None = None,
     handled: Sequence[Signals] | None = None,
 ) -> Signals | None:
-    """Run a server until it ends or a signal comes, and return the signal.
+    """Run a server until it ends or a signal arrives, and return the signal.
 
     Args:
         serve: Runs the server.
@@ -111,7 +111,7 @@ async def until_signal(
 # faster than the end of a turn.
 #
 # Code that doesn't stop can't be ended from inside. So a Ctrl-C that comes seconds after "stop now"
-# ends the process immediately, whatever is left behind.
+# ends the process immediately, even if something is left behind.
 class SignalHandler:
     """Decides the effect of a signal.
 

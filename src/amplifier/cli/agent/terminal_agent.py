@@ -61,7 +61,7 @@ class TerminalAgent:
     def check_modules(self, log: LogNotices, *, wanted: str | None = None) -> None:
         """Check that the modules of the plan are mounted.
 
-        A failed module may be a hook that asks for permission. With ``strict: false`` in the plan's
+        A failed module may be a hook that requests permission. With ``strict: false`` in the plan's
         section ``session``, failed modules are only reported, unless no provider is left.
 
         Args:

@@ -57,7 +57,7 @@ class _App(LazyGroup):
     summaries=_SUMMARIES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# With an explicit version, because reading the metadata takes longer than everything else.
+# Pass an explicit version, because reading the metadata takes longer than everything else.
 @click.version_option(__version__)
 @debug_option
 def app() -> None:
@@ -86,14 +86,14 @@ def completion(context: click.Context, shell: str) -> None:
     root = context.find_root()
     name = (root.info_name or "amplifier").rpartition(" ")[2]
     shell_completion = kind(root.command, {}, name, f"_{name.replace('-', '_').upper()}_COMPLETE")
-    # Not source(), which first runs bash for its version.
+    # Don't use source(), which first runs bash for its version.
     click.echo(shell_completion.source_template % shell_completion.source_vars())
 
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command and return the exit code."""
     called = Path(sys.argv[0] if sys.argv else "")
-    # As it was typed: another distribution may own the first name.
+    # Use the typed name: another distribution may own the first name.
     name = called.stem if called.stem == SECOND_NAME else "amplifier"
     if (called.parent.name, called.name) == ("amplifier", "__main__.py"):
         name = "python -m amplifier"

@@ -68,7 +68,7 @@ def _as_text(value: object) -> str:
 @click.argument(
     "folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default="."
 )
-@click.option("--revoke", is_flag=True, help="Do not trust it any more.")
+@click.option("--revoke", is_flag=True, help="Stop trusting it.")
 def trust(folder: Path, revoke: bool) -> None:
     """Trust the configuration of the project in FOLDER as it is now.
 
@@ -83,7 +83,7 @@ def trust(folder: Path, revoke: bool) -> None:
         # An invalid file can't be trusted.
         read_configuration(folder)
     project.change(trusted=None if revoke else project.digest())
-    state = "not trusted any more" if revoke else "trusted as it is now"
+    state = "no longer trusted" if revoke else "trusted as it is now"
     click.echo(visible_text(f"{state}: {project.file}"))
 
 

@@ -169,7 +169,7 @@ def _check_extras() -> Iterator[Finding]:
         modules = f"{packages[package][1]}, {module_id}" if package in packages else module_id
         packages[package] = (extra, modules)
     for package, (extra, purpose) in packages.items():
-        # Not imported, because some take seconds.
+        # Look it up without importing it, because some imports take seconds.
         if find_spec(package) is not None:
             yield Finding("extra", "ok", f"{package} is installed ({purpose})")
         else:

@@ -437,13 +437,13 @@ def serve(
 ) -> int:
     """Serve an agent to MCP clients, with one session for each client.
 
-    PLAN is a mount plan (YAML, TOML, JSON). The default is the plan of `amplifier run`, which keeps
-    nothing here. The server has the tool `run`, and your own commands as prompts. Questions for
-    permission go to the client's user. Over http every request needs a token, which is generated
-    and printed to standard error unless --token-file or the variable AMPLIFIER_SERVE_TOKEN has one.
-    The options about host, port, token and origins are for http only.
+    PLAN is a mount plan (YAML, TOML, JSON). The default is the plan of `amplifier run`, which
+    doesn't save sessions here. The server has the tool `run`, and your own commands as prompts.
+    Approval requests go to the client's user. Over http every request needs a token, which is
+    generated and printed to standard error unless --token-file or the variable
+    AMPLIFIER_SERVE_TOKEN has one. The options for host, port, token and origins apply only to http.
     """
-    # The other commands save the time of these imports.
+    # Imported here, so other commands start faster.
     from amplifier.servers.access import (  # noqa: PLC0415
         listen_on,
         reachability_warning,

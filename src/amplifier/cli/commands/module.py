@@ -176,7 +176,7 @@ def new(name: str, kind: str | None, into: Path) -> None:
         )
     folder = into / f"amplifier-module-{module_id}"
     if folder.exists():
-        raise CommandError(f"{folder} is there already; choose another name, or remove it")
+        raise CommandError(f"{folder} already exists; choose another name, or remove it")
     words = _words_for(module_id, kind)
     package = words["package"]
     contents = {
@@ -325,7 +325,7 @@ def finish(
 
 
 def publish(report: Report, files: dict[str, Path]) -> None:
-    """Write a report in every requested form besides the text."""
+    """Write a report in every requested form other than text."""
     for name, file in files.items():
         _write(name, file, report)
 
@@ -369,7 +369,7 @@ def _write(name: str, file: Path, report: Report) -> None:
 
 
 def announce(subject_name: str, streams: StandardStreams, *, quiet: bool) -> None:
-    """Print what is examined where there is no progress line, as in a script."""
+    """Print the current check if there is no progress line, as in a script."""
     if not quiet and not streams.share_a_terminal:
         click.echo(f"examining {subject_name}", err=True)
 
@@ -378,7 +378,7 @@ def announce(subject_name: str, streams: StandardStreams, *, quiet: bool) -> Non
 def show_progress(
     streams: StandardStreams, *, quiet: bool
 ) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show the current check and the time at a terminal, until the block is left."""
+    """Show the current check and the time at a terminal, until the block exits."""
     if quiet or not streams.share_a_terminal or not streams.err.can_move_cursor:
         yield None
         return
@@ -392,7 +392,7 @@ def show_progress(
     )
     from rich.table import Column  # noqa: PLC0415
 
-    # Without markup, because the text may have brackets. A longer text than one line could not be
+    # Disable markup, because the text may have brackets. A longer text than one line could not be
     # removed.
     text = TextColumn(
         "{task.description}",

@@ -119,13 +119,13 @@ def run(
     PROMPT `-`, or no PROMPT in a pipe, reads the prompt from standard input. The answer goes to
     standard output, everything else to standard error.
 
-    Exit codes: 0 answered, 1 the turn failed, 2 it could not begin, 3 its budget is used up, 130
+    Exit codes: 0 answered, 1 the turn failed, 2 it could not start, 3 its budget is used up, 130
     stopped with Ctrl-C, 143 and 129 ended by SIGTERM and SIGHUP, 141 the reader of the output has
     gone.
     """
     if resume is not None and session_id is not None:
         raise click.UsageError(
-            "--resume continues a session, --session-id begins a new one; give one of them"
+            "--resume continues a session, --session-id starts a new one; pass one of them"
         )
     return start_run(global_options, prompt=prompt, resume=resume, session_id=session_id, **options)
 
@@ -142,7 +142,7 @@ def start_run(
 
     Args:
         global_options: The options before the command's name.
-        prompt: The words of the prompt. An empty tuple is for a chat, or for standard input.
+        prompt: The words of the prompt. Empty for a chat or standard input.
         resume: The session to resume, as the user names it.
         session_id: The user's id for the new session.
         options: The options of `run_options`.
@@ -150,7 +150,7 @@ def start_run(
     try:
         text = " ".join(prompt) if prompt else None
         return run_agent(_run_request(global_options, text, resume, session_id, **options))
-    # A wrong option is a usage message in every output format.
+    # An invalid option produces a usage message in every output format.
     except click.ClickException:
         raise
     except Exception as error:
@@ -178,7 +178,7 @@ def _run_request(
         )
     directory: str | None = options.pop("directory")
     plan: Path | None = options.pop("plan")
-    # Without a prompt, an interrupted turn continues. A prompt begins a new one.
+    # Without a prompt, an interrupted turn continues. A prompt starts a new one.
     was_interrupted = resumed is not None and resumed.status == INTERRUPTED and prompt is None
     command = "amplifier run"
     if resumed is not None:
@@ -190,7 +190,7 @@ def _run_request(
             plan = Path(resumed.plan)
             if not plan.is_file():
                 raise CommandError(
-                    f"the session was begun with the plan {plan}, which does not exist any more; "
+                    f"the session was started with the plan {plan}, which no longer exists; "
                     "give --plan"
                 )
         # A plan file chooses the provider.
@@ -200,7 +200,7 @@ def _run_request(
             )
             options["provider"] = options["provider"] or (None if is_named else resumed.provider)
         options["model"] = options["model"] or resumed.model
-    # Before the directory changes.
+    # Resolve it before the directory changes.
     plan = None if plan is None else plan.absolute()
     servers: Path | None = options.pop("servers")
     servers = None if servers is None else servers.absolute()
@@ -213,7 +213,7 @@ def _run_request(
     _change_directory(directory, resumed)
     configuration = read_configuration(Path.cwd())
     if servers is not None:
-        # Also a file without servers must not get any.
+        # Even a file without servers must not get any.
         configuration.values["mcpServers"] = Value({}, str(servers))
     configuration.values.update(
         {f"mcpServers.{name}": Value(server, str(servers)) for name, server in added.items()}
@@ -235,7 +235,7 @@ def _recordings(options: dict[str, Any]) -> dict[str, Path | None]:
     """Return the files of --record and --replay, before the directory changes."""
     record, replay = options["record"], options["replay"]
     if record is not None and replay is not None:
-        raise click.UsageError("--record calls the model, --replay does not; give one of them")
+        raise click.UsageError("--record calls the model, --replay does not; pass one of them")
     if replay is not None and options["provider"] is not None:
         raise click.UsageError("--replay answers for the recorded providers; leave out -p")
     if record is not None and record.exists():
@@ -273,7 +273,7 @@ def _prompt(
     if not data.strip():
         if optional and argument is None:
             return None
-        raise CommandError(f'the prompt is empty; give one: {command} "…"')
+        raise CommandError(f'the prompt is empty; pass one: {command} "…"')
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -302,14 +302,12 @@ def _change_directory(directory: str | None, resumed: SessionRecord | None) -> N
         here = str(Path.cwd())
     if here is None and directory is None and recorded is None:
         raise CommandError(
-            "the working directory does not exist any more; "
-            "change to another one or give -C DIRECTORY"
+            "the working directory no longer exists; change to another one or give -C DIRECTORY"
         )
     if directory is None and recorded is not None and recorded != here:
         if not Path(recorded).is_dir():
             raise CommandError(
-                f"the session was begun in {recorded}, which does not exist any more; "
-                "give -C DIRECTORY"
+                f"the session was started in {recorded}, which no longer exists; give -C DIRECTORY"
             )
         shown = visible_text(recorded, multiline=False)
         print(f"Working in {shown}, where this session was begun.", file=sys.stderr)

@@ -90,7 +90,7 @@ def acp(global_options: GlobalOptions, /, backend: str, plan: Path | None, **opt
     written to standard output, and messages for people go to standard error. The command ends when
     the editor closes standard input.
 
-    Exit codes: 0 the editor has closed the connection, 2 it could not begin, 130, 143 and 129 ended
+    Exit codes: 0 the editor has closed the connection, 2 it could not start, 130, 143 and 129 ended
     by SIGINT, SIGTERM and SIGHUP, 141 the editor stopped reading.
     """
     # ``--help`` doesn't need it.

@@ -256,8 +256,8 @@ def trace_session(
     """Show the turns, model calls, tool calls, approvals and errors of a session with their times.
 
     The command writes one HTML page, by default trace-ID.html, which loads nothing and needs no
-    network. It has the content of the session's event log, so only you can read it. The default
-    session is the one used last.
+    network. It is readable by you alone, because it holds the session's event log. The default
+    session is the most recently used one.
     """
     store = open_store()
     record = store.find(session_id)
@@ -342,7 +342,7 @@ def fork_session(session_id: str, turns: int | None) -> None:
 @click.argument("session_id", metavar="[ID]", default="last", shell_complete=complete_session)
 @click.option("--redo", is_flag=True, help="Repeat the turn that was taken back last.")
 def undo_session(session_id: str, redo: bool) -> None:
-    """Take back the latest turn: its changes of files, also by commands, and its messages.
+    """Take back the latest turn: its messages and its changes to files, even by commands.
 
     Run it again for the turn before. Files that were changed since then stay as they are, and git's
     index and history are not touched.

@@ -85,7 +85,7 @@ class LazyGroup(click.Group):
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command."""
-        # A command that is in two groups has the option already.
+        # A command in two groups already has the option.
         if all("--debug" not in parameter.opts for parameter in cmd.params):
             cmd = debug_option(cmd)
         super().add_command(cmd, name)

@@ -197,7 +197,7 @@ def release_turn(url: str, turn_id: str) -> None:
 def work(url: str, factory: str, concurrency: int, drain: float) -> None:
     """Run turns with the sessions of MODULE:FUNCTION, until SIGTERM or Ctrl-C.
 
-    Running calls may finish then, and the turns are handed over to other workers.
+    Running calls may then finish, and the turns are handed over to other workers.
     """
     sys.path.insert(0, "")
     module, _, name = factory.partition(":")

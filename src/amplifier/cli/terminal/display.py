@@ -45,11 +45,11 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STYLING = re.compile(r"\x1b\[[0-9;]*m")
 
 
-# Standard output gets the answer and nothing else. Everything else goes to standard error, as lines
-# that stay. At a terminal that can move its cursor, the answer is rendered Markdown, and live lines
-# are below: the current block of the answer, the running tools, the time and the tokens of the
-# turn. They are redrawn from the first changed one, and cleared before anything else is written.
-# The cursor is never hidden, so that nothing has to be restored if the process is killed.
+# Standard output receives only the answer. Everything else goes to standard error, as lines that
+# stay. At a terminal that can move its cursor, the answer is rendered Markdown, and live lines are
+# below: the current block of the answer, the running tools, the time and the tokens of the turn.
+# They are redrawn from the first changed one, and cleared before anything else is written. The
+# cursor is never hidden, so that nothing has to be restored if the process is killed.
 class Display:
     """Shows turns.
 
@@ -358,7 +358,7 @@ class Display:
             self._live.at_line_start = True
 
     def note_terminal_echo(self) -> None:
-        """Note that the terminal has echoed a key at the cursor, such as ^C."""
+        """Record that the terminal has echoed a key at the cursor, such as ^C."""
         if self._err.is_terminal and not self._live_rows:
             (self._out if self._shares_terminal else self._err).at_line_start = False
 
@@ -468,7 +468,7 @@ class LogNotices(logging.Handler):
         self._held = []
 
     def show_held(self) -> None:
-        """Show the held notices, and new ones immediately."""
+        """Show held notices, and don't hold new ones."""
         held, self._held = self._held, None
         for text, level in held or ():
             self._display.notice(text, level)

@@ -70,7 +70,7 @@ class Keyboard:
             for key in _KEYS.findall(self._decoder.decode(data)):
                 if key in (_PASTE_BEGINS, _PASTE_ENDS):
                     self._is_pasting = key == _PASTE_BEGINS
-                # Pasted text is one message, whatever its lines say.
+                # Pasted text is one message with any content.
                 elif self._is_pasting and key in "\r\n\t":
                     self.draft += key.replace("\r", "\n")
                 elif key == "\n" or (key == "\x04" and not self.draft):

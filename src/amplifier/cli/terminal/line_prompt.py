@@ -213,15 +213,15 @@ class LinePrompt:
         try:
             await anyio.sleep_forever()
         finally:
-            # In this order: the prompt checks the flag after it has set its loop, so it either sees
-            # the flag or gets the call.
+            # In this order: the prompt checks the flag after it has set its loop, so it either
+            # reads the flag or gets the call.
             self._is_cancelled = True
             self._call_in_prompt(self._exit_if_cancelled)
 
     def _call_in_prompt(self, function: Callable[[], None]) -> None:
         loop = self._session.app.loop
         if loop is not None:
-            # The loop may have been closed meanwhile.
+            # The loop may have been closed by now.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(function)
 

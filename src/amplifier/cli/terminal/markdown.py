@@ -57,7 +57,7 @@ _THEME = Theme(
 )
 
 
-# A block (a paragraph, a list, a table, a code block) can't change any more when another one
+# A block (a paragraph, a list, a table, a code block) can no longer change once another one
 # follows, so its rows are final. The rows of the last block may change with every word.
 #
 # Text is made visible before it is parsed and, because Markdown has its own escapes, again after it
@@ -104,7 +104,7 @@ class MarkdownRows:
         return rows
 
     def drop(self) -> None:
-        """Drop the block that may still change, because the model begins again."""
+        """Drop the block that may still change, because the model starts over."""
         self._pending, self._is_part = "", False
 
     def _finished(self) -> list[str]:

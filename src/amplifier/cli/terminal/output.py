@@ -32,7 +32,7 @@ class Output:
         is_terminal: True if it is a terminal.
         can_move_cursor: True if the terminal can move its cursor.
         has_colour: True if the text may be coloured.
-        is_lost: True if the reader has gone, so that nothing is written any more.
+        is_lost: True if the reader has gone, so that writing has stopped.
         at_line_start: True if the last written text ended a line.
     """
 
@@ -84,7 +84,7 @@ class Output:
         self.write(f"{'' if self.at_line_start else chr(10)}{text}\n")
 
     def styled(self, text: str, style: str | None) -> str:
-        """Return the text in a style, if the stream may be coloured."""
+        """Return the text in a style, if the stream supports colour."""
         if not self.has_colour or style is None:
             return text
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
@@ -98,11 +98,11 @@ class Output:
         return fancy
 
     def width(self) -> int:
-        """Return the columns of the terminal, or 80 if they are unknown."""
+        """Return the width in columns, or 80 if unknown."""
         return self.size()[0]
 
     def size(self) -> tuple[int, int]:
-        """Return the columns and lines of the terminal, or 80 and 24 if they are unknown."""
+        """Return the size in columns and lines, or 80 and 24 if unknown."""
         with suppress(OSError, ValueError, AttributeError):
             size = os.get_terminal_size(self._stream.fileno())
             return size.columns or 80, size.lines or 24
@@ -160,7 +160,7 @@ def print_table(
             heading, no_wrap=heading not in cut if cut else number == 0, overflow="ellipsis"
         )
     for row in shown:
-        # As Text, because brackets in untrusted text are not markup.
+        # Pass a Text, because brackets in untrusted text are not markup.
         table.add_row(*(Text(cell, no_wrap=bool(cut), overflow="ellipsis") for cell in row))
     Console().print(table)
 

@@ -1,1 +1,1 @@
-"""What holds the modules of one session together, and what each module sees of it."""
+"""The mount table of one session, and each module's view of it."""

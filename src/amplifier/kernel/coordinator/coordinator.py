@@ -115,7 +115,7 @@ class ModuleCoordinator(Coordinator):
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
 
-    # On the class, because few sessions ask the user anything.
+    # Set on the class, because few sessions ask the user anything.
     _approvals: Approvals | None = None
 
     def __repr__(self) -> str:
@@ -266,7 +266,7 @@ class ModuleCoordinator(Coordinator):
         return cast("int | None", section.get(name))
 
     def to_dict(self) -> dict[str, JSON]:
-        """Describe what is mounted, by name, for logs."""
+        """Describe the mounted modules by name, for logs."""
         points = self.mounts.points
         return {
             "tools": list(points["tools"]),
@@ -429,7 +429,7 @@ class ModuleCoordinator(Coordinator):
         *args: P.args,
         **options: P.kwargs,
     ) -> T:
-        """Await one call of third-party code under a deadline, and contain its failure.
+        """Await one call into third-party code under a deadline, and contain its failure.
 
         A call that doesn't react to its cancellation is reported as ``module:unresponsive``.
 
@@ -469,7 +469,7 @@ class ModuleCoordinator(Coordinator):
         name: str | None = None,
         fatal: bool = False,
     ) -> None:
-        """Run ``fn(*args)`` beside the turns until it ends or the session closes.
+        """Run ``fn(*args)`` alongside the turns until it ends or the session closes.
 
         Args:
             fn: The work.
@@ -492,7 +492,7 @@ class ModuleCoordinator(Coordinator):
         """Keep an async context manager open in a separate task until the session closes.
 
         Returns:
-            A function that leaves it earlier.
+            A function that exits it earlier.
 
         Raises:
             SessionStateError: The session wasn't opened with ``async with`` and has no task group.
@@ -506,7 +506,7 @@ class ModuleCoordinator(Coordinator):
     async def run_shielded(
         self, fn: Callable[..., Awaitable[T]], *args: object, name: str | None = None
     ) -> T:
-        """Run ``fn(*args)`` to its end before a cancellation of the caller is delivered."""
+        """Run ``fn(*args)`` to completion before delivering a cancellation of the caller."""
         name = name or getattr(fn, "__qualname__", None) or repr(fn)
         return await run_in_child(fn, *args, name=name, shield=True)
 
@@ -551,7 +551,8 @@ class ModuleCoordinator(Coordinator):
             try:
                 raise interrupt
             finally:
-                del interrupt  # an exception that names its own frame is a reference cycle
+                # Break the reference cycle with the traceback.
+                del interrupt
 
     async def unwind(
         self,
@@ -559,7 +560,7 @@ class ModuleCoordinator(Coordinator):
         budget: TimeBudget,
         owner: str | CleanupEntry | None = None,
     ) -> BaseException | None:
-        """Run cleanups inside a shielded scope, as `CleanupStack.unwind` does."""
+        """Run cleanups. Call this inside a shielded scope."""
         return await self.cleanups.unwind(
             failures,
             seconds=self.deadlines.cleanup,

@@ -63,12 +63,13 @@ class NoopAwaitable:
 COMPLETED = NoopAwaitable()
 
 
-# The present values are in plain dicts, which are read without this class and may be written by
+# The current values are in plain dicts, which are read without this class and may be written by
 # hand. A value that wasn't put there by a module belongs to the application.
 #
-# Several modules may use one slot. When the module on top goes, the value that it had replaced
-# comes back. So beside the dicts there is a stack of layers for every slot in which a module has
-# a value. The topmost value in it may be out of date, because the dict may have been changed.
+# Several modules may use one slot. When the module on top is removed, the value that it had
+# replaced comes back. So beside the dicts there is a stack of layers for every slot in which a
+# module has a value. The topmost value in it may be out of date, because the dict may have been
+# changed.
 
 
 class MountTable:
@@ -155,12 +156,12 @@ class MountTable:
         if owner not in (None, holder):
             if present is not _EMPTY:
                 raise ContractError(
-                    f"module {owner!r} may not unmount {name or point!r}: it was mounted by "
+                    f"module {owner!r} must not unmount {name or point!r}: it was mounted by "
                     f"{holder or 'the application'!r}",
                     module=owner,
                 )
             return
-        # The application empties the slot for good, so that nothing comes back.
+        # The application empties the slot permanently, so that nothing comes back.
         self._set(key, [] if owner is None else layers[:-1])
 
     def get(self, point: str, name: str | None = None) -> Any:
@@ -184,7 +185,7 @@ class MountTable:
         return layers[-1][0] if layers else None
 
     def mounted_by(self, owner: str) -> list[tuple[str, str | None, object]]:
-        """Return everything that one module has mounted: the point, the name and the module."""
+        """Return one module's mounts as (point, name, instance)."""
         return [
             (*key, None if (module := self._present(key)) is _EMPTY else module)
             for key, layers in self._layers.items()
@@ -256,7 +257,7 @@ class MountTable:
                 self._set(key, remaining)
 
     def _layers_of(self, key: Key) -> list[_Layer]:
-        """Return the layers of a slot, the last one with the value that is there now."""
+        """Return the layers of a slot. The last one has the current value."""
         layers, present = self._layers.get(key, []), self._present(key)
         if layers:
             return [*layers[:-1], (layers[-1][0], present)]
@@ -433,7 +434,7 @@ class StepWrappers:
         self._registered: tuple[_WrapperRegistration, ...] = ()
 
     def register(self, wrapper: StepWrapper, owner: Owner | None) -> Callable[[], None]:
-        """Add a wrapper inside the present ones. Return a function that removes it.
+        """Add a wrapper inside the current ones. Return a function that removes it.
 
         Raises:
             TypeError: The wrapper isn't callable.
@@ -464,7 +465,7 @@ class StepWrappers:
         limiter: Limiter | None,
         seconds: float | None,
     ) -> T:
-        """Run a step inside all present wrappers.
+        """Run a step inside all current wrappers.
 
         Args:
             step: The step.
@@ -495,12 +496,12 @@ async def _make_call(
         return await run()
 
 
-# The deadline of the wrappers isn't a ReusableDeadline, which bounds one call of third-party code
-# and takes a late result, or an error after the deadline, for a timeout. Here the call of the
-# loop runs inside the wrappers. Once it was made, its result or its error must reach the loop
-# even if a wrapper blocked for too long on the way out, or the step would be lost although it has
-# happened. So there is one plain scope, which only cancels: a deadline for the way in, none while
-# the call runs under its own deadline, and another one for the way out.
+# The deadline of the wrappers isn't a ReusableDeadline, which bounds one call into third-party code
+# and takes a late result, or an error after the deadline, for a timeout. Here the call of the loop
+# runs inside the wrappers. Once it was made, its result or its error must reach the loop even if a
+# wrapper blocked for too long on the way out, or the step would be lost although it has happened.
+# So there is one plain scope, which only cancels: a deadline for the way in, none while the call
+# runs under its own deadline, and another one for the way out.
 
 
 @attrs.define(eq=False)

@@ -61,8 +61,8 @@ class Registration:
         seconds: Its deadline. Infinite for no limit.
         on_failure: The effect of its failure: "continue" skips it, "deny" makes it a gate.
         owner: The module that registered it, or None for the application.
-        fields: The fields of a payload that it receives, the kernel's own included. None means
-            the whole payload. Its answer is about these fields only.
+        fields: The fields of a payload that it receives, including the kernel's own. None means the
+            whole payload. Its answer is about these fields only.
         on_demand: True if it needs no field that no other handler receives.
         live: False once it was removed.
         slow_logged: True once it was logged as slow.
@@ -169,7 +169,7 @@ class Dispatch:
         now = clock()
         try:
             for registration in chain(handlers, self._gates_to_rerun(handlers)):
-                # It may have been removed since this dispatch began.
+                # The handler may have been removed since this dispatch started.
                 if not registration.live:
                     continue
                 data = registration.copy_of(self.payload)
@@ -194,8 +194,8 @@ class Dispatch:
                 if now - began > SLOW_HANDLER_SECONDS and not registration.slow_logged:
                     registration.slow_logged = True
                     logger.warning("%s is slow: it took %.1f s", registration, now - began)
-                # It blocked, or swallowed its cancellation. A handler that began too late isn't
-                # blamed for the time of others.
+                # The handler blocked, or swallowed its cancellation. A handler that started too
+                # late isn't blamed for the time of others.
                 if is_armed and began < deadline.until <= now:
                     if self._handle_failure(registration, deadline.reset_expired()):
                         break
@@ -343,7 +343,8 @@ async def collect(
         try:
             raise interrupts[0]
         finally:
-            interrupts.clear()  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            interrupts.clear()
     collected: list[dict[str, JSON]] = []
     for registration, answer in zip(handlers, answers, strict=True):
         try:

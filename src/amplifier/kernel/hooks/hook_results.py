@@ -75,7 +75,7 @@ class HookHost(Coordinator, Protocol):
 async def process_hook_result(
     coordinator: HookHost, result: HookResult, event: str, hook_name: str
 ) -> HookResult:
-    """Carry out a result and return what is left for the orchestrator.
+    """Carry out a result and return the rest for the orchestrator.
 
     Raises:
         ValueError: An injection is longer than ``session.injection_size_limit``. Nothing was
@@ -101,7 +101,7 @@ async def process_hook_result(
 
 
 def _note_denial(coordinator: HookHost, denial: HookResult, event: str) -> HookResult:
-    """Note a denial that ends the turn.
+    """Record a denial that ends the turn.
 
     A published loop returns its text as if the model had written it. The turn compares the two.
     """
@@ -201,7 +201,8 @@ class Approvals:
                 decision = Decision(True, reason, remembered=True)
             else:
                 terms = {"timeout": gate.timeout, "default": gate.default}
-                async with self._order:  # the first one here asks first, however slow handlers are
+                # The first one here asks first, even if its handler is slow.
+                async with self._order:
                     await self._emit("approval:required", {**about, **terms})
                 decision = await self._decide(system, gate, prompt, options)
                 if decision.remembered:
@@ -234,7 +235,7 @@ class Approvals:
                 label = f"approval for hook {gate.hook_name!r}"
                 answer = await run_bounded(answer, gate.timeout, label, self._watch)
         except (DeadlinePassed, ApprovalTimeoutError) as late:
-            # A refusal counts also when it comes late.
+            # A refusal counts even if it comes late.
             answer = getattr(late, "answer", None)
             was_refused = isinstance(answer, str) and answer.lower() not in _ALLOWING_ANSWERS
             if was_refused:
@@ -270,7 +271,7 @@ async def _inject(
     The orchestrator shows ephemeral injections to the model once.
     """
     items = sanitised_injections(result, event, hook_name)
-    # Before the first is stored, so that a batch is stored whole or not at all.
+    # Charge the whole batch first, so it is stored completely or not at all.
     _charge(coordinator, items)
     context = coordinator.get("context")
     add_message = getattr(context, "add_message", None)

@@ -65,7 +65,7 @@ def parse_answer(answer: object) -> HookResult | None:
     """Return the answer of a handler as a HookResult, or None for a plain continue.
 
     Raises:
-        InvalidAnswer: It is something else.
+        InvalidAnswer: It is anything else.
     """
     if answer is None:
         return None
@@ -138,7 +138,7 @@ class Verdict:
         self.gates: dict[int, list[ApprovalGate]] = {}
         self._event = event
         if event in (TOOL_PRE, TOOL_POST):
-            # Otherwise a handler could pass a call off as another one, which others would judge.
+            # Otherwise a handler could pass a call off as another one, which others would check.
             owned = {**owned, **{name: payload[name] for name in _CALL_FIELDS if name in payload}}
         self._owned = owned
         self._denial: HookResult | None = None
@@ -181,16 +181,16 @@ class Verdict:
         return False
 
     def _deny(self, denial: HookResult, is_partial: bool) -> None:
-        """Keep a copy of a denial, with the present payload if it has none."""
+        """Keep a copy of a denial, with the current payload if it has none."""
         data = self.payload
         if denial.data is not None:
-            # With the kernel's own fields, so that it can't be passed off as another session's.
+            # Add the kernel's own fields, so that it can't be passed off as another session's.
             before = self.payload if is_partial else {}
             data = {**before, **copy_json(denial.data), **self._owned}
         self._denial = _copy_texts(denial, "deny", data)
 
     def ask(self, result: HookResult, hook_name: str, key: int) -> None:
-        """Add the questions of a result, and nothing else of it."""
+        """Add only the questions of a result."""
         if result.action == "ask_user" or result.approval_gates:
             self.gates.setdefault(key, []).extend(
                 ApprovalGate(
@@ -204,7 +204,7 @@ class Verdict:
             )
 
     def _merge(self, result: HookResult, hook_name: str, is_partial: bool, key: int) -> None:
-        # A handler asks and injects under its own name, whatever name it wrote there.
+        # Questions and injections carry the handler's name, even if the handler wrote another.
         self.ask(result, hook_name, key)
         if result.context_injections:
             self._injections += [
@@ -343,7 +343,7 @@ def _write_injections(result: HookResult, injections: list[ContextInjection]) ->
 
 
 def was_modified(result: HookResult) -> bool:
-    """Return whether a handler changed the payload of the result, whatever action won."""
+    """Return whether a handler changed the payload of the result, under any winning action."""
     return result.action == "modify" or getattr(result, "modified", False)
 
 
@@ -367,7 +367,7 @@ def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list
 
 
 def processed_result(result: HookResult, ephemeral: list[ContextInjection]) -> HookResult:
-    """Return the part of a result that is left for the orchestrator.
+    """Return the orchestrator's part of a result.
 
     Its approvals, durable injections and messages have been carried out.
     """

@@ -116,7 +116,7 @@ class HookStatistics:
 
 
 # The application's registry has no owner. A module's registry is the same object in all but its
-# owner: they share one ``__dict__``, so a module sees every handler, and a handler registered
+# owner: they share one ``__dict__``, so a module has every handler, and a handler registered
 # through it belongs to the module.
 
 
@@ -179,7 +179,7 @@ class HookRegistry:
         return f"<HookRegistry {now.handlers} handlers for {now.events} events{module}>"
 
     def statistics(self) -> HookStatistics:
-        """Return the present number of handlers and events."""
+        """Return the current number of handlers and events."""
         handlers = sum(map(len, self._handlers.values()))
         return HookStatistics(handlers=handlers, events=len(self._handlers))
 
@@ -327,7 +327,7 @@ class HookRegistry:
         )
 
     def registrations_of(self, module: str | None) -> list[Registration]:
-        """Return the present registrations of a module, or of all modules."""
+        """Return the current registrations of a module, or of all modules."""
         return [
             registration
             for handlers in self._handlers.values()
@@ -413,7 +413,7 @@ class HookRegistry:
         """Hand the final payload of every event that isn't denied to the stream of a turn.
 
         Args:
-            take: Gets a payload of its own, after all handlers. None ends it.
+            take: Receives its own payload, after all handlers. None ends it.
             stop_waiting: Lets emitters continue that wait for room.
             events: The events that are read. None for all.
             fields: The fields that are read. None for all.
@@ -535,12 +535,12 @@ class Nesting:
     """A context manager around one dispatch, linked to the dispatch it is nested in.
 
     Tasks that a handler starts inherit it. Once the dispatch is over, events that they emit
-    aren't nested in it any more.
+    aren't nested in it.
 
     Attributes:
         event: The name of the event.
         outer: The dispatch around it, or None.
-        depth: The number of nested dispatches, this one included.
+        depth: The number of nested dispatches, including this one.
         is_over: True once it has ended.
 
     Raises:

@@ -164,7 +164,7 @@ class CancellationToken:
         self._requests.clear()
         self._tools.clear()
         self._reason = self._grace = self.asked_at = None
-        # Another thread may not touch the timer.
+        # Another thread must not touch the timer.
         if self._loop is None or self._loop.is_running_here():
             self._end_grace()
         else:
@@ -184,7 +184,7 @@ class CancellationToken:
     # ── children ──
 
     def register_child(self, child: CancellationToken) -> None:
-        """Pass every request on to ``child``, the present one included."""
+        """Pass every request on to ``child``, including the current one."""
         if not isinstance(child, CancellationToken):
             raise TypeError(f"expected a CancellationToken, got {type(child).__name__}")
         self._children = (*self._children, child)
@@ -205,11 +205,11 @@ class CancellationToken:
     # ── running tools ──
 
     def register_tool_start(self, tool_call_id: str, tool_name: str) -> None:
-        """Note that a tool call is running."""
+        """Record that a tool call is running."""
         self._tools[tool_call_id] = tool_name
 
     def register_tool_complete(self, tool_call_id: str) -> None:
-        """Note that a tool call has ended. Unknown ids are ignored."""
+        """Record that a tool call has ended. Unknown ids are ignored."""
         self._tools.pop(tool_call_id, None)
 
     @property
@@ -348,6 +348,6 @@ class CancellationToken:
 
 
 def _name_of(callback: Callable[[], object]) -> str:
-    """Return where a callback is defined, since the token doesn't know who registered it."""
+    """Return where a callback is defined, since the token doesn't record who registered it."""
     name = getattr(callback, "__qualname__", None)
     return f"{callback.__module__}.{name}" if name else repr(callback)

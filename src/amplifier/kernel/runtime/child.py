@@ -64,16 +64,16 @@ async def run_in_child(
     """Run ``fn(*args)`` in a child task and return its result.
 
     Args:
-        fn: The work. It sees the caller's context variables and gets its own copy of them.
+        fn: The work. It has its own copy of the caller's context variables.
         args: Its arguments.
         name: The name of the task.
         shield: Let the work finish before a cancellation of the caller is delivered. Everything
             foreign in it needs a deadline.
 
     Raises:
-        BaseException: The error of the work. If the caller was cancelled natively meanwhile, its
-            own CancelledError, so that no native cancel is lost. The error of the work is its
-            cause then.
+        BaseException: The error of the work. If the caller has been cancelled natively by now, its
+            own CancelledError, so that no native cancel is lost. In that case, the error of the
+            work is its cause.
     """
     # ``_Outcome[T]()`` would go through ``typing``, which takes three times as long.
     outcome: _Outcome[T] = _Outcome()
@@ -88,8 +88,8 @@ async def run_in_child(
             except BaseException as exc:  # noqa: BLE001 — raised below
                 # Trio wraps a KeyboardInterrupt of the waiting caller in a group.
                 stop = exc.exceptions[0] if isinstance(exc, BaseExceptionGroup) else exc
-            # At the end of an asyncio loop the child can be cancelled before its first step, so
-            # that it never begins. The caller was cancelled too, so a second child is not.
+            # When an asyncio loop ends, it can cancel the child before its first step. Run it
+            # again. `stop` is raised afterwards.
             was_cancelled = stop is not None and is_cancellation_type(stop)
             if outcome.has_begun or not (shield and was_cancelled):
                 break
@@ -142,8 +142,8 @@ def is_native(stop: BaseException, cancels: int, *, shield: bool = False) -> boo
         return True
     if running_asyncio_loop() is None:
         return False
-    # A scope around the caller is cancelled, too. AnyIO cancels a task that waits for a group
-    # once at most, and it tells its cancellation from a native one by this text.
+    # A scope around the caller is cancelled, too. AnyIO cancels a task that waits for a group at
+    # most once, and distinguishes its cancellation from a native one by this text.
     is_from_scope = bool(stop.args) and str(stop.args[0]).startswith(_TEXT_OF_SCOPES)
     return pending_cancels() - cancels > 1 or not is_from_scope
 

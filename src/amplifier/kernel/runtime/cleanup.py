@@ -24,7 +24,7 @@ from .watchdog import Watchdog
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 MIN_SHARE = 0.1
-"""Part of its own deadline that each step keeps while the steps before it take long."""
+"""Part of its deadline that each step keeps even if earlier steps are slow."""
 
 
 @attrs.define(eq=False)
@@ -46,7 +46,7 @@ class CleanupFailure:
     Attributes:
         what: The kind of step, such as "cleanup".
         module: The id of the module, or None for the application.
-        error: What the step raised.
+        error: The exception of the step.
         overran: True if its deadline passed.
     """
 
@@ -64,8 +64,8 @@ class CleanupStack:
     """Registered steps of one session. The last one registered runs first, and each runs once.
 
     Attributes:
-        ran: Steps of the latest closing for ``session.last_stop``: what, whose, the seconds it
-            took, and its failure.
+        ran: Steps of the latest closing for ``session.last_stop``: the kind, the owner, the seconds
+            it took, and its failure.
     """
 
     __slots__ = ("_entries", "ran")
@@ -85,7 +85,7 @@ class CleanupStack:
     def push(
         self, run: Callable[[], object], owner: str | None, what: str = "cleanup"
     ) -> CleanupEntry | None:
-        """Add a step, unless its module has added the same callable already.
+        """Add a step, unless its module has already added the same callable.
 
         A module may both register a cleanup and return it from ``mount``.
         """
@@ -97,7 +97,7 @@ class CleanupStack:
         return entry
 
     def discard(self, entry: CleanupEntry | None) -> bool:
-        """Remove a step that isn't needed any more. Return whether it was there."""
+        """Remove a step that is no longer needed. Return whether it was there."""
         if entry is None or self._entries.get(_key(entry)) is not entry:
             return False
         # Deleting the last item would leave a hole that slows reverse iteration.
@@ -121,14 +121,15 @@ class CleanupStack:
         watch: Watchdog | None = None,
         owner: str | CleanupEntry | None = None,
     ) -> BaseException | None:
-        """Run and remove steps. Add those that fail to ``failures``, also by a KeyboardInterrupt.
+        """Run and remove steps. Collect the failed ones.
 
         Args:
-            failures: Receives one entry for each step that fails.
+            failures: Receives one entry for each failed step, including ones interrupted by
+                KeyboardInterrupt.
             seconds: The deadline of one step.
             budget: The time for all steps together.
             watch: Reports steps that don't react to their cancellation.
-            owner: The id of a module, to run its steps only, or one step. None runs all.
+            owner: Run only this module's steps, or this one step. None runs all.
 
         Returns:
             The first KeyboardInterrupt or exit, for the caller to raise.
@@ -146,8 +147,8 @@ class CleanupStack:
                 self.discard(entry)
                 began = time.monotonic()
                 error = DeadlinePassed(0.0)
-                # A step that was added meanwhile runs only if there is time. Otherwise steps
-                # that add steps would never end.
+                # A newly added step runs only if there is time. Otherwise steps that add steps
+                # would never end.
                 if entry in known or not budget.is_used_up:
                     known.discard(entry)
                     share = budget.share(seconds, len(known) + 1, reserve)
@@ -189,7 +190,7 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     text = text_of(error) or type(error).__name__
     logger.error("%s failed: %s", entry, text, exc_info=None if overran else error)
     if not isinstance(error, Exception):
-        # The session keeps the record, and raises the error. The traceback of what is raised
+        # The session keeps the record, and raises the error. The traceback of the raised exception
         # leads to the session, so keeping the same one would be a reference cycle.
         error = type(error)(*error.args)
     return CleanupFailure(entry.what, entry.module, error, overran)
@@ -198,7 +199,7 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
 async def _run_step(
     deadline: ReusableDeadline, entry: CleanupEntry, seconds: float | None
 ) -> BaseException | None:
-    """Run one step and return what it raises, so that the others run whatever it does."""
+    """Run one step and return what it raises, so that the others always run."""
     try:
         answer = entry.run()
         if isawaitable(answer):
@@ -230,7 +231,8 @@ def _failure_of_step(exc: BaseException) -> BaseException:
     except BaseException as interrupt:  # noqa: BLE001 — see above
         return interrupt
     finally:
-        del exc  # an exception that names its own frame is a reference cycle
+        # Break the reference cycle with the traceback.
+        del exc
 
 
 def _key(entry: CleanupEntry) -> Hashable:

@@ -45,7 +45,7 @@ class DeadlinePassed(Exception):
         where: The await at which it was cancelled, as ``file:line in function``. None when it
             returned late.
         has_answer: True if the call returned late.
-        answer: Its result then.
+        answer: The late result.
     """
 
     def __init__(self, seconds: float, where: str | None = None) -> None:
@@ -57,7 +57,7 @@ class DeadlinePassed(Exception):
 
 
 def call_foreign(fn: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T:
-    """Call third-party code that may be sync. Its own failure leaves as an ``Exception``."""
+    """Call third-party code that may be sync. Its own failure propagates as an ``Exception``."""
     try:
         return fn(*args, **options)
     except BaseException as exc:  # noqa: BLE001 — raised again, as itself or contained
@@ -67,7 +67,8 @@ def call_foreign(fn: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T
                 raise
             raise failure from exc
         finally:
-            del failure  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del failure
 
 
 def failure_text(error: BaseException) -> str:
@@ -88,7 +89,7 @@ def failure_words(error: BaseException) -> str:
 async def run_bounded(
     awaitable: Awaitable[T], seconds: float | None, label: object, watch: Watchdog | None
 ) -> T:
-    """Await one call of third-party code under a deadline.
+    """Await one call into third-party code under a deadline.
 
     Raises:
         DeadlinePassed: Its deadline passed.
@@ -103,11 +104,11 @@ async def run_bounded(
 
 # Calls one after another share one cancel scope, whose deadline moves from call to call. A fresh
 # scope for each call costs two to four times as much. The scope is opened when the first call has
-# something to await, so calls of sync code cost none.
+# something to await, so calls to sync code cost none.
 
 
 class ReusableDeadline:
-    """Runs calls of third-party code one after another, each under its own deadline.
+    """Runs calls into third-party code one after another, each under its own deadline.
 
     Dispatch, which is on the hot path, does the steps of `run` itself: `arm`, await, and
     `classify_exception`.
@@ -115,7 +116,7 @@ class ReusableDeadline:
     Attributes:
         clock: The clock of the running loop.
         until: The deadline of the current call, by that clock.
-        started: The time at which the current call began.
+        started: The time at which the current call started.
         label: The object of the kernel that is called, or text.
         awaited: The awaitable of the current call, or None between calls.
         scope: The shared scope, or None while it isn't open.
@@ -176,7 +177,8 @@ class ReusableDeadline:
             raise failure from (None if isinstance(failure, DeadlinePassed) else exc)
         finally:
             self.awaited = None
-            del failure  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del failure
 
     @ki_protected
     def arm(self, seconds: float | None, now: float, awaited: object) -> None:
@@ -230,7 +232,8 @@ class ReusableDeadline:
             late = self._expired(exc) if is_armed else None
             return late or contained_failure(exc, can_wait=is_armed)
         finally:
-            del exc  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del exc
 
     @ki_protected
     def _expired(self, exc: BaseException) -> DeadlinePassed | None:
@@ -246,7 +249,7 @@ class ReusableDeadline:
                 raise
             is_ours = True
         self.close()
-        # It may answer its cancellation with an error, or with a cancellation of its own making.
+        # It may answer its cancellation with an error, or with its own cancellation.
         is_made_up = is_cancellation_type(exc) and not is_real_cancellation(exc)
         if is_ours or is_made_up or isinstance(exc, Exception):
             return DeadlinePassed(self._seconds, where)
@@ -280,7 +283,7 @@ class TimeBudget:
     """Time that several steps share, such as those of the closing of a session.
 
     Attributes:
-        until: The time at which it is used up, by the loop's clock. Infinite for no limit.
+        until: The time at which it is used up, on the loop's clock. Infinite for no limit.
     """
 
     until: float = math.inf
@@ -296,7 +299,7 @@ class TimeBudget:
         return self._left() == 0.0
 
     def half(self, seconds: float) -> float:
-        """Cap a step at half the remaining time, since we don't know how many follow."""
+        """Cap a step at half the remaining time, since the number of later steps is unknown."""
         return min(seconds, self._left() / 2)
 
     def share(
@@ -306,7 +309,7 @@ class TimeBudget:
 
         Args:
             seconds: The deadline of the step, or None for no limit.
-            steps_left: The number of steps that remain, this one included.
+            steps_left: The number of remaining steps, including this one.
             reserve: Seconds to keep for each of the others.
         """
         left = self._left()

@@ -46,7 +46,7 @@ def where_suspended(awaitable: object, task: object = None) -> str:
     """Return the innermost await of ``awaitable`` as ``file:line in function``.
 
     On asyncio an asynchronous generator can't be inspected. Then the result is the line that
-    iterates it, and says so. It is "unknown" if nothing can be seen.
+    iterates it, marked as such. It is "unknown" if nothing can be seen.
 
     Args:
         awaitable: The coroutine that is awaited.
@@ -64,7 +64,7 @@ def where_suspended(awaitable: object, task: object = None) -> str:
 
 
 def location_of_raise(exc: BaseException) -> str | None:
-    """Return the innermost line that an exception passed, as ``file:line in function``.
+    """Return the innermost line in the traceback, as ``file:line in function``.
 
     Lines of the event loop and of the kernel are left out.
     """

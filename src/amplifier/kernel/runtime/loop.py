@@ -81,7 +81,7 @@ class Loop:
             return False
 
     def has_ended(self) -> bool:
-        """Return whether nothing can run on this loop any more."""
+        """Return whether the loop can no longer run anything."""
         if self._asyncio_loop is not None:
             return bool(self._asyncio_loop.is_closed())
         # Waking the loop takes a fifth of the time of a short session.

@@ -51,15 +51,15 @@ class TaskOwner(Coordinator, Protocol):
 
 
 # A structured module is an async context manager that may keep task groups and cancel scopes
-# open. Those must be left in the task that entered them, so each module gets a task of its own.
-# These tasks and the background tasks live in the session's task group, in shielded scopes:
-# cancelling the code around the session doesn't end them all at once. They end in the order of
-# the cleanup stack, users before services. Only the end of an asyncio loop, which cancels every
-# task, ignores that order.
+# open. Those must be left in the task that entered them, so each module gets its own task. These
+# tasks and the background tasks live in the session's task group, in shielded scopes: cancelling
+# the code around the session doesn't end them all at once. They end in the order of the cleanup
+# stack, users before services. Only the end of an asyncio loop, which cancels every task, ignores
+# that order.
 
 
 class TaskHost:
-    """Runs the session's background tasks and host tasks, and reports what goes wrong there.
+    """Runs the session's background tasks and host tasks, and reports their failures.
 
     Attributes:
         cleanups: The cleanup stack of the session.
@@ -91,11 +91,11 @@ class TaskHost:
 
     @property
     def takes_work(self) -> bool:
-        """True if tasks can be started beside the turns."""
+        """True if tasks can be started alongside the turns."""
         return self.group is not None and not self.is_shut
 
     async def leave_group(self, exc: BaseException | None, session_id: str) -> bool:
-        """Leave the task group, in which nothing runs any more.
+        """Exit the task group, which no longer runs anything.
 
         The exception is handed to the group only if the group's scope was cancelled, by a
         background task that ended the session. Otherwise the group would wrap it (L9).
@@ -110,7 +110,7 @@ class TaskHost:
         for task in list(self.running):  # its step of the closing was interrupted
             task.cancel()
         self.group = None
-        # A crash is raised once, also if the caller is cancelled meanwhile, which comes first.
+        # A crash is raised once, even if the caller is cancelled. The cancellation is raised first.
         raised, self.fatal = self.fatal, []
         try:
             try:
@@ -125,11 +125,11 @@ class TaskHost:
                 f"session {session_id!r} was ended by crashed background work", raised
             )
         finally:
-            # An exception that names its own frame is a reference cycle.
+            # Break the reference cycle with the traceback.
             del exc, raised
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
-        """Start work of the kernel beside the turn. It must end before the session is closed."""
+        """Start work of the kernel alongside the turn. It must end before the session is closed."""
         self._require_group("background work").start_soon(fn, name=name)
 
     def start_soon(
@@ -160,10 +160,10 @@ class TaskHost:
         owner: str | None,
         is_mount: bool = False,
     ) -> HostTask:
-        """Enter ``manager`` in a task of its own.
+        """Enter ``manager`` in a separate task.
 
-        If that fails or is cancelled, the manager has been left when this raises. That of a
-        structured mount is still on the cleanup stack then, and undoing the module leaves it.
+        If that fails or is cancelled, the manager has exited when this raises. The manager of a
+        structured mount is then still on the cleanup stack, and undoing the module exits it.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
@@ -179,7 +179,7 @@ class TaskHost:
         try:
             await task.entered.wait()
         except BaseException:
-            # It unwinds before the cleanups run that it has registered so far.
+            # The manager unwinds before the cleanups that it has registered so far.
             self.cleanups.move_up(entry)
             coordinator = self.coordinator
             if not is_mount and coordinator is not None:
@@ -190,7 +190,7 @@ class TaskHost:
             task.raise_error()
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise SessionStateError(f"{name!r} was not entered: the session is being closed")
-        # It is left before the cleanups run that it registered while it was being entered.
+        # The manager exits before the cleanups that it registered on entry.
         self.cleanups.move_up(entry)
         return task
 
@@ -206,7 +206,7 @@ class TaskHost:
         return self.group
 
     def end_session(self, error: BaseException) -> None:
-        """End the session, which raises the error when it is left."""
+        """End the session, which raises the error on exit."""
         self.fatal.append(error)
         if self.group is not None:
             self.group.cancel_scope.cancel()
@@ -270,7 +270,7 @@ class TaskHost:
 
 
 def describe_label(label: object) -> tuple[str | None, str]:
-    """Return the module and the text of what a deadline was for.
+    """Return the module and a description of a deadline's call.
 
     A label is an object of the kernel that has a ``module``, or text.
     """
@@ -356,7 +356,7 @@ class SessionTask:
 
 
 class BackgroundTask(SessionTask):
-    """Work that a module started beside the turns."""
+    """Work that a module started alongside the turns."""
 
     __slots__ = ("_args", "_fatal", "_fn")
 
@@ -387,14 +387,14 @@ class BackgroundTask(SessionTask):
 class HostTask(SessionTask):
     """One structured module in its own task.
 
-    The outer scope is cancelled when a module is to leave that is still being entered, which ends
+    The outer scope is cancelled if a module has to exit while it is still being entered, which ends
     the entering. The inner scope is shielded once the module is entered, and cancelled only if the
-    module doesn't leave in time.
+    module doesn't exit in time.
 
     Attributes:
         entered: Set when the module has been entered or has failed to.
         is_inside: True once the module has been entered.
-        value: What entering returned.
+        value: The result of entering.
     """
 
     __slots__ = ("_error", "_inside", "_left", "_manager", "entered", "is_inside", "value")
@@ -445,7 +445,7 @@ class HostTask(SessionTask):
         return self._owner
 
     async def leave(self) -> None:
-        """Ask the module to leave and wait for it. If that is cancelled, cancel the module."""
+        """Request the module's exit and wait for it. If that is cancelled, cancel the module."""
         self._left.set()
         if not self.entered.is_set():
             self._scope.cancel()
@@ -460,14 +460,15 @@ class HostTask(SessionTask):
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise the error of entering or leaving the module, once."""
+        """Raise the error of entering or exiting the module, once."""
         error, self._error = self._error, None
         self._forget_entry()
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # an exception that names its own frame is a reference cycle
+                # Break the reference cycle with the traceback.
+                del error
 
 
 def _failure_of(exc: BaseException) -> BaseException:
@@ -477,4 +478,5 @@ def _failure_of(exc: BaseException) -> BaseException:
     except BaseException as interrupt:  # noqa: BLE001 — raised where the task is waited for
         return interrupt
     finally:
-        del exc  # an exception that names its own frame is a reference cycle
+        # Break the reference cycle with the traceback.
+        del exc

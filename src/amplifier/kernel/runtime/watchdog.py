@@ -26,7 +26,7 @@ class WatchedCall(Protocol):
     Attributes:
         label: The object of the kernel that is called, or text.
         awaited: The awaitable of the call.
-        started: When it began, by the loop's clock.
+        started: When it started, on the loop's clock.
         until: Its deadline, by the loop's clock.
     """
 
@@ -103,14 +103,14 @@ class Watchdog:
             self.hasten(min(call.until for call in self._tasks))
 
     def enter(self, call: WatchedCall) -> None:
-        """Watch a call, or a series of calls, that has begun in this task."""
+        """Watch a call, or a series of calls, that has started in this task."""
         if self.is_stopped:
             return
         self._tasks[call] = current_raw_task()
         self.hasten(call.until)
 
     def hasten(self, until: float) -> None:
-        """Note a deadline. A later one isn't noted, since waking up early just looks again."""
+        """Record a deadline. A later one isn't recorded, since waking up early is harmless."""
         due = until + UNWIND_GRACE
         if due < self._wakes_at and not self.is_stopped:
             self._arm(due, current_time())

@@ -1,1 +1,1 @@
-"""One session: opening, turns, streaming, closing, and what can be seen of it from outside."""
+"""One session: opening, turns, streaming, closing, and its view from outside."""

@@ -28,8 +28,9 @@ logger: logging.Logger = logging.getLogger("amplifier.session")
 class Closing:
     """One closing of a session.
 
-    It runs in a shielded child task. One clock, ``deadlines.teardown``, is shared by everything
-    that happens here, observers of failures included.
+    It runs in a shielded child task, but only if there is foreign code to call. One clock,
+    ``deadlines.teardown``, is shared by everything that happens here, including observers of
+    failures.
 
     Args:
         coordinator: The coordinator of the session.
@@ -84,16 +85,21 @@ class Closing:
 
     @ki_protected
     async def close(self) -> None:
-        """Run all steps, whatever fails on the way.
+        """Run all steps, even if some fail.
 
         Raises:
             KeyboardInterrupt: It hit a step. The other steps have run.
         """
-        # Observers of failures may register more cleanups, so these run a second time.
         token = inside_closing_of.set((*inside_closing_of.get(), self._lifecycle))
-        steps = [self._end_turn, self._unwind, self._report_failures, self._unwind]
-        if self._was_open:
-            steps[1:1] = [self._announce_requests, self._announce_end]
+        announcements = [self._announce_requests, self._announce_end] if self._was_open else []
+        steps = [
+            self._end_turn,
+            *announcements,
+            self._unwind,
+            self._report_failures,
+            # Observers of failures may register more cleanups, so `_unwind` runs again.
+            self._unwind,
+        ]
         for step in steps:
             await self._attempt(step, step.__name__)
         inside_closing_of.reset(token)
@@ -103,7 +109,8 @@ class Closing:
             try:
                 raise interrupt
             finally:
-                del interrupt  # an exception that names its own frame is a reference cycle
+                # Break the reference cycle with the traceback.
+                del interrupt
 
     async def _attempt(self, step: Callable[[], Awaitable[object]], name: str) -> None:
         """Run one step. An exception is logged, and an interrupt is kept for the end."""
@@ -159,7 +166,8 @@ class Closing:
         if self._coordinator.cleanups:
             interrupt = await self._coordinator.unwind(self.failures, self._budget)
             self._interrupt = self._interrupt or interrupt
-            del interrupt  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del interrupt
 
     async def _report_failures(self) -> None:
         self._coordinator.refuse_work()

@@ -71,7 +71,7 @@ class Lifecycle:
 
     @property
     def activity(self) -> str | None:
-        """A word for reports: "opening", "closing", "a turn", or None while it is idle."""
+        """Current activity, for reports: "opening", "closing", "a turn", or None while idle."""
         if self.state in (State.OPENING, State.CLOSING):
             return str(self.state.value)
         return None if self.turn is None else "a turn"
@@ -89,7 +89,7 @@ class Lifecycle:
             )
 
     def require_turn(self) -> None:
-        """Check that a turn can begin (L8).
+        """Check that a turn can start (L8).
 
         Raises:
             SessionStateError: The session isn't open.
@@ -103,7 +103,7 @@ class Lifecycle:
         if self.turn is not None:
             raise SessionBusyError(
                 f"session {self.session_id!r} is busy with another turn; wait for it, cancel it, "
-                "or fork() a session of its own for parallel work",
+                "or fork() a separate session for parallel work",
                 session_id=self.session_id,
             )
 
@@ -113,14 +113,14 @@ class Lifecycle:
         await settled.wait()
 
     def settle(self, state: State) -> None:
-        """Note the state at the end of an opening or closing, and wake those who wait for it."""
+        """Record the state after an opening or closing, and wake its waiters."""
         self.state = state
         settled, self._settled = self._settled, None
         if settled is not None:
             settled.set()
 
     def end_turn(self, turn: Turn) -> None:
-        """Release the session from a turn that has ended, or that never began."""
+        """Release the session from a turn that has ended, or that never started."""
         self.turn = None
         if turn.ended:
             self.last_turn = turn

@@ -88,12 +88,12 @@ class Loader(Protocol):
 class PlanOnce:
     """A plan that was read when its session was made, for the opening that follows.
 
-    The application may change its dict in between. It is read again then, which takes ten times
-    as long as looking for a change.
+    The application may change its dict in between. It is then read again, which takes ten times as
+    long as looking for a change.
 
     Args:
         config: The dict.
-        plan: What was read from it.
+        plan: The plan that was read from it.
     """
 
     __slots__ = ("_parts", "_plan")
@@ -233,7 +233,8 @@ class Opening:
                 errors,
             )
         finally:
-            del errors  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del errors
 
     def _require_provider_in_strict_mode(self) -> None:
         """Record a failure if the plan names providers and all of them declined to be mounted.
@@ -282,8 +283,8 @@ class Opening:
             if ready is not None:
                 self._mounted.append((kind, spec, view, ready))
 
-    # In a function of its own, because a frame that names an exception and is in its traceback
-    # is a reference cycle, which would keep everything that the frame can reach.
+    # A separate function, because a frame that holds an exception with itself in the traceback is a
+    # reference cycle, which would keep everything that the frame can reach.
     def _record_mount_failure(self, kind: str, spec: ModuleSpec, exc: BaseException) -> None:
         """Record and log that a module could not be mounted.
 
@@ -326,7 +327,7 @@ class Opening:
         )
         if isinstance(loader, ModuleLoader):
             load = partial(load, user=coordinator)
-            # A loader that was made before its session asks the session's resolver.
+            # A loader that was made before its session uses the session's resolver.
             if loader.coordinator is None:
                 load = partial(load, coordinator=coordinator)
         loading = call_foreign(load)
@@ -401,7 +402,7 @@ class Opening:
                 self._accept_result(kind, late.answer, view, owner)
                 raise
             self._accept_result(kind, answer, view, owner)
-        # It may have mounted no provider.
+        # The module may have mounted no provider.
         mounts.instance = None
         return ready
 
@@ -459,7 +460,7 @@ class Opening:
             details = {"module_id": spec.module, "error": problem}
             await self._coordinator.hooks.emit(MODULE_ON_SESSION_READY_FAILED, details)
 
-    # In a function of its own like `_record_mount_failure`.
+    # A separate function, like `_record_mount_failure`.
     def _record_ready_failure(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
         """Record and log that on_session_ready failed.
 

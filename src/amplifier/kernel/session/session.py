@@ -86,8 +86,8 @@ class SessionStatistics:
 class AmplifierSession:
     """One agent: its modules, its turns, its life.
 
-    ``async with AmplifierSession(plan) as session`` opens it. After the block, however it was
-    left, nothing of the session remains (L1).
+    ``async with AmplifierSession(plan) as session`` opens it. After the block, even on an error,
+    nothing of the session remains (L1).
 
     Args:
         config: The mount plan. `amplifier.plan.PlanDict` describes it to type checkers.
@@ -165,7 +165,7 @@ class AmplifierSession:
             )
 
     def statistics(self) -> SessionStatistics:
-        """Return the session's present state in numbers."""
+        """Return the session's current state in numbers."""
         return SessionStatistics(
             state=self._lifecycle.state.value,
             turn_running=self._lifecycle.turn is not None,
@@ -190,7 +190,7 @@ class AmplifierSession:
 
     @property
     def last_turn(self) -> TurnReport | None:
-        """The report of the latest turn, however it ended.
+        """The report of the latest turn, including a failed one.
 
         A call that a busy session refuses, or with wrong arguments, isn't a turn.
         """
@@ -201,8 +201,8 @@ class AmplifierSession:
     def last_stop(self) -> StopReport | None:
         """The report of the latest stop: of the closing, or else of the latest turn.
 
-        It lists the parts that were ended, the time each took, and those that didn't stop. None
-        if nothing was stopped.
+        It lists the parts that were ended, the time each took, and any that didn't stop. None if
+        nothing was stopped.
         """
         coordinator, lifecycle = self.coordinator, self._lifecycle
         closing = coordinator.cleanups.ran if lifecycle.state is State.CLOSED else None
@@ -239,8 +239,8 @@ class AmplifierSession:
     async def initialize(self) -> None:
         """Open the session by hand. `cleanup` must follow. Prefer ``async with``.
 
-        Modules that need background work or a task of their own can't be mounted this way. A
-        second call while the first is running waits for it.
+        Modules that need background work or their own task can't be mounted this way. A second call
+        while the first is running waits for it.
 
         Raises:
             SessionStateError: The session is being closed, or another call failed to open it.
@@ -277,7 +277,7 @@ class AmplifierSession:
         tokens = [self.coordinator.cancellation]
         if self._parent is not None:
             tokens.append(self._parent.coordinator.cancellation)
-        # Read here, because the child begins a round of the event loop later.
+        # Read it here, because the child starts one round of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
         name = f"amplifier open {self.session_id}"
         await run_in_child(self._mount_plan, was_stopped, name=name)
@@ -307,7 +307,7 @@ class AmplifierSession:
         await self._mount_until_stopped(plan, None if was_stopped else token)
 
     async def _mount_until_stopped(self, plan: MountPlan, token: CancellationToken | None) -> None:
-        """Mount everything. A stop that is requested meanwhile, also of the parent, ends this.
+        """Mount everything. A stop of this session or its parent ends that.
 
         A token that was set before lets the session open and refuses its turns until it is reset.
         """
@@ -422,8 +422,8 @@ class AmplifierSession:
             ExecutionCancelled: The session's token asked for an immediate stop.
             ExecutionTimeout: The timeout passed.
             ExecutionDenied: A hook denied the prompt or a model call.
-            ResultError: The answer doesn't fit ``result_type``, also after the model was shown
-                the problems.
+            ResultError: The answer doesn't fit ``result_type``, even after the model was shown the
+                problems.
             TypeError: The prompt is neither text nor a list of texts and blocks, or
                 ``result_type`` has no JSON Schema.
             ValueError: A block of the prompt is wrong.
@@ -456,7 +456,7 @@ class AmplifierSession:
         Args:
             timeout: As for `execute`.
             result_type: As for `execute`. The conversation doesn't hold the type that the turn
-                began with, so pass it again.
+                started with, so pass it again.
 
         Returns:
             The orchestrator's final text, or a value of ``result_type``.
@@ -515,7 +515,7 @@ class AmplifierSession:
     async def _require_turn(self, stream: TurnStream[Any] | None) -> None:
         """Raise if a turn is already running. Wait for an abandoned text stream first."""
         is_in_time = True
-        # Another caller that waited too may have begun a text stream meanwhile.
+        # Another waiting caller may have started a text stream by now.
         while is_in_time and (text_turn := self._text_turn) is not None:
             if text_turn is stream or text_turn.is_over:
                 break
@@ -572,10 +572,9 @@ class AmplifierSession:
 
         The texts of different model calls are separated by a blank line. An answer that isn't
         streamed comes as one piece. When the stream of an answer breaks and the call is repeated,
-        a line in brackets says that the answer begins again, and its text comes from the
-        beginning. The iteration raises the errors of `execute`. `TextStream` describes how the
-        turn ends when the loop is left early. The session must have been opened with
-        ``async with``.
+        a line in brackets reports that the answer starts over, and its text comes from the
+        beginning. The iteration raises the errors of `execute`. `TextStream` describes how the turn
+        ends when the loop exits early. The session must have been opened with ``async with``.
         """
 
         def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -590,7 +589,7 @@ class AmplifierSession:
             self._text_turn = events
 
         async def start() -> None:
-            # Before another task is started, since it belongs to the session's group.
+            # Do this before starting another task, since it belongs to the session's group.
             await self._require_turn(None)
             self._require_own_loop()
             await events.start(spawn)
@@ -657,7 +656,7 @@ class AmplifierSession:
     # ── cancellation ──
 
     def _announce_requests_soon(self) -> None:
-        """Announce a request beside the running turn. A closing session does it on its own."""
+        """Announce a request alongside the running turn. A closing session does it on its own."""
         if self.coordinator.hosting.takes_work:
             self.coordinator.hosting.spawn(self._announce_requests)
 
@@ -678,9 +677,9 @@ class AmplifierSession:
     ) -> AmplifierSession:
         """Return an unopened child session with this one's plan under ``overlay``.
 
-        Once opened, the child is stopped with its parent, also when the parent closes, and
-        inherits the parent's deadlines. After that it can't be opened. Its use counts in the
-        parent's budget. With a ``session.budget`` in ``overlay`` it has its own budget as well.
+        Once opened, the child is stopped with its parent, even when the parent closes, and inherits
+        the parent's deadlines. After that it can't be opened. Its use counts in the parent's
+        budget. With a ``session.budget`` in ``overlay`` it has its own budget as well.
 
         Args:
             overlay: Merged deeply over this session's plan.
@@ -733,11 +732,12 @@ class AmplifierSession:
             self._refuse_from_inside()
             return await self._close_and_leave(exc, was_open=True)
         finally:
-            del exc  # an exception that names its own frame is a reference cycle
+            # Break the reference cycle with the traceback.
+            del exc
 
     @ki_protected
     async def _close_and_leave(self, exc: BaseException | None, *, was_open: bool) -> bool:
-        """Close the session and leave its task group, whatever is raised meanwhile."""
+        """Close the session and exit its task group, even if closing raises."""
         try:
             await self._close(was_open)
         except BaseException:
@@ -750,7 +750,7 @@ class AmplifierSession:
         """Close the session: ``session:end``, then all cleanups in reverse order.
 
         It is shielded from cancellation, and every step has a deadline. It may be called again,
-        also while another call is running.
+        even while another call is running.
 
         Raises:
             SessionStateError: It was called from inside one of the session's own turns or
@@ -791,7 +791,7 @@ class AmplifierSession:
         # If the session's loop has ended, it can be closed on any other.
         if state is State.OPEN and self._loop is not None and is_alive:
             self._require_own_loop()
-        # Before the first await, so that a second caller sees it.
+        # Set it before the first await, so that a second caller finds it.
         self._lifecycle.state = State.CLOSING
         parent = None if self._parent is None else self._parent.coordinator.cancellation
         closing = Closing(

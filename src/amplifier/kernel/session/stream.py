@@ -59,9 +59,9 @@ _inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar(
 # dispatch, and a memory object stream of AnyIO two more rounds and an event for each wait.
 #
 # A stream is a context manager, not an asynchronous generator. Nothing is ever yielded inside a
-# task group, so leaving the block early is safe: it cancels the turn and returns when the turn has
+# task group, so exiting the block early is safe: it cancels the turn and returns when the turn has
 # unwound. The turn claims the session in its own task, and entering the block waits for that, so
-# that whoever comes next sees that the session is busy.
+# that the next caller finds the session busy.
 
 
 @final
@@ -72,11 +72,11 @@ class TurnStream(Generic[T]):
     yields each event as a `TurnEvent`: text as `TextDelta`, thinking as `ThinkingDelta`, tool
     calls as `ToolStarted` and `ToolFinished`, the part of a typed answer that has arrived as
     `ResultDelta`, and the events of a sub-agent as `SubAgentEvent`. `AnswerReset` takes back the
-    streamed text of an answer that broke and begins again.
+    streamed text of an answer that broke and starts over.
 
     The iteration ends with the turn, and raises the turn's error. Leaving the block before that
-    cancels the turn. An error of the block leaves as it is, also when a scope around the block is
-    cancelled meanwhile. A stream can be entered once.
+    cancels the turn. An error of the block propagates unchanged, even if a scope around the block
+    is cancelled. A stream can be entered once.
 
     Args:
         run: Claims the session, runs the turn and releases the session.
@@ -87,8 +87,8 @@ class TurnStream(Generic[T]):
     Attributes:
         result: The turn's text, or its value if a type was given, once it has ended.
         has_turn: Set when the turn has claimed the session, or has ended.
-        is_over: True when nothing of the turn is left.
-        is_left: True when no one reads the stream any more.
+        is_over: True once the turn has fully ended.
+        is_left: True once the stream has lost its reader.
         is_read: True while a reader waits for the next part.
     """
 
@@ -164,7 +164,7 @@ class TurnStream(Generic[T]):
         await self.has_turn.wait()
 
     def leave(self) -> None:
-        """Stop the turn, unless it is over, because no one reads it any more."""
+        """Stop the turn unless it is over, because it has no reader anymore."""
         self.is_left = self._is_abandoned = True
         self._hand_over_interrupt()
         if not self._is_entered:
@@ -212,14 +212,14 @@ class TurnStream(Generic[T]):
         finally:
             # On asyncio a task that is cancelled before its first step doesn't run at all.
             self._end()
-            # An exception that names its own frame is a reference cycle.
+            # Break the reference cycle with the traceback.
             exc = self._error = self._entered_in = None
         return swallowed
 
     def _require_own_task(self, exc: BaseException | None) -> None:
         if self._entered_in is not current_raw_task():
             self._group = None
-            # Not the group's scope, which is around the task that entered it.
+            # Don't cancel the group's scope, which is around the task that entered it.
             self._turn_scope.cancel()
             here, there = task_name(current_raw_task()), task_name(self._entered_in)
             raise SessionStateError(
@@ -244,13 +244,13 @@ class TurnStream(Generic[T]):
                 raise
             if is_native(stop, cancels):
                 raise stop from exc
-            # The error of the block leaves. The scope delivers its cancellation again.
+            # The error of the block propagates. The scope delivers its cancellation again.
             return False
         finally:
             del exc, own
 
     def _end(self, error: BaseException | None = None) -> None:
-        """End the iteration, because there is no turn any more."""
+        """End the iteration, because the turn is gone."""
         if error is not None:
             self._error = error
         self.is_over = True
@@ -267,11 +267,11 @@ class TurnStream(Generic[T]):
 
     @property
     def has_ready(self) -> bool:
-        """True if the next event has been emitted already, so that reading it doesn't wait."""
+        """True if the next event has already been emitted, so that reading it doesn't wait."""
         return bool(self._ready)
 
     def _drop_unread(self) -> None:
-        """Forget what has not been read, because no one reads on."""
+        """Discard unread events, because the reader has gone."""
         self._ready.clear()
         self._wake_emitters()
 
@@ -281,7 +281,7 @@ class TurnStream(Generic[T]):
             self._news.release()
 
     def _wake_emitters(self) -> None:
-        """Let emitters continue that wait for room, because no reader may make any more."""
+        """Wake the emitters that wait for room. No reader may make any."""
         for _ in range(self._room.statistics().tasks_waiting):
             self._room.release()
 
@@ -344,7 +344,8 @@ class TurnStream(Generic[T]):
             try:
                 raise error
             finally:
-                del error  # an exception that names its own frame is a reference cycle
+                # Break the reference cycle with the traceback.
+                del error
 
     async def _run(self) -> None:
         """Run the turn. This is the body of its task."""
@@ -358,7 +359,7 @@ class TurnStream(Generic[T]):
             if not is_real_cancellation(exc):
                 self._error = exc
             elif not self.is_left:
-                # If only this task was cancelled, the consumer wouldn't know.
+                # If only this task was cancelled, the consumer wouldn't notice.
                 self._error = cancelled_error(self._coordinator, "its task was cancelled")
             self._hand_over_interrupt()
         finally:
@@ -375,7 +376,7 @@ class TurnStream(Generic[T]):
         hooks = self._coordinator.hooks
         loop = self._coordinator.get("orchestrator")
         if getattr(loop, "reports_pieces", False) is not True:
-            # Our providers report pieces to those who ask for this event by name.
+            # Our providers report pieces to handlers that request this event by name.
             self._stop_asking = hooks.register(
                 LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream"
             )
@@ -385,7 +386,7 @@ class TurnStream(Generic[T]):
             )
         else:
             hooks.stream_into(self._pass_on, self._wake_emitters)
-        # The task has a context of its own.
+        # The task has its own context.
         _inside_streamed.set((*_inside_streamed.get(), self._room))
         self._has_claimed = True
         self.has_turn.set()
@@ -426,20 +427,20 @@ class TurnStream(Generic[T]):
 class TextStream:
     """The text of one turn, piece by piece, from ``session.stream_text``.
 
-    The turn begins with the first piece that is read, and the iteration raises its error. Three
+    The turn starts with the first piece that is read, and the iteration raises its error. Three
     things stop it and return when it has unwound: the cancellation of a reader that waits for a
     piece, the end of ``async with session.stream_text("prompt") as pieces``, and `aclose`. A loop
-    that is left with ``break`` or by an exception stops it when the stream is collected, on
-    CPython at once unless there is another reference, and the next turn waits for its end. As
-    long as a reference is kept, the next turn raises a `SessionBusyError` that says so. With the
-    session everything ends.
+    that exits with ``break`` or an exception stops it when the stream is collected, on CPython at
+    once unless there is another reference, and the next turn waits for its end. As long as a
+    reference is kept, the next turn raises a `SessionBusyError` that says so. With the session
+    everything ends.
 
     Attributes:
         result: The turn's text, once it has ended.
     """
 
-    # The text can be read without a block, and Python doesn't tell an iterator that its loop was
-    # left. So the turn runs in a task of the session.
+    # The text can be read without a block, and Python doesn't notify an iterator when its loop
+    # exits. So the turn runs in a task of the session.
 
     def __init__(self, events: TurnStream[str], start: Callable[[], Awaitable[None]]) -> None:
         self._events = events

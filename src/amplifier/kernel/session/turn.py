@@ -64,8 +64,8 @@ Execute = Callable[..., Any]
 class Turn:
     """One turn of a session, made for one call of `run`.
 
-    It stays in ``session.last_turn`` after its end. Its events are kept unread and are folded
-    into a report only when someone asks for it.
+    It stays in ``session.last_turn`` after its end. Its events are kept unread and are folded into
+    a report only on request.
 
     Args:
         coordinator: The coordinator of the session.
@@ -83,7 +83,7 @@ class Turn:
         value: The answer: the text, or the value of a typed answer.
         stop_reason: The reason for an end without a regular answer, or None.
         error: The text of the error that ended it, or None.
-        began: When it began, by the monotonic clock.
+        began: When it started, on the monotonic clock.
         ended: When it ended, by the monotonic clock. 0 while it runs.
         asked: When it was asked to stop, by the monotonic clock. None if it was not.
         has_announced_start: True if it has announced its start event.
@@ -166,7 +166,7 @@ class Turn:
             BaseException: An error of the orchestrator, unchanged.
         """
         hooks, prompt = self._coordinator.hooks, self.prompt
-        # A prompt that is refused before the loop sees it isn't part of the conversation.
+        # A prompt that is refused before it reaches the loop isn't part of the conversation.
         self.prompt = None
         try:
             hooks.record_into(self.events)
@@ -188,7 +188,7 @@ class Turn:
             self.ended = time.monotonic()
 
     def finish(self) -> None:
-        """Note that nothing of the turn runs any more."""
+        """Record that the turn has fully ended."""
         self._is_over = True
         if self._over is not None:
             self._over.set()
@@ -202,7 +202,7 @@ class Turn:
         self._session_closes = True
         if self._scope is not None:
             self._scope.cancel()
-        # Shielded emitters are left, whose reader may be the code that closes the session.
+        # Shielded emitters remain. Their reader may be the code that closes the session.
         self._coordinator.hooks.stop_waiting()
         self._over = self._over or anyio.Event()
         with cancel_scope(current_time() + seconds):
@@ -211,7 +211,7 @@ class Turn:
         return self._is_over
 
     async def _run_metered(self, prompt: Prompt | None) -> str:
-        """Check that the turn may begin, and run it within the session's budget, if it has one."""
+        """Check that the turn may start, and run it within the session's budget, if it has one."""
         method = "execute" if prompt is not None else "resume"
         execute = self._method(method)
         if self._answer_format is not None:
@@ -290,7 +290,7 @@ class Turn:
     # ── the orchestrator ──
 
     async def _call(self, execute: Execute, prompt: Prompt | None) -> Any:
-        """Call the orchestrator. A BaseException of its own, such as SystemExit, is contained."""
+        """Call the orchestrator. Contain a BaseException it raises, such as SystemExit."""
         try:
             arguments = self._arguments(execute, prompt)
             if self._answer_format is not None:
@@ -359,13 +359,13 @@ class Turn:
     # ── the end ──
 
     async def _end_with_answer(self, scope: anyio.CancelScope, answer: object) -> str:
-        """Return the text of an orchestrator that has returned, or raise why the turn stopped."""
+        """Return the orchestrator's text, or raise the error that explains the stop."""
         token, meter = self._coordinator.cancellation, self._meter
         # Read now, because a handler of the events below may reset the token.
         stopped = token.is_immediate
         if not stopped:
             self._raise_refusal(None)
-        # By the clock, because asyncio notices a deadline only at an await.
+        # Check the clock, too: asyncio acts on a deadline only at an await.
         overran = scope.deadline != math.inf and current_time() >= scope.deadline
         if token.is_cancelled or scope.cancel_called or overran:
             self._status.status = "cancelled"
@@ -397,7 +397,7 @@ class Turn:
 
     async def _end_with_error(self, exc: BaseException) -> None:
         """Record that the orchestrator raised, or that the cancellation came from outside."""
-        # Ctrl-C arrives as a cancellation on asyncio and as itself on trio. It means the same.
+        # Ctrl-C arrives as a cancellation on asyncio and as itself on trio. Both mean the same.
         stopped = is_cancellation_type(exc) or _is_interrupt(exc)
         if not stopped:
             self._note_failure(exc)
@@ -462,7 +462,7 @@ class Turn:
             self.stop_reason, self.asked = "cancelled", token.asked_at
             self.ended = time.monotonic()
             report = StopReport.of(self, None, self._coordinator.hosting.late)
-            # More events may follow, so the report is folded again when someone asks for it.
+            # More events may follow, so the report is folded again on request.
             self._report = None
             parts = [] if report is None else report.parts
             details["stopped"] = [attrs.asdict(part) for part in parts]
@@ -525,7 +525,7 @@ def cancelled_error(coordinator: ModuleCoordinator, reason: str) -> ExecutionCan
 
 
 def _is_interrupt(exc: BaseException) -> bool:
-    """Return whether this is a KeyboardInterrupt, or a group of nothing else."""
+    """Return whether this is a KeyboardInterrupt, or a group of only these."""
     if isinstance(exc, BaseExceptionGroup):
         return exc.split(KeyboardInterrupt)[1] is None
     return isinstance(exc, KeyboardInterrupt)

@@ -33,7 +33,7 @@ _DATA: Final = (
 )
 _FUNCTIONS: Final = (FunctionType, MethodType, partial, BuiltinFunctionType)
 _CLOSING_SECONDS: Final = 10.0
-"""Time for closing a stream that is left early, as for a cleanup in the kernel."""
+"""Time for closing an abandoned stream, as for a cleanup in the kernel."""
 _END: Final = object()
 _ISLAND: Final = "_asyncio_island"
 
@@ -146,7 +146,7 @@ class Managed(Adapter):
 
 
 class _Points(MutableMapping[str, Any]):
-    """The mount points of the other side, or what is mounted at one of them."""
+    """The mount points of the other side, or the modules mounted at one of them."""
 
     def __init__(self, side: Side, points: MutableMapping[str, Any]) -> None:
         self._side = side
@@ -290,7 +290,7 @@ class Side:
                         raise
                     step = partial(_throw, iterator, exc)
         finally:
-            # An exception that names its own frame is a reference cycle.
+            # Break the reference cycle with the traceback.
             del step
             if not resident.is_over:
                 with anyio.move_on_after(_CLOSING_SECONDS, shield=True):
@@ -369,7 +369,7 @@ def on_island(fn: Callable[..., Any], module_id: str) -> Callable[..., Any]:
             await here.call(partial(fn, here.other.adapt(coordinator), *args)), awaited=True
         )
 
-    # For a structured mount.
+    # Used for a structured mount.
     @functools.wraps(fn)
     def entering(coordinator: Any, *args: object) -> object:
         here = _side_of(coordinator, module_id)

@@ -31,7 +31,7 @@ Post = Callable[[Callable[[], object]], None]
 
 # A caller always waits until its call has ended on the other side. If the caller is cancelled, the
 # call is cancelled first. Nothing on trio ever blocks on the island, so calls may be nested to any
-# depth without a deadlock. The caller sees the changes that a call makes to context variables, as
+# depth without a deadlock. The caller gets the changes that a call makes to context variables, as
 # if both were one task.
 
 
@@ -73,7 +73,7 @@ class _Call:
         raised: list[Callable[[], object]] = []
 
         def abort(raise_cancel: Callable[[], object]) -> trio.lowlevel.Abort:
-            # It comes from a scope or from Ctrl-C.
+            # The cancellation comes from a scope or from Ctrl-C.
             raised.append(raise_cancel)
             self.is_interrupted = True
             tell(self.cancel)
@@ -225,7 +225,7 @@ class Island(threading.Thread):
         """Call a sync or async function on one side and wait for it, from either side.
 
         A cancellation of the waiting task, native or by a scope, is passed on. Like a local call,
-        the call begins even if the task was cancelled before. Unless it is shielded, it is
+        the call starts even if the task was cancelled before. Unless it is shielded, it is
         interrupted at its first wait. So events that a module emits while it unwinds are delivered.
 
         The result of a call in a cancelled scope isn't lost either, because the scope cancels the
@@ -283,7 +283,7 @@ class Island(threading.Thread):
             raise _spurious(error) if is_interrupted else error
         finally:
             waiting.discard(call)
-            # An exception that names its own frame is a reference cycle.
+            # Break the reference cycle with the traceback.
             call.error = error = held = None
 
     def call_trio_now(self, fn: Callable[[], Any]) -> Any:
@@ -377,7 +377,7 @@ class Island(threading.Thread):
     # ── the thread ──
 
     def run(self) -> None:
-        """Run the loop until the session closes, whatever modules do to it, and end its tasks."""
+        """Run the loop until the session closes, even if modules stop it, and end its tasks."""
         loop = self._loop
         try:
             while not self._is_stopping:
@@ -412,7 +412,7 @@ class Island(threading.Thread):
         return True
 
     async def _end_tasks(self) -> None:
-        """Cancel every task until it ends. When time is up, close the coroutines that are left."""
+        """Cancel every task until it ends. When time is up, close the remaining coroutines."""
         me, interval, is_last = asyncio.current_task(), 0.05, False
         while (tasks := asyncio.all_tasks() - {me}) and not is_last:
             is_last = self._is_impatient
@@ -430,7 +430,7 @@ class Island(threading.Thread):
         coroutine: Any = task.get_coro()
         try:
             coroutine.close()
-        # It awaits in spite of that, or it is running.
+        # The coroutine awaits anyway, or it is running.
         except (RuntimeError, ValueError) as exc:
             logger.error("%r: task %s cannot be closed: %s", self, task.get_name(), exc)
 

@@ -273,7 +273,7 @@ class _Look:
         )
 
     def _note(self, folder: _Folder, kind: _Kind) -> tuple[str, ...]:
-        """Note the content of a folder, and return the folders in it to search like this one."""
+        """Record the content of a folder, and return its subfolders to search."""
         self._sockets += folder.sockets
         self._closed += [folder.path] * folder.is_closed
         is_git = folder.is_repository and not self._entries.is_allowed(folder.path)
@@ -322,7 +322,7 @@ class _Look:
             self._lead(path, named_by_configuration(path.rpartition("/")[0]))
 
     def _note_beginning(self, link: str) -> None:
-        """Note the target of a link such as ``.github`` if it has or may get a ``hooks``."""
+        """Record the target of a link such as ``.github`` if it has or may get a ``hooks``."""
         target = real_path(link)
         names = self._entries.names_after(link.rpartition("/")[2])
         hits = [name for name in _names_in(target) if self._entries.is_entry(f"{link}/{name}")]
@@ -371,7 +371,7 @@ class _Look:
     def _find_second_names(self) -> None:
         """Find the other names of protected files.
 
-        The listing of a folder has the inodes, so no file needs a call of its own.
+        The listing of a folder has the inodes, so no file needs its own call.
         """
         for (device, _), folder in self.seen.items():
             try:

@@ -88,7 +88,7 @@ class ProcessTree:
         }
 
     def send(self, number: signal.Signals) -> list[int]:
-        """Signal all processes, and return the ids of those that were alive."""
+        """Signal all processes, and return the ids of the live ones."""
         members = self.members()
         # The group comes first, because a signal to it is atomic. No process can escape by forking.
         send_to_group(self._leader, number)
@@ -104,12 +104,12 @@ class ProcessTree:
 class StartedProcess:
     """A running program, which is our child or a child of the supervisor.
 
-    The supervisor exists on Linux. It ends everything that the program started, also when this
+    The supervisor exists on Linux. It ends everything that the program started, even when this
     process is killed.
 
     A confinement can have these members:
 
-    - ``limits``: numbers by their names in the module `resource`.
+    - ``limits``: numbers, keyed by their names in the module `resource`.
     - ``wrapper``: the command line of bubblewrap.
     - ``seccomp``: a filter program for the wrapper.
     - ``mounts``: paths that must be mounts inside the wrapper. Otherwise the program isn't started.
@@ -248,9 +248,9 @@ class StartedProcess:
         return self._returncode is not None
 
     def release(self) -> None:
-        """Let a supervisor end everything that is left.
+        """Let a supervisor end all remaining processes.
 
-        Afterwards the process group must not be signalled any more.
+        The process group must not be signalled afterwards.
         """
         if self._control is not None:
             os.close(self._control)

@@ -1,4 +1,4 @@
-"""The list of places that programs outside a sandbox run or obey automatically."""
+"""The list of files that programs outside a sandbox run or read automatically."""
 
 # Why the list is about names: a program that starts automatically finds its files by name, in any
 # folder that a person opens. So an entry holds at any depth, and for names that do not exist yet.
@@ -9,8 +9,7 @@
 # Why "ask" and not "refuse": people do want `.vscode/settings.json` changed. The agent's own code
 # is different. One "yes" by mistake would be enough to change it.
 #
-# The sandbox, the file tools and the approval rules read the list, and judge a place by its real
-# path.
+# The sandbox, the file tools and the approval rules read the list, and check the real path.
 
 from __future__ import annotations
 
@@ -243,7 +242,7 @@ _OF_HOME: Final = (
     *("bin", ".bash_completion", ".local/share/bash-completion", ".zsh", ".oh-my-zsh"),
     *(".p10k.zsh", ".fzf.bash", ".fzf.zsh", ".dmrc", ".xbindkeysrc", ".local/share/fish"),
 )
-"""Places of a home folder that a login, a shell or a desktop obeys."""
+"""Files in a home folder that a login, a shell or a desktop reads."""
 
 
 # Folders of a root that are searched for one write. A home folder has more.
@@ -265,7 +264,7 @@ class Judgement:
 
 
 ASIDE: Final = ".amplifier-aside"
-"""Suffix of files that were moved aside in their folder. No program obeys such a name."""
+"""Suffix of files that were moved aside in their folder. No program reads such a name."""
 
 UNPROTECTED: Final = Judgement("none")
 _STARTED: Final = "the agent runs it when it starts, because its plan names it"
@@ -298,7 +297,7 @@ class ProtectedPlaces:
         added: Further names, as in `ENTRIES`, or absolute paths, which need permission.
         allowed: Names or absolute paths that need no permission. The agent's own code is refused
             nevertheless.
-        started: Absolute paths that the plan makes the agent run when it begins.
+        started: Absolute paths that the plan makes the agent run when it starts.
         sweep: Finds the places in a folder.
     """
 

@@ -126,7 +126,7 @@ class Workers:
             try:
                 await anyio.to_thread.run_sync(job, abandon_on_cancel=True, limiter=self._limiter)
             finally:
-                # This only affects a job that has not begun, and then it never begins.
+                # This only affects a job that has not started, and then it never starts.
                 future.cancel()
                 if not future.done():
                     stop.request()

@@ -18,7 +18,7 @@ from ._entries import CALL_BLOCKS, MEDIA, RESULT_BLOCKS, SYSTEM_ROLES, Entry, co
 
 Tier: TypeAlias = Literal["results", "summary", "left_out"]
 
-# The ``source``, in the metadata, of the message that replaces those that a view leaves out.
+# The ``source``, in the metadata, of the message that replaces the messages missing from a view.
 SOURCE = "compaction"
 
 _NOTE = "[earlier messages, up to number {}, left out]"

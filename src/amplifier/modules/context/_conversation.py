@@ -42,7 +42,7 @@ class Conversation:
         tokens: Estimated tokens of ``shown``.
         view: The entries that a request shows, which are ``shown`` without a compaction.
         view_tokens: Estimated tokens of the view.
-        journal: All compactions in order, including those that were undone.
+        journal: All compactions in order, including undone ones.
     """
 
     def __init__(self, chars_per_token: float, plan_tools: Collection[str] = ()) -> None:
@@ -51,7 +51,7 @@ class Conversation:
         self.replace(())
 
     def append(self, message: dict[str, JSON]) -> None:
-        """Store a message. The caller must not change it any more."""
+        """Store a message. The caller must no longer change it."""
         position = len(self.entries)
         results = result_ids(message)
         # A result belongs to the latest call of its id, if an id occurs twice.
@@ -113,7 +113,7 @@ class Conversation:
         return part
 
     def replace(self, messages: Iterable[dict[str, JSON]]) -> None:
-        """Replace all messages. The caller must not change the new ones any more."""
+        """Replace all messages. The caller must no longer change the new ones."""
         self.entries: list[Entry] = []
         self.shown: list[Entry] = []
         self.view: list[Entry] = self.shown
@@ -125,7 +125,7 @@ class Conversation:
             self.append(message)
 
     def adopt(self, other: Conversation) -> None:
-        """Take over the content of another conversation, which must not be used any more.
+        """Take over the content of another conversation, which must no longer be used.
 
         The other one may be built in a worker thread, because thousands of messages take time.
         """
@@ -253,7 +253,7 @@ def checked_copy(message: object) -> dict[str, JSON]:
 
 
 def _holds_models(value: object) -> bool:
-    """Return whether a value is a model object, such as a content block, or a list with one."""
+    """Return whether a value is a model object (e.g. a content block), or a list containing one."""
     if type(value) is list:
         return any(isinstance(item, Model) for item in value)
     return isinstance(value, Model)
@@ -264,7 +264,7 @@ def _as_json(value: object, _: Sequence[Frame]) -> object:
 
 
 def _has_only_results(message: dict[str, JSON]) -> bool:
-    """Return whether a message has results of tools and nothing else."""
+    """Return whether a message has only results of tools."""
     if message["role"] == "tool":
         return True
     content = message.get("content")

@@ -18,13 +18,13 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 
 # Values of ``source`` in the metadata of messages.
 
-# A message of the user during a turn. It does not begin a turn.
+# A message of the user during a turn. It does not start a turn.
 STEERING = "steering"
 
 # A message that shows the model the problems of its typed answer.
 CORRECTION = "answer_format"
 
-# Messages with the role of the user that do not begin a turn.
+# Messages with the role of the user that do not start a turn.
 NO_PROMPTS = frozenset({"hook", CORRECTION, STEERING})
 
 
@@ -42,8 +42,8 @@ class Entry:
         answers: Positions of the messages whose tool calls it answers.
         is_orphan: Whether it answers calls that no message made. No provider would accept it.
         is_system: Whether it is an instruction, which no view leaves out.
-        is_prompt: Whether it is text of a user that begins a turn. Results of tools and text that
-            a hook injected do not.
+        is_prompt: Whether it is text of a user that starts a turn. Results of tools and text that a
+            hook injected do not.
         is_steering: Whether it is text of a user during a turn.
         is_pinned: Whether its metadata has ``pinned: true``.
         is_plan: Whether it calls a tool for plans or lists of tasks, or answers such a call.

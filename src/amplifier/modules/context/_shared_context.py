@@ -217,7 +217,7 @@ class Summariser:
     async def _complete(self, request: ChatRequest) -> object:
         """Return the response, or one with the reason of a failure.
 
-        A durable turn that is run again receives the same response, failures included.
+        A repeated durable turn receives the same response, including failures.
         """
         provider: Any = self._provider
         seconds = self._options.summary_seconds
@@ -287,7 +287,7 @@ class Calibration:
         return self._latest[0]
 
     def expect(self, estimate: int) -> None:
-        """Note the estimate for the next request."""
+        """Record the estimate for the next request."""
         self._expected = estimate
 
     def update(self, reported: int, *, is_exact: bool = False) -> bool:
@@ -340,8 +340,8 @@ class Statistics:
     Attributes:
         messages: Number of stored messages.
         tokens: Estimated tokens of all messages.
-        compactions: Number of compactions since the conversation began or was replaced, without
-            those that were undone.
+        compactions: Number of compactions since the conversation started or was replaced, without
+            undone ones.
         error: The error of the latest prediction of a request's tokens, as a share of the number
             that the provider reported. None before the first report.
     """
@@ -520,7 +520,7 @@ class SharedContext:
         return True
 
     def compactions(self) -> list[Compaction]:
-        """Return all compactions since the conversation began or was replaced.
+        """Return all compactions since the conversation started or was replaced.
 
         This includes the compactions that were undone.
         """
@@ -697,7 +697,7 @@ class SharedContext:
         """Write a compaction to the journal, completely or, after a cancellation, not at all.
 
         Returns:
-            False if the conversation was replaced or compacted meanwhile.
+            False if the conversation has been replaced or compacted by now.
         """
         self._conversation.record(number, compaction)
         return True

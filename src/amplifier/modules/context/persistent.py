@@ -238,7 +238,7 @@ class PersistentOptions(ContextOptions):
             replaces the messages.
         durable_turns: Whether to keep a journal of tool calls, so that a turn can be resumed after
             a crash. Calls without a result then stay open when the conversation is loaded, until
-            the turn is resumed or the next one begins.
+            the turn is resumed or the next one starts.
     """
 
     folder: Path = option(
@@ -271,7 +271,7 @@ INTERRUPTED = "[interrupted: the session ended before this call returned]"
 
 # Reads use memory, which never has more than the disk. Writes go through `_change`: one at a time,
 # first the disk, and then memory, in the step in which the disk is known to have the change. A
-# write that began continues after a cancellation of the caller. So a cancelled call has taken
+# write that has started continues after a cancellation of the caller. So a cancelled call has taken
 # effect completely or not at all.
 
 
@@ -368,7 +368,7 @@ class PersistentContext(SharedContext):
         return conversation
 
     async def close(self) -> None:
-        """Close the file after any running write. This may be called again."""
+        """Close the file once pending writes are done. Idempotent."""
         await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:

@@ -21,7 +21,7 @@ from amplifier.errors import PlanError, Problem
 from .._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
 
 _MAX_COMMAND_CHARS = 10_000
-# Neither "~" nor globs, and no character that ends a word, begins an expansion, or differs
+# Allows neither "~" nor globs, and no character that ends a word, starts an expansion, or differs
 # between shells.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _BLANK = re.compile(r"[ \t]+")
@@ -175,7 +175,7 @@ def command_certainly(pattern: Sequence[str], command: Command) -> bool:
 def command_possibly(pattern: Sequence[str], command: Command) -> bool:
     """Return whether the words occur anywhere in the command."""
     if command.doubt is None and _program(command.words[0]) not in _RUN_OTHERS:
-        # The program is known; it may be named by its path.
+        # The program is known, but may be named by its path.
         return any(
             _words_match(pattern, (name, *command.words[1:])) for name in _both(command.words[0])
         )
@@ -356,7 +356,7 @@ class Call:
     def is_stand_in(self) -> bool:
         """True if a module other than the built-in one mounted a tool of this name.
 
-        A rule that gives only the name allows nothing then.
+        A rule with only the name then allows nothing.
         """
         return self.module is not None and self.module not in BUILT_IN_TOOLS.get(
             self.tool, (self.module,)

@@ -183,7 +183,7 @@ class _OpenSpan:
         operation: The operation: a turn, a model call or a tool call.
         span: The span of the application's tracer.
         measured: The attributes of the metrics.
-        started: When it began, by the performance counter.
+        started: When it started, on the performance counter.
         error_type: The value of ``error.type``. None without an error.
         latest_chunk: When the latest piece of the answer arrived. None before the first.
         is_streamed: True if the answer arrives in pieces.
@@ -263,7 +263,7 @@ class SessionSpans:
     # ── turns ──
 
     def begin_turn(self, data: Mapping[str, object]) -> None:
-        """Begin the span of a turn and make it current for the rest of the turn."""
+        """Start the span of a turn and make it current for the rest of the turn."""
         self.abandon()
         opened = self._open(_TURN, self._agent, SpanKind.INTERNAL, {_AGENT_NAME: self._agent})
         opened.set(
@@ -300,7 +300,7 @@ class SessionSpans:
     # ── model calls and tool calls ──
 
     async def wrap(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a step inside a span, which is current meanwhile. This is a step wrapper."""
+        """Run a step inside a span, which is current during the step. This is a step wrapper."""
         begin = self._begin_chat if step.kind == "model" else self._begin_tool
         opened = _guarded(begin, step)
         if opened is None:
@@ -319,12 +319,12 @@ class SessionSpans:
             _guarded(self._end, opened)
 
     def name_provider(self, data: Mapping[str, object]) -> None:
-        """Note the provider of the next model call."""
+        """Record the provider of the next model call."""
         provider = data.get("provider")
         self._provider = provider if isinstance(provider, str) else None
 
     def name_model(self, data: Mapping[str, object], attribute: str) -> None:
-        """Note the model of a request or of its answer."""
+        """Record the model of a request or its answer."""
         model, opened = data.get("model"), self._current()
         if opened is None or opened.operation != _CHAT or not isinstance(model, str) or not model:
             return
@@ -479,7 +479,7 @@ class SessionSpans:
         )
 
     def _capture(self, opened: _OpenSpan, attribute: str, content: Callable[[], object]) -> None:
-        """Add content to a span as an attribute, if the configuration asks for it."""
+        """Add content to a span as an attribute, if the configuration requests it."""
         if self._captures and opened.span.is_recording():
             # Half a secret isn't recognized, so secrets are removed before the text is cut.
             text = json.dumps(redact_secrets(content()), ensure_ascii=False, default=str)

@@ -334,14 +334,13 @@ class ApprovalHook:
         return rule_for_call(call)
 
     def judged_place(self, call_id: str) -> tuple[str, bool] | None:
-        """Return the real place by which a running call was judged, for tools that open files.
+        """Return the real path checked for a running call. Tools have to open exactly that file.
 
-        They have to open the file that was judged. Registered as the capability
-        ``approval.judged_place``.
+        Registered as the capability ``approval.judged_place``.
 
         Returns:
-            The place, and whether it may be changed even if it is protected. None if the call
-            wasn't judged by a place.
+            The place, and whether it may be changed even if it is protected. None if no path was
+            checked for the call.
         """
         return self._judged.get(call_id)
 
@@ -373,10 +372,10 @@ class ApprovalHook:
         return call
 
     async def _locate_and_judge(self, call: Call) -> Judgement:
-        """Find the places of a call, and return their strictest judgement."""
+        """Find the paths of a call, and return the strictest decision."""
         if not call.paths:
             return UNPROTECTED
-        # In a thread, because the first look through a large folder takes a second.
+        # Use a thread, because the first look through a large folder takes a second.
         call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
         return await anyio.to_thread.run_sync(self._protection, call)
 
@@ -401,7 +400,7 @@ class ApprovalHook:
         return tuple(places), start
 
     def _protection(self, call: Call) -> Judgement:
-        """Return the strictest judgement of the places that a call changes."""
+        """Return the strictest decision for the paths that a call changes."""
         if call.is_read_only:
             return UNPROTECTED
         judgements = [self._protected.judge(place, root=call.start) for place in call.places]

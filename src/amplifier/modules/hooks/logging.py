@@ -99,7 +99,8 @@ def _read_template(value: str) -> Path:
         fields = [part[1:] for part in Formatter().parse(str(value)) if part[1] is not None]
     except ValueError as error:
         raise PlanError([("$", f"{error}; write {{{{ and }}}} for literal braces")]) from error
-    # Only bare names, because attributes and conversions could put unchecked text into the path.
+    # Allow only bare names, because attributes and conversions could put unchecked text into the
+    # path.
     wrong = [
         name for name, spec, conversion in fields if name not in _PLACEHOLDERS or spec or conversion
     ]
@@ -134,7 +135,7 @@ class LogOptions:
         strip_raw: Leave out the payload's ``raw``.
         max_field_chars: The maximum length of a text within a line.
         max_line_bytes: The maximum length of a line.
-        max_bytes: The size at which the file is renamed and a new one begins. None for no limit.
+        max_bytes: The size at which the file is renamed and a new one starts. None for no limit.
         keep: The maximum number of renamed files.
     """
 
@@ -204,7 +205,7 @@ TOP_LEVEL = (
     "parent_span_id",
     "redaction",
 )
-"""Members of a payload that are written beside the event instead of under ``data``."""
+"""Members of a payload that are written next to the event instead of under ``data``."""
 _FAILURES = frozenset(
     {MODULE_LOAD_FAILED, MODULE_ON_SESSION_READY_FAILED, MODULE_CRASHED, CLEANUP_FAILED}
 )
@@ -240,7 +241,7 @@ def level_of(event: str, data: Mapping[str, object]) -> str:
 
 def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
     """Return the line of one event with its newline. ``data`` isn't changed."""
-    # The kernel's own fields hold no secrets. To redact them would be a third of the cost of a
+    # The kernel's own fields hold no secrets. Redacting them would be a third of the cost of a
     # small event.
     common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
     rest = {
@@ -311,7 +312,7 @@ def _short_members(data: Mapping[str, object], max_bytes: int) -> dict[str, Any]
             if not has_short_name or not (is_object or _is_short(value)):
                 continue
             if depth == 0:
-                # For this member and everything in it.
+                # Applies to this member and everything in it.
                 room = max_bytes // _SHARE
             else:
                 room -= len(key) + (len(value) if isinstance(value, str) else _MAX_NUMBER_CHARS)
@@ -375,8 +376,8 @@ def _encode(record: Mapping[str, object]) -> bytes:
 
 # A worker thread opens the file. Lines are written in the thread of the event loop, because to pass
 # them to another thread costs many times as much as a write to the page cache, and data in the page
-# cache survives a kill of the process. The reference page has the cost. One write per line, so that
-# no line is written in part.
+# cache survives a kill of the process. The reference page has the cost. Use one write per line, so
+# that no line is written in part.
 #
 # The writer that renames a full file holds its lock (flock). The others don't wait for the lock,
 # because the event loop would wait, too. They continue to write to the file, and then find that it
@@ -437,10 +438,10 @@ class EventFile:
         return file
 
     def append(self, line: bytes) -> None:
-        """Write one line, its newline included.
+        """Write one line, including its newline.
 
         Raises:
-            OSError: The line wasn't written, or only its beginning, which stays in the file.
+            OSError: The line was not written, or only in part. The partial line stays.
         """
         file = self._file
         if file is None:

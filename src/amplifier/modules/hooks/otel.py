@@ -41,7 +41,7 @@ _logger = logging.getLogger("amplifier.modules.hooks-otel")
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 _CHANNEL = "observability.events"
-# Before gates, because a denial keeps an event from the handlers after it.
+# Run before gates, because a denial keeps an event from later handlers.
 _PRIORITY = -1_000_000
 _MAX_ATTRIBUTE_CHARS = 256
 _NAMES = (
@@ -65,7 +65,7 @@ class OtelOptions:
         capture_content: Add prompts, answers, and the arguments and results of tools to spans,
             without secrets.
         max_content_chars: The length at which one captured content is cut.
-        events: Add session events that have no span of their own to the current span.
+        events: Add session events without their own span to the current span.
     """
 
     agent_name: str = option(text, default="amplifier")

@@ -184,7 +184,8 @@ _DOMAIN = re.compile(
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}(?![A-Za-z0-9-])"
 )
 _DOMAIN_ANY_LETTER = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.[^\W\d_]{2,24}(?![\w-])")
-# With a country code, or in the North American grouping. Digits alone may be any number.
+# Matches numbers with a country code, or in the North American grouping. Digits alone may be any
+# number.
 _TELEPHONE = re.compile(
     r"\+(?<![\w+]\+)\d(?:[ ().-]{0,2}\d){7,14}(?!\d)"
     r"|(?<![\w.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"
@@ -212,7 +213,7 @@ def _redact_addresses(text: str) -> str:
     done = 0
     for match in pattern.finditer(text):
         begin = match.start()
-        # Not before the end of the previous match, so that no character is examined twice.
+        # Go back, but not beyond the previous match, so that no character is examined twice.
         while begin > done and (
             text[begin - 1] in _LOCAL or (text[begin - 1] > "\x7f" and text[begin - 1].isalnum())
         ):

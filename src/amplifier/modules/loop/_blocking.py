@@ -17,7 +17,7 @@ _last = threading.local()
 
 
 # Neither backend has a hook for this that is free while nothing blocks. The debug mode of asyncio
-# and the instruments of trio slow down every task. To time the steps of this one coroutine takes a
+# and the instruments of trio slow down every task. Timing the steps of this one coroutine takes a
 # quarter of a microsecond for each. In every other way the object stands for the coroutine, so that
 # `cr_await` leads tracebacks and task listings into the tool.
 
@@ -26,7 +26,7 @@ class named_if_blocking(Coroutine[Any, Any, _T]):
     """Await a tool's coroutine, and log the tool if a step of it blocks the event loop.
 
     Args:
-        coroutine: The call of the tool.
+        coroutine: The call to the tool.
         tool: The name of the tool.
     """
 
@@ -91,7 +91,7 @@ class named_if_blocking(Coroutine[Any, Any, _T]):
             return
         _last.warned = now = perf_counter()
         _logger.warning(
-            "the tool %r blocked the event loop for %.1f s: nothing else ran meanwhile, and no "
+            "the tool %r blocked the event loop for %.1f s: nothing else ran in that time, and no "
             "stop could reach it. Make it a plain `def` without quick=True, which runs in a "
             "thread, or move the blocking call into asyncio.to_thread or "
             "anyio.to_thread.run_sync",

@@ -49,7 +49,7 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
         if failures:
             raise _combine_failures(failures)
     finally:
-        # An exception that names its own frame is a reference cycle.
+        # Break the reference cycle with the traceback.
         failures.clear()
 
 

@@ -1,4 +1,4 @@
-"""The messages of a turn: those of its requests, and those that it stores."""
+"""The messages of a turn: for its requests, and for the conversation."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ class RequestPrefix:
     def follow(
         self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, JSON]]
     ) -> PrefixBreak | None:
-        """Note the next request and compare it with the previous one.
+        """Record the next request and compare it with the previous one.
 
         Args:
             tools: The tools of the request.
-            messages: Its messages, without those that are shown once.
+            messages: Its messages, without one-time ones.
 
         Returns:
             The break, or None if the request continues the previous one.
@@ -267,7 +267,7 @@ class Steering:
         self._is_open = False
 
     def open(self, is_open: bool = True) -> None:
-        """Begin to accept messages. With False, stop, because the turn ends or has its answer."""
+        """Start to accept messages. With False, stop, because the turn ends or has its answer."""
         self.waiting.clear()
         self._is_open = is_open
 
@@ -275,7 +275,7 @@ class Steering:
         """Add a message.
 
         Raises:
-            SessionStateError: No turn would read it, or too many are waiting already.
+            SessionStateError: No turn would read it, or too many are already waiting.
             ValueError: It isn't text, or it is empty.
         """
         if not isinstance(message, str) or not message.strip():
@@ -473,11 +473,11 @@ class Transcript:
                 return
 
     def reopen(self, calls: list[ToolCall]) -> None:
-        """Continue with an answer that is stored already. Each of its calls needs a result."""
+        """Continue with an answer that is already stored. Each of its calls needs a result."""
         self._open = list(calls)
 
     async def add_result(self, call: ToolCall, result: ToolResult) -> None:
-        """Store the result of a call. The results of the calls before it are stored already."""
+        """Store the result of a call. The results of earlier calls are already stored."""
         await self.add(result_message(call, result))
         self._open.remove(call)
 

@@ -233,9 +233,9 @@ class ProviderCaller:
         """Return an answer and copies of its tool calls, each with a unique id.
 
         Raises:
-            ContractError: The provider returned something else than a list of calls.
+            ContractError: The provider returned something other than a list of calls.
             ContainedError: The provider raised a BaseException such as SystemExit.
-            ModelError: The input of a call contains itself.
+            ModelError: The input of a call is self-referential.
         """
         response = self._with_named_calls(response)
         try:
@@ -387,7 +387,7 @@ class ProviderCaller:
                 raise self._broken_contract(
                     "opened", chunks, "an async iterator of chunks from stream()"
                 )
-            # To the end, past the response, because an abandoned async generator isn't closed.
+            # Read to the end, past the response, because an abandoned async generator isn't closed.
             async for chunk in chunks:
                 # A provider may use a different class of chunks.
                 kind = getattr(chunk, "kind", None)
@@ -482,11 +482,11 @@ class _Reported:
         self._in_pieces: set[int] = set()
 
     def begin_attempt(self) -> None:
-        """Note that the answer comes from its beginning, perhaps again."""
+        """Record that the answer starts from its beginning, perhaps again."""
         self.is_void = self._has_begun
 
     def note(self, chunk: StreamChunk) -> None:
-        """Note a piece before it is passed on."""
+        """Record a piece before it is passed on."""
         self._has_begun = True
         if chunk.kind == "block_start":
             self._in_pieces.discard(chunk.index)
@@ -533,7 +533,7 @@ class ReceivedStream:
 
     Args:
         hooks: The registry to which the provider emits.
-        begin: Called when an answer begins.
+        begin: Called when an answer starts.
         take: Called with each chunk.
     """
 
@@ -547,7 +547,7 @@ class ReceivedStream:
         self._begin = begin
         self._take = take
         self._request: object = None
-        # The types of the blocks that have begun.
+        # The types of the blocks that have started.
         self._blocks: dict[int, str] = {}
 
     @contextmanager

@@ -139,7 +139,7 @@ def _question(call: ToolCall) -> str:
 
 
 def _not_started(step: Step) -> ToolResult:
-    """Return the result of a call that a stop prevents. An earlier process may have begun it."""
+    """Return the result of a call that a stop prevents. An earlier process may have started it."""
     if may_have_run(step):
         return refusal(interrupted("the turn is being stopped"), "Interrupted")
     return refusal("not started: the turn is being stopped", "Cancelled")
@@ -164,7 +164,7 @@ class PendingCall:
         entered: Set when its hooks are called. Calls start in the order of their answer.
         gated: Set when hooks have decided. Users are prompted in the order of the answer.
         prompts_user: True if a user is prompted about it. Such calls start in the order of the
-            answer, whatever the order of the decisions.
+            answer, not of the decisions.
         started: Set when the tool is called, or won't be.
         exited: Set when the call is over, with or without a result.
     """
@@ -383,14 +383,14 @@ class ToolRunner:
             if pending.has_begun and pending.result is None:
                 running = refusal("cancelled while it was running", "Cancelled")
                 pending.result = running if pending.has_run else _not_started(pending.step)
-                # A terminal event, which is delivered in spite of the cancellation.
+                # A terminal event, which is delivered despite the cancellation.
                 await self._emit_error(pending, pending.result)
             raise
         if not isinstance(result, ToolResult):
             raise ContractError(
                 f"a step wrapper returned {type(result).__name__} for a call of tool "
-                f"{pending.call.name!r}; expected the ToolResult that run() returned, or one that "
-                "it kept"
+                f"{pending.call.name!r}; expected the ToolResult that run() returned, or a "
+                "stored one"
             )
         pending.result, pending.is_over = result, True
 
@@ -656,11 +656,11 @@ def _own(result: ToolResult) -> ToolResult:
     own = copy.copy(result)
     try:
         output, error = copy_json(result.output), copy_json(result.error)
-    # It contains itself.
+    # The value contains itself.
     except ModelError:
         shown = result.safe_hook_presentation()
         output, error = shown["output"], shown["error"]
-    # An ordinary assignment would decode images once more.
+    # An ordinary assignment would decode images again.
     object.__setattr__(own, "output", output)
     object.__setattr__(own, "error", error)
     if result.content:

@@ -401,7 +401,7 @@ class Turn:
         if not isinstance(response, ChatResponse):
             raise ContractError(
                 f"a step wrapper returned {type(response).__name__} for a model call; expected "
-                "the ChatResponse that run() returned, or one that it kept"
+                "the ChatResponse that run() returned, or a stored one"
             )
         response, calls = await caller.calls_of(response)
         self._text = text_of(response)
@@ -502,7 +502,7 @@ class Turn:
         """
         messages = await self._transcript.for_request(caller.provider)
         injects = await self._pass_gates(caller, messages)
-        # It may have been stopped while the hooks were deciding.
+        # The turn may have been stopped while the hooks were deciding.
         if self._is_stopping():
             return None
         if injects:

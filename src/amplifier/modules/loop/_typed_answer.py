@@ -110,7 +110,7 @@ class TypedAnswer:
         """Return the reply to an answer without tool calls that doesn't fit, or None.
 
         Raises:
-            ResultError: It doesn't fit, and no attempt is left.
+            ResultError: The answer doesn't fit, and no attempt is left.
         """
         try:
             self._format.read_text(text)
@@ -133,7 +133,7 @@ class TypedAnswer:
             raise error
 
     def check_rejected(self, arguments: dict[str, Any]) -> None:
-        """Count a call of the tool that wasn't accepted.
+        """Count a rejected call to the tool.
 
         Raises:
             ResultError: No attempt is left.
@@ -142,7 +142,7 @@ class TypedAnswer:
             self._format.read_value(arguments)
         except ResultError as error:
             self.use_attempt(error)
-        # It fits, but a hook denied the call.
+        # The answer fits, but a hook denied the call.
         else:
             self.use_attempt(
                 ResultError(

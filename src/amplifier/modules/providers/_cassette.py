@@ -87,7 +87,7 @@ class Scrubber:
     an error.
 
     Args:
-        placeholders: Texts by the names of their placeholders.
+        placeholders: Texts, keyed by placeholder name.
         plan: The mount plan.
     """
 
@@ -287,7 +287,7 @@ class Exchange:
     def finish(
         self, end: ChatResponse | LLMError, chunks: Iterable[StreamChunk], scrubber: Scrubber
     ) -> None:
-        """Note the answer and the chunks before it."""
+        """Record the answer and the chunks before it."""
         last = scrubber.scrub(
             _error_line(end) if isinstance(end, LLMError) else {"response": to_dict(end)}
         )
@@ -401,7 +401,7 @@ class Cassette:
         sessions: The open sessions. A session that is collected without being closed disappears.
         records: Whether the sessions record. This is decided when the file is read for the first
             session.
-        providers: Descriptions of the recorded providers, by the names of their mounts.
+        providers: Descriptions of the recorded providers, keyed by mount name.
         recorded: The exchanges in the file when it was read for the first session. None before.
         new: The exchanges since then, including incomplete ones.
     """

@@ -3,7 +3,7 @@
 Importing this module imports the HTTP library, which is slow. Providers do it in a worker thread.
 """
 
-# The body of a response is read with a plain iterator. So leaving it early closes the connection at
+# The body of a response is read with a plain iterator. So exiting it early closes the connection at
 # once, and no async generator is left to the garbage collector. Nothing is retried. Redirects are
 # not followed, because they would carry the key along.
 

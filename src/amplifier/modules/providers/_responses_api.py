@@ -249,8 +249,8 @@ def _block(item: dict[str, JSON]) -> ContentBlockUnion:
     return block
 
 
-# The service is told to store nothing. So every request has the whole conversation, with the
-# model's reasoning in encrypted form.
+# Requests forbid the service to store anything. So every request has the whole conversation, with
+# the model's reasoning in encrypted form.
 
 
 @final

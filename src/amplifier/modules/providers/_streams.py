@@ -96,7 +96,7 @@ class AnswerStreams:
         Args:
             call: A generator of chunks that holds no cancel scope between two of them, so that
                 another task may close it. Or a context manager, which the block around the stream
-                enters and leaves.
+                enters and exits.
         """
         return AnswerStream(self, aclosing(call) if isinstance(call, AsyncGenerator) else call)
 

@@ -373,11 +373,11 @@ class ContentBlocks:
 
     @property
     def finished(self) -> list[ContentBlockUnion]:
-        """The complete blocks, in the order in which they began."""
+        """The complete blocks, in the order in which they started."""
         return [block for block in self._finished if block is not None]
 
     def start(self, key: Hashable, block_type: str, tool_name: str | None = None) -> StreamChunk:
-        """Begin a block."""
+        """Start a block."""
         index = len(self._finished)
         self._finished.append(None)
         self._open[key] = _OpenBlock(index, block_type)

@@ -165,7 +165,7 @@ class Walk:
     Symbolic links are listed but never followed.
 
     Attributes:
-        access: The roots that the walk may not leave.
+        access: The roots that the walk must not leave.
         stop: Checked at every name.
         ignored: Names of directories that are not entered.
         unreadable: The number of directories that could not be listed.
@@ -223,7 +223,7 @@ class Walk:
             try:
                 inner = enter(directory, entry.name)
             except OSError:
-                # It was removed or replaced meanwhile, or can't be read.
+                # It has been removed or replaced, or can't be read.
                 self.unreadable += 1
                 continue
             try:

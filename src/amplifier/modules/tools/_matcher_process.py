@@ -31,7 +31,7 @@ def restrict(job: dict[str, Any]) -> None:
         try:
             resource.setrlimit(limit, (value, value))
         except (ValueError, OSError):
-            # A lower limit is set already.
+            # A lower limit is already set.
             continue
 
 

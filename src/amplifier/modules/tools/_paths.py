@@ -25,7 +25,7 @@ from .._shared.session import working_directory
 # opened: each step opens one name relative to the directory before it and follows no link, so that
 # no time passes between the check and the use. The text of a link on the way is checked against the
 # roots, and the walk starts again at a root. The way from ``/`` to the root is walked in this way,
-# too. So no symbolic link leads outside, however the tree changes meanwhile.
+# too. So no symbolic link leads outside, even if the tree changes during the walk.
 #
 # Two limits: a directory that another process moves out of the root while it is open is still the
 # directory that was opened. And a file that has a hard link outside is readable by its name inside.
@@ -187,7 +187,7 @@ class Workspace:
         coordinator: The coordinator of the session. It has the working directory.
         allowed_paths: The roots. None for the session's working directory.
         writable_paths: The roots below which tools may write. None for all of them.
-        read_only: True if tools may not write anywhere.
+        read_only: True if tools must not write anywhere.
 
     Raises:
         PlanError: A root isn't a directory. The error lists all of them.
@@ -231,7 +231,7 @@ class Workspace:
         )
 
     def writable(self, check: Callable[[ConfinedPath], None]) -> AccessRoots:
-        """Return the roots for writing. ``check`` raises for a path that tools may not change."""
+        """Return the roots for writing. ``check`` raises for a path that tools must not change."""
         allowed = self._allowed_now()
         roots = allowed if self._writable is None else self._writable
         return AccessRoots(roots, start=allowed[0], verb="write", check=check)
@@ -240,8 +240,8 @@ class Workspace:
         """Resolve a path of the model, following symbolic links. Blocks for a moment.
 
         Returns:
-            The real path, and that of the directory that relative paths start at. None if tools may
-            not write to the path.
+            The real path, and that of the directory that relative paths start at. None if tools
+            must not write to the path.
         """
         access = self.writable(lambda place: None)
         try:
@@ -325,7 +325,7 @@ def open_directory(
     """Open a directory, to reach the names in it.
 
     Args:
-        access: The roots, which links may not leave.
+        access: The roots, which links must not leave.
         place: The directory.
         make_for: Make missing directories for a file of this name. None makes none.
 
@@ -427,8 +427,8 @@ def open_file_in(directory: int, place: ConfinedPath) -> int:
         OSError: It doesn't exist, or access is denied.
     """
     name = place.names[-1]
-    # Opening a device can have an effect, so the kind is checked first. Only the check of the open
-    # file is free of races.
+    # Opening a device can have side effects, so the kind is checked first. Only the check of the
+    # open file is free of races.
     refuse_unless_regular(os.stat(name, dir_fd=directory, follow_symlinks=False), place)
     try:
         file = os.open(name, _READ, dir_fd=directory)
@@ -442,10 +442,10 @@ def open_file_in(directory: int, place: ConfinedPath) -> int:
 
 
 def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
-    """Do nothing for a regular file.
+    """Raise unless a file is regular.
 
     Raises:
-        ToolFailure: It isn't one. The message says what it is.
+        ToolFailure: It isn't a regular file. The message names its kind.
     """
     if (description := irregular_kind(info.st_mode)) is not None:
         kind = "IsADirectory" if stat.S_ISDIR(info.st_mode) else "NotARegularFile"
@@ -464,7 +464,7 @@ def entries_of(directory: int) -> Iterator[Entry]:
     """List a directory that was opened with `enter`. Names that aren't UTF-8 have surrogates.
 
     Raises:
-        OSError: The directory may not be listed.
+        OSError: Listing the directory is denied.
     """
     listing = os.open(".", _LIST, dir_fd=directory)
     with _closing(listing), os.scandir(listing) as entries:

@@ -54,7 +54,7 @@ class SearchOptions:
     Attributes:
         allowed_paths: The directories that may be searched. None for the session's working
             directory.
-        tools: The tools to mount. None mounts both, except a glob that is mounted already.
+        tools: The tools to mount. None mounts both, except a glob that is already mounted.
         ripgrep: The path of ripgrep. True looks for it on the search path, False does without.
         ignore: Names of directories that are not entered.
         max_matches: Maximum number of lines or files in one result of grep.
@@ -82,9 +82,10 @@ _NOTHING_FOUND = 1
 
 
 # ── ripgrep ──────────────────────────────────────────────────────────────────────────────────────
-# ripgrep is quick on large trees, but it opens files by path, so a tree that changes meanwhile may
-# lead it outside the roots. Only the names that it prints are used, and each of these files is
-# opened and searched again without it. At worst a file is searched because of a file elsewhere.
+# ripgrep is quick on large trees, but it opens files by path, so a tree that changes during the
+# search may lead it outside the roots. Only the names that it prints are used, and each of these
+# files is opened and searched again without it. At worst a file is searched because of a file
+# elsewhere.
 
 
 def find_ripgrep(forbidden: Iterable[str]) -> str | None:
@@ -106,15 +107,15 @@ def _escaped(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[{" else character for character in name)
 
 
-# Read at import, because a command of another tool may be able to change the file later.
+# Read it at import, because a command of another tool may be able to change the file later.
 _PROGRAM = Path(__file__).with_name("_matcher_process.py").read_text(encoding="utf-8")
 _MAX_MEMORY = 2 << 30
 
 
 # ── matcher ──────────────────────────────────────────────────────────────────────────────────────
-# Python's ``re`` can backtrack indefinitely on a line of twenty letters. It holds the interpreter's
-# lock meanwhile, so in a thread it would block the event loop. A process can be killed. It receives
-# the content of files and opens none itself.
+# Python's ``re`` can backtrack indefinitely on a line of twenty letters. A search holds the
+# interpreter's lock, so in a thread it would block the event loop. A process can be killed. It
+# receives the content of files and opens none itself.
 
 
 class Matcher:
@@ -280,7 +281,7 @@ class Search:
         """Ask ripgrep for the files below a directory that may match.
 
         Returns:
-            Their names, or None if ripgrep can't tell, so that every file has to be read.
+            Their names, or None if ripgrep can't decide, so that every file has to be read.
         """
         if not isinstance(self.options.ripgrep, str):
             return None
@@ -326,7 +327,7 @@ class Search:
         try:
             file = opening(place)
         except (OSError, ToolFailure):
-            # The file was removed or replaced meanwhile, or can't be read.
+            # The file has been removed or replaced, or can't be read.
             self.unreadable += 1
             return
         yield file, place
@@ -494,7 +495,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     options = read_options(SearchOptions, _MODULE, config)
     if not isolated_python():
         raise ModuleLoadError(
-            f"{_MODULE} runs patterns in a Python process of its own, but sys.executable is empty"
+            f"{_MODULE} runs patterns in a separate Python process, but sys.executable is empty"
         )
     workspace = await anyio.to_thread.run_sync(
         Workspace, _MODULE, coordinator, options.allowed_paths

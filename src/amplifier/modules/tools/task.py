@@ -190,7 +190,7 @@ class _TokenUsage:
     """The usage of a child session and its own children.
 
     Attributes:
-        calls: The number of calls of models.
+        calls: The number of model calls.
         tokens: The number of tokens by kind.
         cost: The cost in US dollars. None if no call reported one.
     """
@@ -346,7 +346,7 @@ class TaskTool(BuiltinTool):
     async def _spawn(
         self, spawn: Callable[..., object], agent: _Agent, instruction: str
     ) -> _Outcome:
-        """Let the application run the agent. It counts the usage and sets the limits then."""
+        """Let the application run the agent, count its usage and set its limits."""
         outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         keywords = {
             "agent_name": agent.name,
@@ -418,8 +418,8 @@ class TaskTool(BuiltinTool):
                 f"the agent timed out after {self._options.timeout:g} s",
             )
         if outcome.failure is not None and outcome.failure.kind == "Cancelled":
-            # The parent may have been cancelled, and the child with it. This raises the
-            # cancellation of the call then.
+            # The parent may have been cancelled, and the child with it. In that case, this raises
+            # the cancellation of the call.
             await anyio.lowlevel.checkpoint()
 
     async def _run_child(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:

@@ -63,7 +63,7 @@ class TodoTool(BuiltinTool):
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         todos: list[dict[str, str]] = self._coordinator.session_state.setdefault(_KEY, [])
         if values["action"] != "list" and "todos" in values:
-            # One assignment, without an await after the check, so that no reader sees half a list.
+            # One assignment, without an await after the check, so that no reader gets half a list.
             todos[:] = _checked(values["todos"])
         counts = {status: sum(todo["status"] == status for todo in todos) for status in _STATUSES}
         return ToolResult(

@@ -165,7 +165,7 @@ class _Agent:
         }
 
     def begin(self, call: Call) -> Work | None:
-        """Begin a request, or handle a notification."""
+        """Start a request, or handle a notification."""
         if not call.is_request:
             if call.method == "session/cancel":
                 self._cancel(call.params)
@@ -366,7 +366,7 @@ class _Agent:
         if command is not None:
             text = expanded(command, argument)
             parts = [text, *(part for part in parts if not isinstance(part, str))]
-        # It begins now, so that a cancel that follows finds it.
+        # Start it now, so that a later cancel finds it.
         try:
             turn = live.begin_turn(text if parts == [text] else parts)
         except SessionBusyError as error:
@@ -430,7 +430,7 @@ class _Agent:
 
     def _steer(self, params: dict[str, JSON]) -> Work:
         try:
-            # It refuses everything but text.
+            # `steer` refuses everything but text.
             self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]
         except (SessionStateError, ValueError) as error:
             raise RpcError(INVALID_REQUEST, str(error)) from error
@@ -441,7 +441,7 @@ class _Agent:
 
 
 def _answer(result: dict[str, JSON]) -> Work:
-    """Return work that is done already, with this result."""
+    """Return completed work with this result."""
 
     async def work() -> dict[str, JSON]:
         return result

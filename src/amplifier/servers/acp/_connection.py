@@ -113,7 +113,7 @@ Work: TypeAlias = Callable[[], Awaitable[Any]]
 """The rest of a request, which returns its result."""
 
 Begin: TypeAlias = Callable[[Call], Work | None]
-"""Begins a request or handles a notification.
+"""Starts a request or handles a notification.
 
 It doesn't wait, so that messages take effect in the order they came.
 """
@@ -155,7 +155,7 @@ class Connection:
                 yield
             finally:
                 self._outgoing.close()
-                # The writer ends after its last message, unless the client doesn't read any more.
+                # The writer ends after its last message, unless the client has stopped reading.
                 group.cancel_scope.deadline = anyio.current_time() + _DRAIN_SECONDS
 
     async def _write(self, messages: MemoryObjectReceiveStream[bytes]) -> None:
@@ -221,7 +221,7 @@ class Connection:
         else:
             # Usually an answer that came too late, after its turn was stopped.
             logger.debug(
-                "an answer to a request that does not wait any more: id %r", message.get("id")
+                "an answer to a request that is no longer waiting: id %r", message.get("id")
             )
 
     async def _begin(self, begin: Begin, call: Call) -> Work | None:
@@ -318,7 +318,7 @@ class StandardStreams:
 
 @contextmanager
 def taken_standard_streams() -> Iterator[StandardStreams]:
-    """Take standard input and output for the protocol, and put them back at the end."""
+    """Claim stdin and stdout, and restore them on exit."""
     sys.stdout.flush()
     # Child processes don't inherit these.
     source, target = os.dup(0), os.dup(1)

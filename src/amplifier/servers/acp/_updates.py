@@ -1,4 +1,4 @@
-"""Updates of a session as the client sees them, and requests to its editor."""
+"""Updates of a session as sent to the client, and requests to its editor."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Updates:
         self.edits.clear()
 
     async def show(self, event: TurnEvent, text: str, record: TurnRecord) -> None:
-        """Show one event that the record has already, and the new text in it."""
+        """Show one event that the record already has, and the new text in it."""
         if text:
             await self.text(text)
         elif isinstance(event, ThinkingDelta):
@@ -108,7 +108,7 @@ class Updates:
     async def _finish(self, event: ToolFinished, use: ToolUse) -> None:
         call = self._calls.get(event.tool_call_id)
         if call is None or not call.shown.is_set():
-            # It was rejected before it began: an unknown tool, or invalid arguments.
+            # The call was rejected before it started: an unknown tool, or invalid arguments.
             call = await self._start(event.tool_call_id, event.tool_name, use.arguments)
         self.edits.pop(event.tool_call_id)
         await self._end(event.tool_call_id, call, use.result, is_good=event.success)
@@ -287,7 +287,7 @@ def _shortened(text: str) -> str:
 
 
 def plan_entries(arguments: Mapping[str, JSON]) -> list[dict[str, JSON]] | None:
-    """Return the list of a successful call of the todo tool, as entries of the agent's plan."""
+    """Return the list of a successful call to the todo tool, as entries of the agent's plan."""
     todos = arguments.get("todos")
     if not isinstance(todos, list):
         return None
@@ -331,7 +331,7 @@ class EditorFiles:
         return text if isinstance(text, str) else None
 
     async def write(self, path: str, text: str) -> bool:
-        """Replace the text of a file. Return False to write it to disk."""
+        """Replace the text of a file. Return False if the caller has to write to disk."""
         return (
             await self._request("writeTextFile", "fs/write_text_file", path=path, content=text)
             is not _REFUSED

@@ -157,7 +157,7 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
         if known is None and after:
             raise Problem(
                 404,
-                f"no run {run_input.run_id!r:.80} of this thread is known (any more)",
+                f"run {run_input.run_id!r:.80} of this thread is not, or no longer, known",
                 code="run_not_found",
             )
         if known is not None and not after and known.about != body:
@@ -166,8 +166,8 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
                 "send a new one"
             )
             raise Problem(409, message, code="run_exists", param="runId")
-        # Read before the response begins, so that an error can set the status. A run that continues
-        # a turn may come without a new prompt.
+        # Read it before the response starts, so that an error can set the status. A run that
+        # continues a turn may come without a new prompt.
         is_continued = known or (run_input.answers and not run_input.has_prompt)
         conversation = None if is_continued else _conversation(run_input)
 
@@ -315,7 +315,7 @@ def _conversation(run_input: _RunInput) -> Ask:
 
 
 async def _resumed(run_input: _RunInput, turns: InterruptibleTurns) -> InterruptibleTurn | None:
-    """Return the turn that the answers continue, or None if the run begins a new one."""
+    """Return the turn that the answers continue, or None if the run starts a new one."""
     turn = turns.parked(run_input.thread_id)
     questions = {} if turn is None else turn.asked_questions()
     answers = {answer.interrupt_id: answer for answer in run_input.answers}
@@ -323,7 +323,7 @@ async def _resumed(run_input: _RunInput, turns: InterruptibleTurns) -> Interrupt
         names = ", ".join(sorted(unknown))[:200]
         if turn is None and not all(answer.is_cancelled for answer in run_input.answers):
             message = (
-                f"resume: {names} does not wait for an answer (any more); cancel it to go on with "
+                f"resume: {names} does not wait for an answer; cancel it to continue with "
                 "the thread"
             )
             raise Problem(404, message, code="question_not_found")
@@ -367,7 +367,7 @@ async def _follow(
     shown = run_input.thread_id, run_input.run_id
     turns.shown[shown] = turn
     turn.run_id = run_input.run_id
-    # The next run, which brings the answers, may begin before this one has ended.
+    # The next run, which brings the answers, may start before this one has ended.
     is_handed_over = False
     try:
         if await run.show_until_asked(turn):
@@ -403,10 +403,10 @@ _TOGETHER_SECONDS = 0.05
 class InterruptibleTurn:
     """One turn in a new session. It outlives its run while it waits for an answer.
 
-    It begins when it is created.
+    It starts when it is created.
 
     Attributes:
-        prompts: The number of the user's messages in the conversation, the prompt included.
+        prompts: The number of the user's messages in the conversation, including the prompt.
         record: The events so far, summed up.
         questions: Its questions.
         asked: The ids of the questions that ended its latest run. Empty while a run shows it.
@@ -489,7 +489,7 @@ class InterruptibleTurn:
         self._changed.set()
 
     def note_started(self, call_id: str) -> None:
-        """Note that clients have received a tool call."""
+        """Record that clients have received a tool call."""
         self.started_calls.add(call_id)
         if self.questions.waiting():
             self._changed.set()
@@ -504,7 +504,7 @@ class InterruptibleTurn:
             if self._ask.session is not None:
                 self._ask.session.steer(message)
         except (SessionStateError, ValueError):
-            # It has its answer already, its loop accepts no messages, or the message isn't text.
+            # It already has its answer, its loop accepts no messages, or the message isn't text.
             return False
         return self._ask.session is not None
 
@@ -514,7 +514,7 @@ class InterruptibleTurn:
             self.task.stop()
 
     def asked_questions(self) -> dict[str, Question]:
-        """Return the asked questions without an answer, by id."""
+        """Return unanswered questions by id."""
         return {
             question.question_id: question
             for question in self.questions.waiting()
@@ -553,7 +553,7 @@ class InterruptibleTurns:
         return turn
 
     def park(self, thread_id: str, turn: InterruptibleTurn) -> None:
-        """Keep a turn that waits. This stops an earlier one of the same thread."""
+        """Park a waiting turn and stop the thread's previous one."""
         self.stop_parked(thread_id)
         turn.asked = {question.question_id for question in turn.questions.waiting()}
         self._parked[thread_id] = turn
@@ -635,7 +635,7 @@ class Run:
         await self._finish({"type": "success"}, usage=[usage])
 
     async def steered(self) -> None:
-        """End the run. The run that it steers reads and answers its message."""
+        """End this run. The steered run handles its message."""
         await self._finish({"type": "success"}, result={"steered": True})
 
     async def interrupted(self, interrupts: list[dict[str, JSON]]) -> None:
@@ -691,7 +691,7 @@ class Run:
             case ToolFinished():
                 use = turn.record.tools[turn_event.tool_call_id]
                 if turn_event.tool_call_id not in turn.started_calls:
-                    # It was rejected before it began, for example as an unknown tool.
+                    # The call was rejected before it started, for example as an unknown tool.
                     self._call(turn_event, use.arguments)
                 if use.output == WAITING:
                     # The client carries it out, and brings the result with its next run.

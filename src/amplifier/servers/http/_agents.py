@@ -29,7 +29,7 @@ _GRACE_SHARE = 0.8
 
 @attrs.define(kw_only=True)
 class Ask:
-    """One turn that a request asks for, in a new session.
+    """One turn of a request, in a new session.
 
     Attributes:
         history: The conversation before the turn.
@@ -65,7 +65,7 @@ class Ask:
             raise Problem(503, "the plan's context is not available", code="agent_failed")
         if (name := self.tools.clash(session)) is not None:
             message = (
-                f"tools: the agent has a tool {name!r} of its own, which runs inside; give yours "
+                f"tools: the agent has its own tool {name!r}, which runs inside; give yours "
                 "another name"
             )
             raise Problem(400, message, code="tool_name_taken", param="tools")
@@ -143,7 +143,7 @@ class Agents:
             )
 
     def require_room(self) -> None:
-        """Raise if no turn can begin now."""
+        """Raise if no turn can start now."""
         self.require_running()
         if len(self._running) >= self.limits.turns:
             message = f"{self.limits.turns} turns are running, which is the limit; try again later"

@@ -66,13 +66,13 @@ def check_cursor(after: int, log: EventLog) -> None:
 
 
 # Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
-# only notes its start. The task that waits for the client to leave checks it, at the time at which
-# the write would take too long. So no write is interrupted early. The same task sends the signs of
-# life, so a write may have to wait for another one.
+# only records its start. The task that waits for the client to disconnect checks it, once the write
+# would take too long. So no write is interrupted early. The same task sends the signs of life, so a
+# write may have to wait for another one.
 
 
 class EventStream:
-    """Sends events. The response begins with the first one, so an earlier error can set the status.
+    """Sends events. The response starts with the first one, so an earlier error can set the status.
 
     Args:
         send: The send function of the server.
@@ -80,8 +80,8 @@ class EventStream:
     Attributes:
         has_begun: True once something was written, so that the response has its status.
         is_refused: True if the client didn't take the events.
-        sending_since: The start of the current write, by the clock of the event loop. None while
-            nothing is written.
+        sending_since: The start of the current write, on the event loop's clock. None while nothing
+            is written.
     """
 
     def __init__(self, send: Send) -> None:
@@ -101,7 +101,7 @@ class EventStream:
         await self._send_head()
 
     async def _wait_sent(self) -> None:
-        """Wait while another task writes."""
+        """Wait until the other task has written."""
         while self.sending_since is not None:
             self._sent = self._sent or anyio.Event()
             await self._sent.wait()
@@ -120,7 +120,7 @@ class EventStream:
         self._held.append(data)
 
     async def write(self, data: bytes = b"") -> None:
-        """Send events in one piece, after those that are held. Wait for a slow client.
+        """Send events in one piece, after the held ones. Wait for a slow client.
 
         Raises:
             ClientLeft: It has closed the connection.
@@ -186,7 +186,7 @@ class NumberedEvents:
 
     @property
     def has_lost_client(self) -> bool:
-        """True if the client did not take what was sent."""
+        """True if the client did not accept the sent data."""
         return self._stream.is_refused
 
     @property
@@ -201,7 +201,7 @@ class NumberedEvents:
         self._stream.hold(b"id: %d\n%s" % (self._count, data))
 
     async def flush(self) -> None:
-        """Write what was added.
+        """Write the added data.
 
         Raises:
             ClientLeft: The client has closed the connection.
@@ -218,7 +218,7 @@ class NumberedEvents:
 
 
 class LongResponse(Response):
-    """Runs work for as long as the client stays. A client that leaves cancels it.
+    """Runs work for as long as the client stays. A client that disconnects cancels it.
 
     Args:
         work: Writes to a stream, or returns a response if it has written nothing.
@@ -233,7 +233,7 @@ class LongResponse(Response):
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the work, and a task that waits for the client to leave."""
+        """Run the work, and a task that waits for the client to disconnect."""
         answer: Response | None = None
         has_left = has_ended = False
         stream = EventStream(send)
@@ -261,7 +261,7 @@ class LongResponse(Response):
             await answer(scope, receive, send)
 
     async def _wait_left(self, receive: Receive, stream: EventStream) -> bool:
-        """Wait until the client leaves, or takes too long for a write.
+        """Wait until the client disconnects, or takes too long for a write.
 
         While nothing is written, the client gets signs of life.
 
@@ -295,16 +295,16 @@ async def send_all(reader: Reader, stream: EventStream, form: bytes) -> None:
 async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) -> None:
     """Send the events of a run until it ends. Without a stream, only wait for the end.
 
-    A run that ends with its client is cancelled if the client leaves.
+    A run that ends with its client is cancelled if the client disconnects.
 
     Raises:
-        Problem: Events after this number aren't kept any more, or there is no such event.
-        Exception: The exception of the run, unless its client has received something already.
+        Problem: Events after this number are no longer kept, or there is no such event.
+        Exception: The exception of the run, unless its client has already received something.
     """
     check_cursor(after, run.log)
     if after < run.log.first_id - 1:
         message = (
-            f"the events after {after} are not kept any more; the first one is {run.log.first_id}"
+            f"the events after {after} are no longer kept; the first one is {run.log.first_id}"
         )
         raise Problem(410, message, code="events_gone")
     try:

@@ -55,7 +55,8 @@ _MAX_STOPS: Final = 4
 # ── parameters ──
 #
 # The whole conversation comes with every request, and the agent's tools run inside. Parameters are
-# honoured or refused. One that the agent's models don't get is an error, unless it has no effect.
+# honoured or refused. A parameter that the agent's models don't receive is an error, unless it has
+# no effect.
 
 
 def unsupported(*neutral: object) -> Kind:
@@ -95,7 +96,7 @@ class _Function:
 
 
 _function = Kind(
-    "'function', because the agent has tools of its own for everything else", "function".__eq__
+    "'function', because the agent has its own tools for everything else", "function".__eq__
 )
 
 
@@ -339,9 +340,9 @@ class Outcome:
     """The end of a request's turn.
 
     Attributes:
-        text: The answer, or the text before the calls of the client's tools.
+        text: The answer, or the text before the calls to the client's tools.
         finish: The reason for the end.
-        calls: The calls of the client's tools.
+        calls: The calls to the client's tools.
         record: The events of the turn, summed up.
         refusal: The text that a service returned instead of an answer, or None.
     """
@@ -364,7 +365,7 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
     Args:
         agents: Runs the turn.
         ask: The turn.
-        report: Gets the pieces.
+        report: Receives each piece.
         flush: Called when all pieces that are ready have been reported.
     """
     turn_record = TurnRecord()
@@ -393,7 +394,7 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
                 text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal
             )
         case ResultError() if finish != "stop":
-            # It doesn't fit because it was interrupted.
+            # The answer doesn't fit because it was interrupted.
             text = ended.error.answer
         case _:
             raise ended.error

@@ -62,7 +62,7 @@ def responses_routes(agents: Agents) -> list[Route]:
                 "kept"
             )
             raise Problem(400, message, code="invalid_request", param="background")
-        # Its response comes before its turn begins.
+        # A background request is answered before its turn starts.
         if parameters.background:
             agents.require_room()
         sent, history, prompt = _conversation(parameters, agents)
@@ -253,7 +253,7 @@ def _continued(
         raise Problem(409, message, code="response_in_progress", param="previous_response_id")
     if kept is None:
         message = (
-            f"previous_response_id: {name!r:.80} is not kept here (any more); send the whole "
+            f"previous_response_id: {name!r:.80} is not, or no longer, kept here; send the whole "
             "conversation as input"
         )
         raise Problem(
@@ -280,7 +280,7 @@ def _continued(
 def _missing(name: str) -> Problem:
     return Problem(
         404,
-        f"no response {name!r:.80} is kept here (any more)",
+        f"response {name!r:.80} is not, or no longer, kept here",
         code="response_not_found",
         param="response_id",
     )

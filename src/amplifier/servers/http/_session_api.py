@@ -276,7 +276,7 @@ class SessionApi:
                 if self._storage is not None:
                     await run_sync(self._storage.delete, session_id)
         except SessionRefused as error:
-            # It is being opened or deleted, so it doesn't exist.
+            # The session is being opened or deleted, so it doesn't exist.
             raise _missing(session_id) from error
         return Response(status_code=204)
 
@@ -306,7 +306,7 @@ class SessionApi:
     def _start_turn(
         self, live: LiveSession[_About], prompt: Prompt | None, keep: int | None
     ) -> LiveTurn:
-        """Begin a turn, or continue the interrupted one. It outlives its request."""
+        """Start a turn, or continue the interrupted one. It outlives its request."""
         turn = live.begin_turn(prompt)
         try:
             turn.claims.enter_context(self._agents.admit(live.session))
@@ -337,7 +337,7 @@ class SessionApi:
             turn.ended = Ended(status="error", error=error)
         finally:
             turn.report = _outcome(turn.ended, turn.record)
-            # Before the turn counts as over, since deleting the session waits for that.
+            # Do this before the turn counts as over, since deleting the session waits for that.
             with anyio.CancelScope(shield=True), suppress(AmplifierError, OSError):
                 await describe_session(self._storage, live.session_id, status=turn.ended.status)
             live.end_turn(turn)
@@ -378,7 +378,7 @@ class SessionApi:
         if question is None:
             raise Problem(
                 404,
-                f"no question {key!r:.80} waits for an answer (any more)",
+                f"no question {key!r:.80} is waiting for an answer",
                 code="question_not_found",
             )
         if option not in question.options:

@@ -253,7 +253,7 @@ def _patient(protocol: Any) -> Any:
             self._giving_up = self.loop.call_later(_HEAD_SECONDS, self._give_up, answered)
 
         def _give_up(self, answered: object) -> None:
-            # No other request has begun, and no pipelined one is being answered.
+            # No other request has started, and no pipelined one is being answered.
             if self.cycle is answered and (answered is None or answered.response_complete):
                 self.transport.close()
 

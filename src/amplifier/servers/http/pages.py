@@ -63,7 +63,7 @@ _MAX_FOLLOWED: Final = 8
 
 
 class _Traces:
-    """The sessions with an open page. What was read of them is kept, so a page gets only news."""
+    """The sessions with an open page. Lines already read are kept, so a page receives only news."""
 
     def __init__(self, store: SessionIndex) -> None:
         self._store = store

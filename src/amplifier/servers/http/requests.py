@@ -135,7 +135,7 @@ def _body_kind(cls: type[attrs.AttrsInstance], is_open: bool) -> Kind:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return an error of a session or a turn as its client sees it."""
+    """Return an error of a session or turn in the form that clients receive."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -275,8 +275,8 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
 
 # ── the checks before every request ──
 #
-# A page of another site can make a browser send requests to a server on this machine, and by DNS
-# rebinding even under a name of its own. So a request is refused if its ``Host`` isn't one of the
+# A page of another site can make a browser send requests to a server on this machine, and with DNS
+# rebinding even under the site's own name. So a request is refused if its ``Host`` isn't one of the
 # server's, or if its ``Origin`` is another one. The token protects from other programs and users.
 
 _SECURITY_HEADERS = {

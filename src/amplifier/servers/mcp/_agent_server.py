@@ -84,7 +84,7 @@ async def open_agent_server(
     transport: str,
     prompts: Mapping[str, str],
 ) -> AsyncIterator[Server[Any]]:
-    """Open the server. Its sessions are closed when the block is left."""
+    """Open the server. Its sessions are closed when the block exits."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
         agent = AgentServer(
@@ -324,7 +324,7 @@ class AgentServer:
     def _resumed(self, context: _Context, params: types.CallToolRequestParams) -> _Followed:
         followed = self._waiting.get(params.request_state or "")
         if followed is None or followed.live.about != self._owner(context):
-            raise MCPError(types.INVALID_PARAMS, "no turn waits for this answer any more")
+            raise MCPError(types.INVALID_PARAMS, "no turn is waiting for this answer")
         del self._waiting[followed.live.session_id]
         if (question := followed.asked) is not None:
             answer = (params.input_responses or {}).get(_ANSWER)
@@ -477,7 +477,7 @@ def _result(live: _Session, turn: LiveTurn) -> types.CallToolResult:
     return types.CallToolResult(
         content=[
             types.TextContent(type="text", text=ended.result),
-            # For models that see only the text.
+            # This is for models that receive only the text.
             types.TextContent(type="text", text=f"(session: {live.session_id})"),
         ],
         structured_content={"response": ended.result, "session_id": live.session_id},
@@ -517,12 +517,12 @@ class _Lines:
             raise anyio.ClosedResourceError from None
 
     async def flush(self) -> None:
-        """Do nothing, since everything is written already."""
+        """Do nothing, since everything is already written."""
 
 
 @asynccontextmanager
 async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
-    """Open streams of messages for a server, until the client closes its end."""
+    """Open message streams over stdio, until the client closes its end."""
     with taken_standard_streams() as streams, anyio.CancelScope() as scope:
         lines: Any = _Lines(streams)
         async with stdio_server(lines, lines) as opened:

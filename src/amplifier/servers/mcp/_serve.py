@@ -39,7 +39,7 @@ async def serve(
     token_verifier: TokenVerifier | None = None,
     on_listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve an agent until the client leaves (standard streams) or until cancelled (HTTP).
+    """Serve an agent until the client disconnects (stdio) or until cancelled (HTTP).
 
     The server has one tool, ``run``, which runs a turn with progress. A client that cancels the
     call stops the turn. Each client has its own session, and its conversations are resources.
@@ -47,7 +47,7 @@ async def serve(
 
     Args:
         session_factory: Makes a session for each client, not opened yet. The session gets an
-            approval system that asks the client, unless it has one already.
+            approval system that asks the client, unless it already has one.
         transport: The transport of the messages.
         host: For HTTP: the address to listen on.
         port: For HTTP: the port to listen on, or 0 for a free one.

@@ -149,7 +149,7 @@ class Lines:
 
 
 def chunks_of(file: int, stop: Stop, head: bytes = b"") -> Iterator[bytes]:
-    """Read an open file in pieces. ``head`` is its beginning, if that was read already."""
+    """Read an open file in pieces. ``head`` is its beginning, if already read."""
     chunk = head or os.read(file, CHUNK)
     while chunk:
         stop.check()
@@ -188,7 +188,7 @@ class EditorFiles(Protocol):
         """Return the text of a file, or None to read it from disk."""
 
     async def write(self, path: str, text: str) -> bool:
-        """Replace the text of a file. Return False to write it to disk."""
+        """Replace the text of a file. Return False if the caller has to write to disk."""
 
 
 class FileTool(BuiltinTool):

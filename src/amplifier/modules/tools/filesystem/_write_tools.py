@@ -111,7 +111,7 @@ def replace_file(
             overwrites every version.
 
     Raises:
-        ToolFailure: It isn't a regular file, has a hard link, changed meanwhile, or is outside.
+        ToolFailure: It isn't a regular file, has a hard link, has changed, or is outside.
         OSError: It can't be written.
     """
     directory, place = open_parent(access, place, make=expected is None)
@@ -141,10 +141,10 @@ def replace_file(
 
 
 def _replaceable(directory: int, place: ConfinedPath) -> os.stat_result | None:
-    """Return the status of the file that is there now, or None.
+    """Return the status of the current file, or None.
 
     Raises:
-        ToolFailure: It may not be replaced.
+        ToolFailure: Replacing it is not allowed.
     """
     try:
         info = os.stat(place.names[-1], dir_fd=directory, follow_symlinks=False)
@@ -204,7 +204,7 @@ def _is_at(directory: int, path: str) -> bool:
 
 
 def _sync_directory(directory: int) -> None:
-    """Make the new name durable, if the system can. The content is durable already."""
+    """Make the new name durable, if the system can. The content already is."""
     with contextlib.suppress(OSError):
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
@@ -238,8 +238,8 @@ class _Guard:
 
     Args:
         protected: The protected paths.
-        judged: The real path that the approval hook judged this call by, and whether the path may
-            be changed although it is protected. None if the hook didn't judge the call.
+        judged: The real path that the approval hook checked for this call, and whether it may be
+            changed although it is protected. None if the hook didn't check the call.
     """
 
     def __init__(self, protected: ProtectedPlaces, judged: tuple[str, bool] | None) -> None:
@@ -251,7 +251,7 @@ class _Guard:
         """Do nothing for a path that may be changed.
 
         Raises:
-            ToolFailure: It may not be changed.
+            ToolFailure: Changing it is not allowed.
         """
         path = place.path
         if self._judged is not None and path != self._judged[0]:
@@ -307,7 +307,7 @@ class WritingTool(FileTool):
         The approval hook didn't ask, or it asked about another path.
 
         Raises:
-            ToolFailure: It may not be changed, or there is no one to ask.
+            ToolFailure: Changing it is not allowed, or there is no one to ask.
         """
         prompt = render_prompt(
             self._name, values, f"the place is protected: {refused.reason}", place=refused.place

@@ -167,7 +167,7 @@ class Offer:
         server: The name and version that it declares.
         protocol: The version of the protocol in use.
         instructions: Its instructions for the model.
-        tools: Its tools, without those that can't be used.
+        tools: Its tools, without unusable ones.
         has_resources: True if it has resources.
         has_prompts: True if it has prompts.
     """
@@ -251,7 +251,7 @@ CLIENT = Implementation(name="amplifier", version=version("amplifier"))
 FIRST_DELAY, MAX_DELAY = 0.5, 30.0
 """Seconds before the next start after the second failure in a row. The delay doubles each time."""
 _CLOSE_SECONDS = 3.0
-"""Seconds for leaving a connection in order. After that it is cancelled."""
+"""Seconds for an orderly exit from a connection. After that it is cancelled."""
 _END_SECONDS = 5.0
 """Seconds that a call waits for the end of its connection, to report how the process ended."""
 _TERMINATED = "Session terminated"
@@ -275,7 +275,7 @@ class _Attempt:
         reason: The error that ended an open connection, as an addition to a message.
         settled: Set when the connection is open or the opening has failed.
         lost: Set when the connection has to be left.
-        over: Set when the connection has been left.
+        over: Set once the connection has exited.
         changed: Set when the server has announced a change of its tools.
     """
 
@@ -372,7 +372,7 @@ class Connection:
                 await self._report(attempt.failure)
 
     def close(self) -> None:
-        """Let `run` leave the connection and return."""
+        """Let `run` exit the connection and return."""
         self._closing.set()
         self._wanted.set()
         if self._attempt is not None:
@@ -564,7 +564,7 @@ class Connection:
         )
 
     async def _end(self, attempt: _Attempt) -> None:
-        """Leave a connection that isn't usable any more."""
+        """Exit a broken connection."""
         attempt.lost.set()
         with anyio.move_on_after(_END_SECONDS):
             await attempt.over.wait()

@@ -51,7 +51,7 @@ _ACCEPT, _DECLINE = "Allow", "Deny"
 _Answer = TypeVar("_Answer")
 
 
-# A request is allowed only during a call of the server, and belongs to the session that called
+# A request is allowed only during a call to the server, and belongs to the session that called
 # last. The end of the last call ends all requests, so that a stopped turn leaves no question and no
 # model call behind.
 

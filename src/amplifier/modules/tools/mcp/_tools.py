@@ -530,7 +530,7 @@ class ToolMounting:
         return [name for name, tool in self._mounted.items() if tool.server == server]
 
     async def update(self, connection: Connection) -> None:
-        """Mount the tools that the server offers now, and unmount those that it has withdrawn."""
+        """Mount the tools that the server offers now, and unmount withdrawn ones."""
         server = connection.options.name
         tools: dict[str, ServerTool] = {}
         for tool in self._offered(connection):

@@ -146,7 +146,7 @@ class StdioTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Streams]:
-        """Start the process, and end it and its children on leaving.
+        """Start the process, and end it and its children on exit.
 
         Raises:
             ToolFailure: It can't be started.
@@ -188,7 +188,7 @@ class StdioTransport:
                     if message is not None:
                         await inbox.send(message)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            # The client is leaving.
+            # The client is disconnecting.
             return
         except LineTooLong:
             self.loss = (
@@ -306,7 +306,7 @@ LOGIN = "mcp.login"
 
 _LOOPBACK = "127.0.0.1"
 _NO_PORT = 1
-"""A placeholder until a login begins, because a client must have an address."""
+"""A placeholder until a login starts, because a client must have an address."""
 _MAX_REQUEST = 16_384
 _DONE = b"You are logged in. You can close this page."
 
@@ -320,7 +320,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientProvider | None:
-    """Make the object that adds tokens to requests, or None if the options have no ``oauth``."""
+    """Return the OAuth provider, or None without ``oauth``."""
     oauth = options.oauth
     if oauth is None:
         return None
@@ -370,7 +370,7 @@ class _LoginAuth(OAuthClientProvider):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Drive the SDK's flow. Refuse a login before it begins where no one could complete it."""
+        """Drive the SDK's flow. Refuse a login that no one could complete before it starts."""
         flow = super().async_auth_flow(request)
         is_first = True
         try:
@@ -465,7 +465,7 @@ class TokenFile:
 
     Attributes:
         context: The SDK's data in this process. It gets the expiry and the issuer of stored tokens.
-            Without them the SDK would use tokens until they are refused, and require a login then.
+            Without them the SDK would use tokens until they are refused, and then require a login.
         path: The file.
     """
 
@@ -658,7 +658,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
-        """Open the connection, and end the session on the server on leaving."""
+        """Open the connection, and end the session on the server on exit."""
         assert self._options.url is not None
         # A call may take as long as its own deadline allows, so reading has none.
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)

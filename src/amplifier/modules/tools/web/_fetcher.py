@@ -38,10 +38,10 @@ async def resolve(host: str, port: int) -> list[str]:
     return [str(entry[4][0]) for entry in entries]
 
 
-# Everything that the client connects to goes through `connect_tcp`, redirects included. So the
-# check can't be evaded by a URL that one parser reads differently from another, or by a name
-# server that answers differently a moment later. The client still uses the name for the Host
-# header, the TLS handshake and the certificate.
+# Everything that the client connects to goes through `connect_tcp`, including redirects. So the
+# check can't be evaded by a URL that one parser reads differently from another, or by a name server
+# that answers differently a moment later. The client still uses the name for the Host header, the
+# TLS handshake and the certificate.
 class CheckedNetwork(httpcore2.AsyncNetworkBackend):
     """Connects to addresses that the options allow.
 
@@ -185,7 +185,7 @@ class Fetched:
     is_full: bool
 
     def text(self) -> str:
-        """Decode the body by its byte order mark, the header or its own declaration."""
+        """Decode the body using its BOM, the header or its own declaration."""
         assert self.body is not None
         return self.body.decode(_charset(self.body, self.content_type), "replace")
 
@@ -219,7 +219,7 @@ class Fetcher:
         """Fetch a URL with GET. A status that means failure is returned like any other.
 
         Raises:
-            ToolFailure: It may not be fetched, or fetching failed.
+            ToolFailure: Fetching it is not allowed, or failed.
         """
         url = read_url(url)
         with anyio.move_on_after(self._options.timeout):

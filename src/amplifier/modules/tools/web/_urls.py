@@ -121,7 +121,7 @@ _NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
 # ── public addresses ──────────────────────────────────────────────────────────────────────────────
 # ``ipaddress.is_global`` differs between releases of Python, so the table is our own. IPv6 is
 # refused except for global unicast. So every form that hides an IPv4 address (mapped, compatible,
-# NAT64, Teredo, 6to4, ISATAP) is refused, whatever it hides.
+# NAT64, Teredo, 6to4, ISATAP) is refused, even for a public address.
 
 
 def read_address(text: str) -> Address | None:
