@@ -261,7 +261,7 @@ async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | 
     kind="behaviour", types=_HOOK, inputs="hook_events", on=CheckContext.mount,
 )  # fmt: skip
 async def answers_events(mounted: MountedModule) -> None:
-    """Pass known and unknown events with valid and odd payloads, and whole sessions, to handlers."""
+    """Pass known and unknown events with valid and odd payloads to handlers, and run sessions."""
     case = mounted.ctx.case
     events = [(str(entry["event"]), entry["data"]) for entry in case["events"]]
     series = EventSeries(mounted.ctx)

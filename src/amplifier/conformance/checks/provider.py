@@ -211,10 +211,11 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
 
 @check(
     "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
-    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES, on=with_provider,
+    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES,
+    on=with_provider,
 )  # fmt: skip
 async def leads_a_conversation(mounted: MountedModule) -> None:
-    """Hold conversations of several turns, and check responses, events, ids and earlier requests."""
+    """Hold conversations of several turns. Check responses, events, ids and earlier requests."""
     ctx, case = mounted.ctx, mounted.ctx.case
     ids: set[str] = set()
     past: list[tuple[str, Any, Any]] = []
@@ -674,7 +675,7 @@ async def _events_of_a_call(
 
 @check("P11", "P21", "P23", kind="behaviour", types=_PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
-    """Compare the last chunk of a stream with the response of complete, and deltas with the whole."""
+    """Compare the last chunk of a stream, and its deltas, with the response of complete."""
     own = [(text,) for text in texts_in(ctx.loaded.target) if " " in text][:_MAX_OWN_TEXTS]
     thinking = _config(ctx, "thinking")
     for words, config in (
@@ -915,7 +916,7 @@ async def _exchange(
 
 @check("P6", kind="behaviour", types=_PROVIDER)
 async def reads_the_wire(ctx: CheckContext) -> None:
-    """Compare a conversation with its form on the wire, and the server's answer with the response."""
+    """Compare a conversation with its form on the wire, and the response with the answer."""
     exchange = await _exchange(ctx, "thinking", _conversation())
     if exchange is None:
         return
@@ -1013,7 +1014,7 @@ def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | Non
 
 @check("P16", kind="behaviour", types=_PROVIDER)
 async def sends_no_loose_call(ctx: CheckContext) -> None:
-    """Send a call without a result, which the provider should repair before it sends the request."""
+    """Send a call without a result, which the provider should repair in its request."""
     call = ToolCallBlock(id="toolu_loose", name="look", input={})
     messages = [
         Message(role="user", content="Look."),

@@ -394,7 +394,7 @@ _MAX_INTERRUPTED = 2
 
 @check("T16", kind="behaviour", types=_TOOL)
 async def reconciles_interrupted_calls(ctx: CheckContext) -> None:
-    """Kill the process of a call before its acknowledgement, follow reconcile, and count effects."""
+    """Kill the process of a call before it is acknowledged, follow reconcile, count effects."""
     async with ctx.mount() as mounted:
         having = [
             name
@@ -670,7 +670,7 @@ None if the tool raised, or was not called.
 
 
 def _asking(ctx: CheckContext, name: str, budget: Budget) -> Asking:
-    """Return a function that mounts a tool anew for every input, so that results are independent."""
+    """Return a function that mounts a tool anew for every input, to keep results independent."""
 
     async def ask(given: Input) -> bool | str | None:
         if budget.is_spent():

@@ -194,6 +194,8 @@ SHRINKING_LISTED = 50
 """The same without Hypothesis, for each broken clause."""
 SHRINKING_CALLS = 3_000
 """Maximum number of calls of the module in the cases that are tried to make one smaller."""
+SHRINKING_SECONDS = 2.0
+"""Maximum seconds of work in these cases, shared by the broken clauses of a step."""
 
 
 def explore(
@@ -220,29 +222,40 @@ def explore(
 
     quiet = quiet_settings(examples, Phase.explicit, Phase.generate)
     seeded(ctx.seed)(quiet(given(cases)(trial)))()
+    seconds = SHRINKING_SECONDS / max(len(failing), 1)
     return [
-        _smallest(cases, play, clause, ctx, examples) or fault for clause, fault in failing.items()
+        _smallest(cases, play, clause, ctx, examples, seconds) or fault
+        for clause, fault in failing.items()
     ]
 
 
+class _Enough(BaseException):
+    """Raised in a case that Hypothesis tries, to end its search. It would handle an `Exception`."""
+
+
 def _smallest(
-    cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckContext, examples: int
+    cases: SearchStrategy[Any],
+    play: Play,
+    clause: str,
+    ctx: CheckContext,
+    examples: int,
+    seconds: float,
 ) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
-    budget = ctx.budget(SHRINKING_CALLS)
+    budget = ctx.budget(SHRINKING_CALLS, seconds)
 
     def breaks(case: Any) -> bool:
         nonlocal left, best
         left -= 1
         if left < 0 or budget.is_spent():
-            return False
+            raise _Enough
         faults = [fault for fault in play(case) if fault.clause == clause]
         best = faults or best
         return bool(faults)
 
     # Hypothesis raises if the fault is not reproduced, because the module behaves differently.
-    with suppress(HypothesisException):
+    with suppress(HypothesisException, _Enough):
         quiet = quiet_settings(examples + SHRINKING, Phase.generate, Phase.shrink)
         find(cases, breaks, settings=quiet, random=random.Random(ctx.seed))
     return best[0] if best else None
@@ -459,19 +472,17 @@ class Runner:
         cases, examples = strategy(self._facts), self._examples
         play = partial(self._play, check)
         drawn = explore(cases, play, self._stage(None), examples=examples, known=set(known))
-        shown = [self._shrunk(check, fault, places[name]) for name, fault in known.items()]
-        return [*shown, *(self._shrunk(check, fault, fault.case) for fault in drawn)]
+        large = [(fault, places[name]) for name, fault in known.items()]
+        large += [(fault, fault.case) for fault in drawn]
+        seconds = SHRINKING_SECONDS / max(len(large), 1)
+        return [self._shrunk(check, fault, case, seconds) for fault, case in large]
 
-    def _shrunk(self, check: Check, fault: Fault, case: Any) -> Fault:
+    def _shrunk(self, check: Check, fault: Fault, case: Any, seconds: float) -> Fault:
         """Return the fault of the smallest case that breaks the clause in the same way."""
-        smallest, gist, left = fault, _gist(fault.what), SHRINKING_LISTED
-        budget = self._stage(None).budget(SHRINKING_CALLS)
+        smallest, gist = fault, _gist(fault.what)
 
         def fails(candidate: Any) -> bool:
-            nonlocal smallest, left
-            left -= 1
-            if left < 0 or budget.is_spent():
-                return False
+            nonlocal smallest
             self._is_shrinking = True
             try:
                 token = fault.case if candidate is case else None
@@ -488,8 +499,9 @@ class Runner:
             smallest = similar[0] if similar else smallest
             return bool(similar)
 
-        smallest_case = shrunk(case, fails)
-        left, self._is_locating = max(left, 1), True
+        budget = self._stage(None).budget(SHRINKING_CALLS, seconds)
+        smallest_case = shrunk(case, fails, budget, SHRINKING_LISTED)
+        self._is_locating = True
         fails(smallest_case)
         self._is_locating = False
         return smallest

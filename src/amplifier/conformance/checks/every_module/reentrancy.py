@@ -57,7 +57,7 @@ class _Caller:
 
 @check("C15", "T10", "P14", "H3", kind="behaviour", types=_CLAUSES)
 async def answers_its_own_handlers(ctx: CheckContext) -> None:
-    """Let handlers of the events that the module emits call its methods; all calls must end."""
+    """Let handlers of the events that a module emits call its methods. All calls have to end."""
     budget = ctx.budget(_CALLS)
     for index, event in await _emitting_operations(ctx):
         async with ctx.mount() as mounted:
