@@ -735,7 +735,7 @@ def _changed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
     tools, words, choices = facts["tools"], facts["words"], facts["choices"]
     for name, schema in tools.items():
         valid = valid_inputs(schema, CANARY, choices)
-        samples = sample_inputs(schema, CANARY, words=words, choices=choices)
+        samples = sample_inputs(schema, CANARY, source_keys=words, choices=choices)
         # The fullest comes first.
         bases = [*samples[1:2], *samples[:1], *samples[2:]]
         inputs = [*valid[:20], *invalid_inputs(schema, bases, words, choices), *valid[20:]]

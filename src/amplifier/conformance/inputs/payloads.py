@@ -68,18 +68,18 @@ def ordinary_payload(event: str, **replaced: Any) -> Payload:
 
 
 def reaching_payloads(
-    event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
+    event: str, source_keys: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
 ) -> Iterator[Payload]:
     """Yield ordinary payloads with keys and values that the module's source looks for.
 
     Args:
         event: The name of the event.
-        words: Keys that the source looks up, for the payload and the tool's input.
+        source_keys: Keys that the source looks up, for the payload and the tool's input.
         choices: Texts of comparisons in the source, used as values.
         triggers: Texts that the source may look for inside others.
     """
     base = ordinary_payload(event)
-    keys = [word for word in words if is_harmless(word) and word not in base][:20]
+    keys = [key for key in source_keys if is_harmless(key) and key not in base][:20]
     inner: Payload = dict.fromkeys(keys, "text")
     tool_input = {**_VALUES["tool_input"], **inner}
     yield {**base, **inner, "tool_input": tool_input}
@@ -120,15 +120,17 @@ def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
         yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}
 
 
-def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
+def odd_payloads(
+    event: str, source_keys: Iterable[str], *, briefly: bool = False
+) -> Iterator[Payload]:
     """Yield payloads in which a key is missing, a value is of another type, or everything is wrong.
 
     Args:
         event: The name of the event, which determines the keys.
-        words: Keys that the module's source looks up.
+        source_keys: Keys that the module's source looks up.
         briefly: True to yield only a few.
     """
-    base, looked_up = ordinary_payload(event), list(words)
+    base, looked_up = ordinary_payload(event), list(source_keys)
     keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
     if briefly:
         yield from (

@@ -105,24 +105,24 @@ def near_misses(base: Mapping[str, Any], keys: Sequence[str]) -> Iterator[dict[s
     yield from changed_inside(base)
 
 
-def changed_inside(value: Any, words: Sequence[str] = ()) -> Iterator[Any]:
+def changed_inside(value: Any, extra_keys: Sequence[str] = ()) -> Iterator[Any]:
     """Yield copies of a list or an object with one change each, at any depth.
 
     Args:
         value: The list or the object.
-        words: Other keys that an object may have.
+        extra_keys: Other keys that an object may have.
     """
     if isinstance(value, list):
         yield from ([odd] for odd in _ODD)
         yield from ([*value, odd] for odd in _ODD)
         for item in value[:1]:
-            yield from ([changed] for changed in changed_inside(item, words))
+            yield from ([changed] for changed in changed_inside(item, extra_keys))
     elif isinstance(value, dict):
-        for key in dict.fromkeys([*value, *words][:16]):
+        for key in dict.fromkeys([*value, *extra_keys][:16]):
             yield {name: member for name, member in value.items() if name != key}
             yield from ({**value, key: odd} for odd in _ODD)
             yield from (
-                {**value, key: changed} for changed in changed_inside(value.get(key), words)
+                {**value, key: changed} for changed in changed_inside(value.get(key), extra_keys)
             )
         yield {**value, "unknown key": None}
 
@@ -457,7 +457,7 @@ def sample_inputs(
     schema: Mapping[str, Any] | None,
     file_name: str,
     *,
-    words: Sequence[str] = (),
+    source_keys: Sequence[str] = (),
     choices: Sequence[str] = (),
 ) -> list[Input]:
     """Return a few valid inputs such as a model would write.
@@ -467,14 +467,14 @@ def sample_inputs(
     Args:
         schema: The tool's schema. None if it has none.
         file_name: The name of an existing file, for properties that look like paths.
-        words: Keys that the tool's source looks up, for a tool without a schema.
+        source_keys: Keys that the tool's source looks up, for a tool without a schema.
         choices: Texts of comparisons in the tool's source.
     """
     if not schema:
         guessed = {
-            word: Values({}, file_name).plain({"type": "string"}, word) for word in words[:12]
+            key: Values({}, file_name).plain({"type": "string"}, key) for key in source_keys[:12]
         }
-        return distinct([{}, guessed, dict.fromkeys(words[:12], 2)])
+        return distinct([{}, guessed, dict.fromkeys(source_keys[:12], 2)])
     return valid_inputs(schema, file_name, choices)[:_MAX_SAMPLES] or [{}]
 
 
@@ -502,7 +502,7 @@ def valid_inputs(
 def invalid_inputs(
     schema: Mapping[str, Any] | None,
     bases: Sequence[Input],
-    words: Iterable[str],
+    source_keys: Iterable[str],
     choices: Iterable[str] = (),
 ) -> Iterator[Input]:
     """Yield inputs with one thing wrong at any depth.
@@ -512,12 +512,13 @@ def invalid_inputs(
     Args:
         schema: The tool's schema. None if it has none.
         bases: Valid inputs. The first is changed in every way, the others only in some.
-        words: Keys that the tool's source looks up.
+        source_keys: Keys that the tool's source looks up.
         choices: Texts of comparisons in its source.
     """
     base = bases[0] if bases else {}
     declared = list(dict.fromkeys([*base, *properties_of(schema or {})]))
-    keys = [*declared, *[word for word in words if word not in declared][: 6 if schema else 20]]
+    undeclared = [key for key in source_keys if key not in declared]
+    keys = [*declared, *undeclared[: 6 if schema else 20]]
     for word in [word for word in choices if is_harmless(word)][:20]:
         for key in keys[:12]:
             # A call that works once may fail the second time.

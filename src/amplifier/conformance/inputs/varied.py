@@ -59,8 +59,8 @@ class VariedInputs:
     ) -> None:
         self._schema = schema
         self._values = Values(schema, file_name)
-        self._words = [word for word in words if is_harmless(word)][:_MAX_WORDS]
-        self._words += [text for text in texts if not any(mark in text for mark in _PATH_MARKS)]
+        self._texts = [word for word in words if is_harmless(word)][:_MAX_WORDS]
+        self._texts += [text for text in texts if not any(mark in text for mark in _PATH_MARKS)]
         self._random = random.Random(seed)
         self._first: dict[str, Any] = {}
 
@@ -141,7 +141,7 @@ class VariedInputs:
             return [*pool, *_numbers(part, kind)]
         if not {"pattern", "format"} & part.keys() and plain == "text":
             low, high = part.get("minLength", 0), part.get("maxLength", _MAX_NUMBER)
-            pool += [text for text in (*_TEXTS, *self._words) if low <= len(text) <= high]
+            pool += [text for text in (*_TEXTS, *self._texts) if low <= len(text) <= high]
         return pool
 
 

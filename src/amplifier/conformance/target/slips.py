@@ -30,11 +30,11 @@ class SlipDetector:
     """Collects the slips of a module's lines, including slips that a broad handler swallows.
 
     Attributes:
-        found: The line and the error of each slip, in order.
+        slips: The line and the error of each slip, in order.
     """
 
     _target: Target
-    found: list[tuple[str, BaseException]] = field(factory=list, init=False)
+    slips: list[tuple[str, BaseException]] = field(factory=list, init=False)
     _own: dict[str, bool] = field(factory=dict, init=False)
     _expected: list[BaseException] = field(factory=list, init=False)
 
@@ -50,7 +50,7 @@ class SlipDetector:
             sys.settrace(before)
             threading.settrace(before)
             expected = {id(error) for error in self._expected}
-            self.found = [slip for slip in self.found if id(slip[1]) not in expected]
+            self.slips = [slip for slip in self.slips if id(slip[1]) not in expected]
             self._expected.clear()
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> _Trace | None:
@@ -76,8 +76,8 @@ class SlipDetector:
         names = {base.__name__ for base in type(error).__mro__ if issubclass(base, _SLIPS)}
         if _expects(file, line, frozenset(names)) or (is_here and _raises(file, line)):
             self._expected.append(error)
-        elif is_here and all(error is not known for _, known in self.found):
-            self.found.append((self._target.location_at(file, line), error))
+        elif is_here and all(error is not known for _, known in self.slips):
+            self.slips.append((self._target.location_at(file, line), error))
 
 
 def _is_special(name: str) -> bool:

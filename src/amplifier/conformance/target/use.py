@@ -112,7 +112,7 @@ def _tool_exercises(mounted: MountedModule) -> list[Operation]:
         schema = schema_of(tool)
         key = fingerprint([name, schema])
         if key not in _samples:
-            _samples[key] = sample_inputs(schema, CANARY, words=keys, choices=choices)
+            _samples[key] = sample_inputs(schema, CANARY, source_keys=keys, choices=choices)
         chosen = mounted.loaded.chosen_inputs.get(name, ())
         for sample in distinct([*_samples[key][:limit], *chosen]):
             given = {"tool": name, "input": sample}

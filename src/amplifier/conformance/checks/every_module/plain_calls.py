@@ -39,7 +39,7 @@ async def makes_no_slip(ctx: CheckContext) -> None:
             async with ctx.mount():
                 pass
     except MountFailed as failed:
-        for line, error in detector.found:
+        for line, error in detector.slips:
             if error is failed.outcome.error and not _may_need_settings(error):
                 what = f"mount met {type(error).__name__}: {error}"
                 ctx.fault("A26", what, location=line)
@@ -50,7 +50,7 @@ async def makes_no_slip(ctx: CheckContext) -> None:
         for operation in _plain(mounted):
             with detector.watching():
                 await mounted.call(operation.run, mounted)
-            for line, error in detector.found[:1]:
+            for line, error in detector.slips[:1]:
                 what = f"{operation.name} met {type(error).__name__}: {error}"
                 ctx.fault("A26", what, given=operation.given, location=line)
                 return
