@@ -1,4 +1,4 @@
-"""Payloads for hooks: of every event, wrong in one way, drawn, and those of a session that goes badly."""
+"""Payloads for hooks: of every event, wrong in one way, drawn, and of a session that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amplifier.conformance.engine.cases import hook_events, listed_events
 from amplifier.conformance.inputs.json_schema import fingerprint, json_problem
 from amplifier.conformance.inputs.payloads import (
     EVENTS,
-    MOST_IN_A_ROW,
+    MAX_REPEATED_FAILURES,
     NEUTRAL,
     UNKNOWN_EVENTS,
     odd_payloads,
@@ -118,7 +118,10 @@ def test_a_call_fails_in_the_same_way_many_times_in_a_row(error):
     rows = {
         text: len(list(row)) for text, row in groupby(fingerprint(result) for result in results)
     }
-    assert rows[fingerprint({"success": False, "output": None, "error": error})] == MOST_IN_A_ROW
+    assert (
+        rows[fingerprint({"success": False, "output": None, "error": error})]
+        == MAX_REPEATED_FAILURES
+    )
 
 
 def test_payloads_are_json_have_neutral_keys_and_share_nothing():

@@ -104,7 +104,7 @@ def test_slip_is_an_error_nobody_expects(tmp_path, function, is_slip):
     detector = SlipDetector(find_target(file, "tool"))
     with detector.watching():
         names[function](7)
-    assert [type(error) for _, error in detector.found] == [AttributeError] * is_slip
+    assert [type(error) for _, error in detector.slips] == [AttributeError] * is_slip
 
 
 @pytest.mark.parametrize("length", [12, 800])

@@ -544,7 +544,10 @@ def turns(facts: Facts) -> SearchStrategy[dict[str, Any]]:
 
 # ── providers: conversations with every role and block ──
 
-_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 _TEXTS = [
     "hello",
     "What is it?",
@@ -686,7 +689,7 @@ def dialogues(facts: Facts) -> SearchStrategy[Any]:
 
 
 def listed_dialogues(facts: Facts) -> list[dict[str, Any]]:
-    """List usual conversations: a tool call in every turn, also compacted, plain answers, no tools."""
+    """List usual conversations: tool calls in every turn, compacted, plain answers, no tools."""
     tool = "Please use a tool."
     return [
         {"words": [tool] * 12, "tools": True, "options": {}},
@@ -716,7 +719,7 @@ _MAX_DISTANCE = 1000
 
 
 def listed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
-    """List the values of each tool's schema, inputs with one defect each, and varied valid inputs."""
+    """List the values of each tool's schema, inputs with one defect, and varied valid inputs."""
     tools, choices = facts["tools"], facts["choices"]
     yield from _changed_inputs(facts)
     for name, schema in tools.items():
@@ -732,7 +735,7 @@ def _changed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
     tools, words, choices = facts["tools"], facts["words"], facts["choices"]
     for name, schema in tools.items():
         valid = valid_inputs(schema, CANARY, choices)
-        samples = sample_inputs(schema, CANARY, words=words, choices=choices)
+        samples = sample_inputs(schema, CANARY, source_keys=words, choices=choices)
         # The fullest comes first.
         bases = [*samples[1:2], *samples[:1], *samples[2:]]
         inputs = [*valid[:20], *invalid_inputs(schema, bases, words, choices), *valid[20:]]
@@ -799,7 +802,7 @@ def _likely_events(facts: Facts) -> list[str]:
 
 
 def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
-    """List every event with a few payloads, likely ones with one defect each, and whole sessions."""
+    """List every event with a few payloads, likely ones with one defect, and whole sessions."""
     words, choices = facts["words"], facts["choices"]
     few = [(event, ordinary_payload(event)) for event in (*EVENTS, *UNKNOWN_EVENTS)]
     few += [(event, data) for event, _ in few for data in odd_payloads(event, words, briefly=True)]

@@ -1,7 +1,6 @@
-"""`check_module`: locate a module, examine it, report.
+"""Locate a module, examine it, and report.
 
-Static checks run in this process and execute nothing of the module. Everything else runs in worker processes: one for each
-backend, side by side, and another one for the remaining steps whenever the module hangs or ends its worker.
+Static checks run in this process and execute nothing of the module.
 """
 
 from __future__ import annotations
@@ -53,15 +52,18 @@ from amplifier.conformance.target.process import HAS_REAPER
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
 
+# Everything but the static checks runs in worker processes, one for each backend, side by side.
+# Whenever the module hangs or ends its worker, another worker runs the remaining steps.
+
 SILENCE_SECONDS = 20.0
-"""After that long without a message the worker counts as dead."""
+"""Maximum time without a message, after which the worker counts as dead."""
 _LAST_SECONDS = 10.0
-"""For the worker's parent to end what is left of it."""
+"""Time limit for the worker's parent to end the remaining processes."""
 _MAX_LINE_BYTES = 50_000_000
 _MIN_FREE_BYTES = 500_000_000
 
 Receive = Callable[[dict[str, Any]], bool]
-"""Takes one message of the worker; returns whether it was the last."""
+"""Processes a message of the worker, and returns True if it was the last."""
 
 
 async def run_worker(job: Job, receive: Receive) -> WorkerExit:
@@ -79,28 +81,32 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
         try:
             finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
             if not (finished or was_silent):
-                # It is ending by itself. A signal would take its exit code away from asyncio.
+                # It is about to exit. A signal would take its exit code away from asyncio.
                 with anyio.move_on_after(_LAST_SECONDS):
                     await process.wait()
         finally:
             with anyio.CancelScope(shield=True):
                 if HAS_REAPER:
-                    # With every process that it started.
+                    # The parent ends every process that the worker started.
                     with anyio.move_on_after(_LAST_SECONDS), suppress(ProcessLookupError):
                         process.terminate()
                         await process.wait()
-                # With every process that stayed in its group.
+                # The signal ends every process that stayed in the group.
                 send_to_group(process.pid, signal.SIGKILL)
                 await process.aclose()
         stderr.seek(0)
-        written = stderr.read().decode(errors="replace")[-2000:]
+        tail = stderr.read().decode(errors="replace")[-2000:]
     return WorkerExit(
-        finished=finished, was_silent=was_silent, returncode=process.returncode, stderr=written
+        finished=finished, was_silent=was_silent, returncode=process.returncode, stderr=tail
     )
 
 
 async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) -> tuple[bool, bool]:
-    """Send the job and pass on messages; returns whether the last one came, and whether none came for too long."""
+    """Send the job and pass on messages until the last one, the end, or a long silence.
+
+    Returns:
+        Whether the last message came, and whether the worker was silent for too long.
+    """
     assert process.stdin is not None
     assert process.stdout is not None
     await process.stdin.send(job)
@@ -119,7 +125,10 @@ async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) ->
 
 
 def _memory_directory() -> str | None:
-    """A directory in memory, if there is one with enough free space: modules that sync their files wait less there."""
+    """Return a directory in memory with enough free space. None if there is none.
+
+    Modules that sync their files wait less there.
+    """
     place = Path("/dev/shm")
     try:
         free = shutil.disk_usage(place).free if os.access(place, os.W_OK | os.X_OK) else 0
@@ -129,9 +138,9 @@ def _memory_directory() -> str | None:
 
 
 def _environment(home: str, job: Job) -> dict[str, str]:
-    """Return the worker's environment variables: what running Python takes, and no credentials.
+    """Return the worker's environment: the variables that Python needs, and no credentials.
 
-    Texts have other hashes on each backend, unless the job gives a seed for them.
+    Texts have different hashes on each backend, unless the job gives a seed for them.
     """
     seed = BACKENDS.index(job.backends[0]) if job.hash_seed is None else job.hash_seed
     kept = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
@@ -141,9 +150,8 @@ def _environment(home: str, job: Job) -> dict[str, str]:
         "HOME": home,
         "TMPDIR": home,
         "LC_ALL": "C.UTF-8",
-        "PYTHONUTF8": "0"
-        if sys.platform == "linux"
-        else "1",  # so that a file opened without an encoding depends on the locale
+        # On Linux, a file that is opened without an encoding depends on the locale.
+        "PYTHONUTF8": "0" if sys.platform == "linux" else "1",
         "PYTHONHASHSEED": str(seed),
         "PYTHONDONTWRITEBYTECODE": "1",
         "HYPOTHESIS_STORAGE_DIRECTORY": str(cache_directory() / "hypothesis"),
@@ -151,9 +159,15 @@ def _environment(home: str, job: Job) -> dict[str, str]:
 
 
 _MAX_HANGS = 3
-"""Steps on one backend in which the module may end its process; it breaks its contract, and each costs seconds."""
+"""Maximum number of steps on one backend in which the module ends its process.
+
+Such a module breaks its contract, and each of these steps costs seconds.
+"""
 _SECONDS = {"quick": 50.0, "thorough": 900.0}
-"""What the steps on one backend may take, not counting time without a processor; the rest then counts as not examined."""
+"""Maximum time of the steps on one backend, without the time in which there was no processor.
+
+The steps that remain then count as not examined.
+"""
 
 
 async def check_module(
@@ -174,25 +188,28 @@ async def check_module(
     """Examine a module.
 
     Args:
-        target: A folder, a .py file, the id of an installed module, or the name of an importable package.
-        module_type: Its type, where neither the module nor its id names it.
-        config: What to mount it with; ``{directory}`` in a text is replaced by a directory of each session's own.
-        plan: What else the plan of its session holds, such as ``agents``, for a module that reads it.
-        static: Execute nothing of it.
-        thorough: Draw more cases and try every suspension point.
-        strict: Let broken recommendations count: such a module does not conform.
+        target: A folder, a .py file, the id of an installed module, or the name of an importable
+            package.
+        module_type: The type of the module. None if the module or its id names it.
+        config: The configuration to mount it with. ``{directory}`` in a text is replaced by a
+            separate directory for each session.
+        plan: Other sections of the plan, such as ``agents``, for a module that reads them.
+        static: True to execute nothing of the module.
+        thorough: True to draw more cases and try every suspension point.
+        strict: True to make broken recommendations count, so that such a module does not conform.
         seed: Equal seeds draw equal cases.
-        backends: What to run it on.
+        backends: The backends to run it on.
         only: Clauses or checks to restrict the examination to.
-        replay: Reproduce one finding: what the report printed for it.
-        progress: Called with the name of each step, how many are done, and how many there are.
+        replay: The replay token that the report printed for a finding, to reproduce it.
+        progress: Called with the name of each step, the number of finished steps, and the number of
+            all steps.
 
     Raises:
         ModuleNotFoundError: There is no such module.
-        ModuleLoadError: It cannot be a module, or its type is not known.
-        MissingExtraError: The packages that running it takes are not installed; ``static`` does without them.
-        ValueError: ``only``, ``replay``, ``backends`` or ``plan`` hold an unknown name, or one that does not apply to
-            this type of module.
+        ModuleLoadError: It cannot be a module, or its type is unknown.
+        MissingExtraError: The packages for running it are not installed. ``static`` needs none.
+        ValueError: ``only``, ``replay``, ``backends`` or ``plan`` hold a name that is unknown or
+            does not apply to this type of module.
     """
     if progress is not None:
         progress("starting", 0, 1)
@@ -202,11 +219,11 @@ async def check_module(
     if not static:
         require_packages(backends)
     reject_unknown_modules(plan or {})
-    found = find_target(target, module_type)
-    asked = only if replay is None else [replay.partition(":")[0]]
-    reject_inapplicable(found.module_type, asked, static=static)
+    located = find_target(target, module_type)
+    selected = only if replay is None else [replay.partition(":")[0]]
+    reject_inapplicable(located.module_type, selected, static=static)
     job = Job(
-        target=found,
+        target=located,
         module_type=module_type,
         config=config or {},
         plan=plan or {},
@@ -218,15 +235,15 @@ async def check_module(
     )
     started = time.monotonic()
     profile = "static" if static else job.profile
-    results = Results(job=job, profile=profile, module_type=found.module_type, progress=progress)
+    results = Results(job=job, profile=profile, module_type=located.module_type, progress=progress)
     _run_static_checks(results)
     if not static:
         await _run_workers(results)
         await _compare_processes(results)
     report = make_report(results)
     report.seconds = round(time.monotonic() - started, 2)
-    # Once more, because some types are only known after the module was imported.
-    reject_inapplicable(report.type, asked, static=static)
+    # Check again, because some types are only known after the import.
+    reject_inapplicable(report.type, selected, static=static)
     if strict and report.recommendations:
         report.verdict = "violations"
     return report
@@ -250,24 +267,24 @@ async def _run_workers(results: Results) -> None:
     """Run the workers of all backends until every step is done or given up."""
     problems: list[ModuleLoadError] = []
 
-    async def run(one: BackendRun) -> None:
+    async def run_backend(run: BackendRun) -> None:
         try:
-            await _run_backend(results, one)
+            await _run_backend(results, run)
         except ModuleLoadError as error:
             problems.append(error)
 
     async with anyio.create_task_group() as group:
-        for each in results.runs.values():
-            group.start_soon(run, each)
+        for run in results.runs.values():
+            group.start_soon(run_backend, run)
     if problems:
         raise problems[0]
 
 
 async def _compare_processes(results: Results) -> None:
-    """Report answers that follow the hashes of texts.
+    """Report answers that depend on the hashes of texts.
 
-    Answers that differ between two processes may differ by chance, by the time or by the process.
-    Two more processes decide: one with the hashes of each.
+    Answers of two processes may also differ by chance, by the time or by the process. Two more
+    processes decide, one with the hashes of each.
     """
     seen = results.answers_of_processes()
     if len(seen) < len(BACKENDS) or seen[0] == seen[1]:
@@ -286,7 +303,7 @@ async def _compare_processes(results: Results) -> None:
 
 async def _run_backend(results: Results, run: BackendRun) -> None:
     """Run one worker after another until every step on a backend is done or given up."""
-    most = _SECONDS[results.job.profile]
+    limit = _SECONDS[results.job.profile]
     while True:
         run.current_step = ""
         job = attrs.evolve(
@@ -294,7 +311,7 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
             backends=[run.backend],
             skip=run.finished,
             has_hung=bool(run.given_up),
-            seconds=most - run.seconds,
+            seconds=limit - run.seconds,
         )
         ended = await run_worker(job, partial(results.receive, run))
         if ended.finished:
@@ -312,6 +329,6 @@ async def _run_backend(results: Results, run: BackendRun) -> None:
                 run, f"the module has hung, or ended its process, in {' and '.join(run.given_up)}"
             )
             return
-        if run.seconds >= most:
-            results.give_up(run, f"the examination on {run.backend} took more than {most:g} s")
+        if run.seconds >= limit:
+            results.give_up(run, f"the examination on {run.backend} took more than {limit:g} s")
             return

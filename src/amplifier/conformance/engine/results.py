@@ -1,6 +1,6 @@
-"""What is known about one module, filled by the static checks and by the messages of worker processes, and the report that follows from it.
+"""Collect the results of static checks and worker processes, and make the report.
 
-A clause that no check looked at must not count as kept.
+A clause that no check examined must not count as kept.
 """
 
 from __future__ import annotations
@@ -27,40 +27,45 @@ from amplifier.contracts import Clause, clauses_for
 ABANDONED = 3
 """The exit code of a worker after a call of the module that could not be stopped."""
 TOO_SLOW = 4
-"""The exit code of a worker that took longer than it may."""
+"""The exit code of a worker that took too long."""
 IMPORT = "import"
 """The name of the step before all checks."""
 IMPORT_HINT = (
-    "Install what it imports, and declare that in its dependencies. Let importing the module succeed and end at once, also while an event loop runs, as it does when the kernel imports it; "
-    "leave work that may fail or take long to mount, and await it there instead of calling anyio.run or asyncio.run."
+    "Install what it imports, and declare that in its dependencies. "
+    "Let importing the module succeed and end at once, also while an event loop runs, "
+    "as it does when the kernel imports it; leave work that may fail or take long to mount, "
+    "and await it there instead of calling anyio.run or asyncio.run."
 )
 ANOTHER_PROCESS = "every_module.answers_the_same_in_another_process"
 Told = tuple[str, Any, str | None]
-"""A call, its input, and what it gave each time; None if that was not always the same."""
+"""A call, its input, and its answer. None as the answer if it was not the same each time."""
 ENDS_PROCESS_HINT = (
     "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 )
 
 
 def _command(job: Job, check: str, backend: str | None, case: Any) -> str:
-    words = ["amplifier", "module", "validate", job.target.reference]
-    words += ["--type", job.module_type] if job.module_type else []
-    words += ["--config", json.dumps(job.config)] if job.config else []
-    words += ["--plan", json.dumps(job.plan)] if job.plan else []
-    words += ["--seed", str(job.seed)] if job.seed else []
-    words += ["--thorough"] if job.profile == "thorough" else []
+    arguments = ["amplifier", "module", "validate", job.target.reference]
+    arguments += ["--type", job.module_type] if job.module_type else []
+    arguments += ["--config", json.dumps(job.config)] if job.config else []
+    arguments += ["--plan", json.dumps(job.plan)] if job.plan else []
+    arguments += ["--seed", str(job.seed)] if job.seed else []
+    arguments += ["--thorough"] if job.profile == "thorough" else []
     if check == IMPORT:
-        words += ["--only", "A1"]
+        arguments += ["--only", "A1"]
     elif check == ANOTHER_PROCESS:
-        words += ["--only", ANOTHER_PROCESS]
+        arguments += ["--only", ANOTHER_PROCESS]
     elif backend is None:
-        words += ["--static"]
+        arguments += ["--static"]
     else:
-        words += ["--replay", shortened(replay_token(f"{check}:{backend}", case))]
-    return shlex.join(words)
+        arguments += ["--replay", shortened(replay_token(f"{check}:{backend}", case))]
+    return shlex.join(arguments)
 
 
-NO_SUCCESS = "no call succeeded, so that nothing shows it; give examples in the schema, or the settings it needs by --config"
+NO_SUCCESS = (
+    "no call succeeded, so that nothing shows it; "
+    "give examples in the schema, or the settings it needs by --config"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -68,10 +73,10 @@ class WorkerExit:
     """How a worker ended.
 
     Attributes:
-        finished: It sent its last message.
-        was_silent: It sent nothing for so long that it was killed.
-        returncode: Its exit code, if it ended by itself or by a signal.
-        stderr: The end of what it wrote to standard error.
+        finished: True if it sent its last message.
+        was_silent: True if it was killed after a long time without a message.
+        returncode: Its exit code, negative for a signal. None if it has not ended.
+        stderr: The end of its output to standard error.
     """
 
     finished: bool
@@ -81,7 +86,7 @@ class WorkerExit:
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a step, how many are done, and how many there are."""
+"""Called with the name of a step, the number of finished steps, and the number of all steps."""
 
 
 @attrs.define(kw_only=True)
@@ -90,15 +95,15 @@ class BackendRun:
 
     Attributes:
         backend: The backend.
-        steps: All steps, by the names of their checks.
-        finished: Those that are done or given up.
-        current_step: The one that the worker has started; empty before the first.
-        given_up: Those in which a worker ended.
-        seen: What each completed step got to see.
-        failed: Why other steps could not be completed.
-        notes: What limits the result.
-        unmounted: Why the module could not be mounted, if so.
-        seconds: What the finished steps have taken.
+        steps: The names of the checks of all steps.
+        finished: The steps that are done or given up.
+        current_step: The step that the worker has started. Empty before the first.
+        given_up: The steps in which a worker ended.
+        seen: The coverage of each completed step.
+        failed: The reason why a step could not be completed, by step.
+        notes: Limits of the result.
+        unmounted: The reason why the module could not be mounted. None if it could.
+        seconds: The time that the finished steps took.
     """
 
     backend: str
@@ -118,15 +123,15 @@ class BackendRun:
 
     @property
     def is_absent(self) -> bool:
-        """Whether nothing of the module was ever mounted, though checks looked for it."""
+        """True if nothing of the module was ever mounted, although checks looked for it."""
         has_looked = any(
-            each.mount_attempted and not CHECKS[name].without_instance
-            for name, each in self.seen.items()
+            covered.mount_attempted and not CHECKS[name].without_instance
+            for name, covered in self.seen.items()
         )
-        return has_looked and not any(each.instance_seen for each in self.seen.values())
+        return has_looked and not any(covered.instance_seen for covered in self.seen.values())
 
     def obstacle(self, check: Check, clause: str) -> str | None:
-        """What kept a check from examining a clause all the way; None if nothing did."""
+        """Return the reason why a check could not fully examine a clause. None if it could."""
         covered = self.seen.get(check.name)
         if check.name in self.failed or covered is None:
             return self.failed.get(check.name)
@@ -136,14 +141,17 @@ class BackendRun:
             or not covered.instance_seen
         ):
             return covered.cut_short
-        return None if any(each.succeeded for each in self.seen.values()) else NO_SUCCESS
+        return None if any(step.succeeded for step in self.seen.values()) else NO_SUCCESS
 
     def examined_on(self, check: Check, clause: str) -> list[str]:
-        """The backends on which the step of a check has examined a clause: this one, both where it compares them, or none."""
+        """Return the backends on which the step of a check has examined a clause.
+
+        It is this one, both if the check compares them, or none.
+        """
         covered = self.seen.get(check.name)
         if covered is None or self.obstacle(check, clause) is not None:
             return []
-        # A check that mounts nothing has read all there is, unless that is part of a module that is not there.
+        # A check that mounts nothing has read everything, unless the module is absent.
         has_read = not covered.mount_attempted and not self.is_absent
         was_there = covered.instance_seen or clause in check.without_instance or has_read
         return covered.backends if was_there else []
@@ -154,12 +162,15 @@ class Results:
     """The results of one job.
 
     Attributes:
-        module_type: The module's type; None for as long as it is not known.
-        backends: Where the module can be examined.
-        needs_island: It declares asyncio only, and runs on an asyncio island on trio.
+        job: The job.
+        profile: The name of the profile, which is ``static`` if nothing is run.
+        progress: Called at the start of each step. None to report no progress.
+        module_type: The type of the module. None until it is known.
+        backends: The backends that the module can be examined on.
+        needs_island: True if it declares asyncio only, and runs on an asyncio island on trio.
         runs: The steps on each backend.
         static: Names of the static checks that came to a result.
-        unread: Why other static checks could not decide, by their names.
+        unread: The reason why another static check came to none, by name.
     """
 
     job: Job
@@ -178,28 +189,26 @@ class Results:
 
     @property
     def has_steps(self) -> bool:
-        """Whether the module could be imported, so that there were steps to do."""
+        """True if there were steps to do, which means that the module could be imported."""
         return any(run.steps for run in self.runs.values())
 
     def add_fault(self, fault: Fault, check: str, backend: str | None = None) -> None:
-        """Add what was found in this process, unless the worker has found it."""
+        """Add a fault that this process found, unless the worker has found it too."""
         self._faults.setdefault((check, backend, fault.clause), fault)
 
     def receive(self, run: BackendRun, message: dict[str, Any]) -> bool:
-        """Take one message of the worker of a backend; returns whether it was the last."""
+        """Process a message of the worker of a backend, and return True if it was the last."""
         match message:
             case {"start": step}:
                 run.current_step = step
                 if self.progress is not None:
-                    done = sum(len(each.finished) for each in self.runs.values())
-                    self.progress(
-                        f"{step}:{run.backend}",
-                        done,
-                        max(sum(len(each.steps) for each in self.runs.values()), 1),
-                    )
-            case {"fault": fault, "step": step}:  # the smallest case that shows it comes last
-                found = Fault(**fault)
-                self._faults[step, None if step == IMPORT else run.backend, found.clause] = found
+                    done = sum(len(other.finished) for other in self.runs.values())
+                    total = sum(len(other.steps) for other in self.runs.values())
+                    self.progress(f"{step}:{run.backend}", done, max(total, 1))
+            # The smallest case that shows it comes last.
+            case {"fault": members, "step": step}:
+                fault = Fault(**members)
+                self._faults[step, None if step == IMPORT else run.backend, fault.clause] = fault
             case {"done": step, "coverage": coverage, "seconds": seconds}:
                 run.finished.append(step)
                 run.seconds += seconds
@@ -226,7 +235,7 @@ class Results:
         return "end" in message
 
     def give_up_step(self, run: BackendRun, ended: WorkerExit) -> None:
-        """Skip the step in which the worker ended, and report a fault unless the worker has done so."""
+        """Skip the step in which the worker ended, and report a fault unless the worker did so."""
         step = run.current_step
         run.finished.append(step)
         if ended.returncode != TOO_SLOW:
@@ -239,7 +248,8 @@ class Results:
         if ended.returncode not in (ABANDONED, TOO_SLOW):
             killed = ended.returncode in (None, -signal.SIGKILL)
             how = "it stopped responding" if killed else f"exit code {ended.returncode}"
-            what = f"it ended or stopped the process that ran it ({how}); a module must do neither. {ended.stderr[-300:]}"
+            what = f"it ended or stopped the process that ran it ({how}); a module must do neither."
+            what = f"{what} {ended.stderr[-300:]}"
             hint = None if killed else ENDS_PROCESS_HINT
             self.add_fault(Fault(clause="A17", what=what.strip(), hint=hint), step, run.backend)
 
@@ -250,20 +260,23 @@ class Results:
                 run.failed[step] = reason
         run.finished = list(run.steps)
 
-    # ── what was found ──
+    # ── faults ──
 
     def findings(self) -> list[Finding]:
-        """One finding for each clause and check, with all backends on which it was found, in the order of the checks."""
+        """Return one finding for each clause and check, with all its backends.
+
+        The findings are in the order of the checks.
+        """
         order = [check.name for check in checks_for(self.module_type or "tool")]
         place = {name: number for number, name in enumerate(order)}
-        # On a backend that the module cannot run on, everything else that is found follows from that.
+        # On a backend that the module cannot run on, all other faults follow from that one.
         unusable = self._unusable()
         merged: dict[tuple[str, str], list[str | None]] = {}
         for check, backend, clause in sorted(
             self._faults,
-            key=lambda each: (
-                place.get(each[0], -1),
-                -1 if each[1] is None else BACKENDS.index(each[1]),
+            key=lambda key: (
+                place.get(key[0], -1),
+                -1 if key[1] is None else BACKENDS.index(key[1]),
             ),
         ):
             if backend not in unusable or clause == "A18":
@@ -273,7 +286,7 @@ class Results:
         ]
 
     def _finding(self, check: str, backends: list[str | None], clause_id: str) -> Finding:
-        """A fault completed by what follows from its clause, its check and the job."""
+        """Return the finding of a fault, completed from its clause, its check and the job."""
         fault, clause, target = (
             self._faults[check, backends[0], clause_id],
             all_clauses()[clause_id],
@@ -298,11 +311,14 @@ class Results:
         )
 
     def _unusable(self) -> set[str | None]:
-        """The backends that the module cannot run on."""
+        """Return the backends that the module cannot run on."""
         return {backend for _, backend, clause in self._faults if clause == "A18"}
 
     def report_asyncio_only(self) -> None:
-        """Report a module that mounts on asyncio alone without declaring it; the steps on trio then count no longer."""
+        """Report a module that mounts on asyncio alone without declaring it.
+
+        Its steps on trio no longer count.
+        """
         asyncio, trio = (self.runs.get(name) for name in BACKENDS)
         if (
             asyncio is not None
@@ -323,11 +339,11 @@ class Results:
         ]
 
     def compare_processes(self, seen: list[list[Told]], controls: list[list[Told]]) -> None:
-        """Report an answer that follows the hashes of texts.
+        """Report an answer that depends on the hashes of texts.
 
         Args:
-            seen: The answers in two processes, in which texts have other hashes.
-            controls: The answers in two more processes, with the same hashes as these.
+            seen: The answers in two processes, in which texts have different hashes.
+            controls: The answers in two more processes, each with the hashes of one of the two.
         """
         for usual, other, usual_again, other_again in zip(*seen, *controls, strict=False):
             name, given, text = usual
@@ -344,14 +360,14 @@ class Results:
                 self.add_fault(fault, ANOTHER_PROCESS, BACKENDS[0])
                 return
 
-    # ── what was examined ──
+    # ── coverage ──
 
     def run_on(self) -> list[str]:
-        """The backends that the module was to be run on, of those it declares."""
+        """Return the backends of the job that the module declares."""
         return [name for name in self.job.backends if name in self.backends]
 
     def checks_of(self, clause: str) -> list[Check]:
-        """The checks that look at a clause."""
+        """Return the checks that examine a clause."""
         return [
             check
             for check in CHECKS.values()
@@ -359,27 +375,27 @@ class Results:
         ]
 
     def is_asked(self, clause: str) -> bool:
-        """Whether the run is to decide a clause."""
+        """Return True if the job asks for a clause."""
         return any(self.job.covers(check, clause) for check in self.checks_of(clause))
 
     def _examined_on(self, check: Check, clause: str) -> set[str]:
         return {name for run in self.runs.values() for name in run.examined_on(check, clause)}
 
     def outcome(self, clause: Clause, findings: list[Finding]) -> ClauseOutcome:
-        """What became of a clause."""
+        """Return the outcome of a clause."""
         own = [finding for finding in findings if finding.clause == clause.id]
         checks = self.checks_of(clause.id)
-        looked = [
+        done = [
             check
             for check in checks
             if check.name in self.static or self._examined_on(check, clause.id)
         ]
         backends = {
             name
-            for check in looked
+            for check in done
             for name in self._examined_on(check, clause.id)
             if name not in self.runs
-            or all(self.runs[name].obstacle(each, clause.id) is None for each in checks)
+            or all(self.runs[name].obstacle(other, clause.id) is None for other in checks)
         }
         is_kept = bool(backends) or any(check.name in self.static for check in checks)
         return ClauseOutcome(
@@ -388,13 +404,16 @@ class Results:
             text=clause.text,
             law=clause.law,
             status="broken" if own else "kept" if is_kept else "not_checked",
-            how=[check.how for check in looked] if own or is_kept else [],
+            how=[check.how for check in done] if own or is_kept else [],
             backends=sorted(backends),
             findings=own,
         )
 
     def gaps(self, clause: str) -> Iterator[tuple[str, str]]:
-        """Where a clause was to be examined and was not, and why; no backend for what takes no running."""
+        """Yield each backend on which a clause should have been examined, and why it was not.
+
+        The backend is empty if the module need not be run for the clause.
+        """
         checks = self.checks_of(clause)
         if not self.is_asked(clause) or any(check.name in self.static for check in checks):
             return
@@ -409,9 +428,13 @@ class Results:
                 yield backend, reason
 
     def _reason(self, clause: str, checks: list[Check], backend: str) -> str | None:
-        """Why a clause was not examined on a backend; None if it was, or if another backend has to show it."""
+        """Return the reason why a clause was not examined on a backend.
+
+        None if it was, or if another backend has to show it.
+        """
         run = self.runs[backend]
-        obstacles = [found for each in checks if (found := run.obstacle(each, clause)) is not None]
+        reasons = [run.obstacle(check, clause) for check in checks]
+        obstacles = [reason for reason in reasons if reason is not None]
         was_examined = not obstacles and any(
             backend in self._examined_on(check, clause) for check in checks
         )
@@ -424,26 +447,30 @@ class Results:
             return (
                 "no check of it was run" if self.has_steps else "the module could not be imported"
             )
-        if not any(each.backends for each in covered):
+        if not any(step.backends for step in covered):
             return None
-        absence = f"mount gave nothing that can be used as a {self.module_type}, so only mounting it was examined"
+        absence = (
+            f"mount gave nothing that can be used as a {self.module_type}, "
+            "so only mounting it was examined"
+        )
         return DECLINED if DECLINED in run.notes else absence
 
 
 def make_report(results: Results) -> Report:
-    """The report on everything that was found.
+    """Return the report on all results.
 
     Raises:
-        ModuleLoadError: The module's type is still not known.
+        ModuleLoadError: The module's type is still unknown.
     """
     target, job = results.job.target, results.job
     if results.module_type is None:
         raise unknown_type(target.module_id)
     results.report_asyncio_only()
     findings = results.findings()
-    clauses = clauses_for(results.module_type)  # type: ignore[arg-type]  # a type that find_target accepts
+    # The type is one that find_target accepts.
+    clauses = clauses_for(results.module_type)  # type: ignore[arg-type]
     outcomes = [results.outcome(clause, findings) for clause in clauses]
-    gaps = {clause: found for clause in clauses if (found := list(results.gaps(clause.id)))}
+    gaps = {clause: gap for clause in clauses if (gap := list(results.gaps(clause.id)))}
     asked = [outcome for outcome in outcomes if results.is_asked(outcome.id)]
     report = Report(
         module=target.module_id,
@@ -471,20 +498,20 @@ def make_report(results: Results) -> Report:
     if report.violations:
         report.verdict = "violations"
     elif any(clause.level == "required" for clause in gaps) or all(
-        each.status == "not_checked" for each in asked
+        outcome.status == "not_checked" for outcome in asked
     ):
         report.verdict = "unchecked"
-    report.notes = _notes(results, report, {clause.id: found for clause, found in gaps.items()})
+    report.notes = _notes(results, report, {clause.id: gap for clause, gap in gaps.items()})
     return report
 
 
 def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str]]]) -> list[str]:
-    """What limits the result; every clause that is missing is named with its reason."""
+    """Return the limits of the result, which name every missing clause with its reason."""
     notes = [note for run in results.runs.values() for note in run.notes if note != DECLINED]
     groups: dict[tuple[str, str], list[str]] = {}
-    for clause, found in gaps.items():
-        for reason in dict.fromkeys(reason for _, reason in found):
-            backends = " and ".join(backend for backend, other in found if other == reason)
+    for clause, gap in gaps.items():
+        for reason in dict.fromkeys(reason for _, reason in gap):
+            backends = " and ".join(backend for backend, other in gap if other == reason)
             groups.setdefault((reason, backends), []).append(clause)
     for (reason, backends), clauses in groups.items():
         is_config = reason.startswith("it could not be mounted") and report.verdict != "violations"
@@ -509,6 +536,6 @@ def _notes(results: Results, report: Report, gaps: dict[str, list[tuple[str, str
 
 
 def _withheld_keys(results: Results) -> list[str]:
-    """Return the variables with keys that the source reads, and that are set for the caller."""
+    """Return the variables with keys that the source reads and that are set for the caller."""
     names = environment_in(results.job.target)
     return [name for name in names if name in os.environ and is_secret(name)]

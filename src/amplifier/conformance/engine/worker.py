@@ -1,9 +1,6 @@
-"""The process in which a module is run: reads a job, runs one check after another, and writes messages, one JSON line each, to standard output.
+"""Run the checks of a job in this process, and write messages as JSON lines to standard output.
 
-The module cannot harm the controller: what it prints is discarded, a call that cannot be stopped ends this process, and
-the controller starts another one for the remaining steps. A step is one check. Cases are listed and drawn, and failing ones shrunk by way of Hypothesis:
-for every clause that drawn cases break the smallest one is looked for. The same seed draws the same cases. Started as
-``python -m amplifier.conformance.engine.worker``; needs the ``testing`` extra.
+Started as ``python -m amplifier.conformance.engine.worker``. It needs the ``testing`` extra.
 """
 
 from __future__ import annotations
@@ -77,9 +74,14 @@ from amplifier.errors import ModuleLoadError
 from amplifier.loading.importing import advise_on_alias
 from amplifier.models import from_json
 
+# The module cannot harm the controller. Its output is discarded. A call that cannot be stopped ends
+# this process, and the controller starts another one for the remaining steps. A step is one check.
+# Cases are listed and drawn. For each clause that drawn cases break, Hypothesis looks for the
+# smallest one. The same seed draws the same cases.
+
 _ALIVE_INTERVAL = 1.0
 _STEP_SECONDS = {"quick": 25.0, "thorough": 400.0}
-"""What one step may take, not counting the time in which there was no processor for this process."""
+"""Maximum time of one step, without the time in which this process had no processor."""
 
 
 def main() -> int:
@@ -107,9 +109,9 @@ def main() -> int:
     emit({"start": IMPORT})
     try:
         loaded = anyio.run(_load, job, backend=job.backends[0])
-    except BaseException as error:  # noqa: BLE001 — third-party code: importing may raise anything, exit included
+    except BaseException as error:  # noqa: BLE001 — importing may raise anything, even an exit
         what = advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error)
-        # Our own error is about an entry point that leads nowhere, for which the clause has the advice.
+        # Our own error is about an entry point without a target, and its clause has the advice.
         hint = None if isinstance(error, ModuleLoadError) else IMPORT_HINT
         fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
         emit({"fault": attrs.asdict(fault), "step": IMPORT})
@@ -127,9 +129,9 @@ def main() -> int:
                 "steps": steps,
             }
         )
-        watched = (runner, emit, job, get_native_id())
+        arguments = (runner, emit, job, get_native_id())
         threading.Thread(
-            target=_watch, args=watched, name=f"{KIT_THREAD} watch", daemon=True
+            target=_watch, args=arguments, name=f"{KIT_THREAD} watch", daemon=True
         ).start()
         runner.run()
     emit({"end": True})
@@ -137,12 +139,18 @@ def main() -> int:
 
 
 async def _load(job: Job) -> LoadedTarget:
-    """Import the module as the kernel does, while an event loop runs: a module that runs one of its own fails here, at that line."""
+    """Import the module while an event loop runs, as the kernel does.
+
+    A module that starts another loop fails here, at that line.
+    """
     return load(job.target, job.config, job.plan)
 
 
 def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:
-    """End the process when a step, or all of them, take longer than they may: a last resort, for checks count calls."""
+    """End the process when a step, or all steps together, take too long.
+
+    This is a last resort, since checks limit the number of their calls.
+    """
     step, started, begun = "", worked_time(main_thread), worked_time(main_thread)
     while True:
         time.sleep(_ALIVE_INTERVAL)
@@ -162,7 +170,7 @@ def _watch(runner: Runner, emit: Emit, job: Job, main_thread: int) -> None:
 
 
 def _take_over_stdout() -> Any:
-    """Keep standard output for messages; what the module prints is discarded."""
+    """Return standard output for messages, and discard everything that the module prints."""
     kept = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -176,15 +184,18 @@ def _take_over_stdout() -> Any:
 Play = Callable[[Any], list[Fault]]
 
 CALLS = 4_000
-"""The calls of the module in all cases of the quick profile; only one that starts processes reaches it."""
+"""Maximum number of calls of the module in all cases of the quick profile.
+
+Only a module that starts processes reaches it.
+"""
 SHRINKING = 150
-"""Cases tried at most in making one smaller."""
+"""Maximum number of cases that are tried to make one smaller."""
 SHRINKING_LISTED = 50
-"""Cases tried at most in making one smaller without Hypothesis, for each broken clause."""
+"""The same without Hypothesis, for each broken clause."""
 SHRINKING_CALLS = 3_000
-"""The calls of the module in these cases."""
+"""Maximum number of calls of the module in the cases that are tried to make one smaller."""
 SHRINKING_SECONDS = 2.0
-"""Seconds of work in these cases, shared by the clauses that a step finds broken."""
+"""Maximum seconds of work in these cases, shared by the broken clauses of a step."""
 
 
 def explore(
@@ -195,7 +206,10 @@ def explore(
     examples: int,
     known: Set[str] = frozenset(),
 ) -> list[Fault]:
-    """Play many drawn cases; return the fault of the smallest failing one for each clause that was broken and not known to be."""
+    """Play many drawn cases, and return a fault for each broken clause that is not `known`.
+
+    It is the fault of the smallest case that breaks the clause.
+    """
     failing: dict[str, Fault] = {}
     budget = ctx.budget(CALLS)
 
@@ -236,11 +250,11 @@ def _smallest(
         left -= 1
         if left < 0 or budget.is_spent():
             raise _Enough
-        found = [fault for fault in play(case) if fault.clause == clause]
-        best = found or best
-        return bool(found)
+        faults = [fault for fault in play(case) if fault.clause == clause]
+        best = faults or best
+        return bool(faults)
 
-    # An error of Hypothesis: the module does not do the same every time.
+    # Hypothesis raises if the fault is not reproduced, because the module behaves differently.
     with suppress(HypothesisException, _Enough):
         quiet = quiet_settings(examples + SHRINKING, Phase.generate, Phase.shrink)
         find(cases, breaks, settings=quiet, random=random.Random(ctx.seed))
@@ -250,19 +264,25 @@ def _smallest(
 Emit = Callable[[dict[str, Any]], None]
 
 PROFILES = {"quick": (20, 24), "thorough": (150, 400)}
-"""How many cases a check draws, and how many suspension points of a call are tried."""
-_MOST_TRIGGERS = 60
+"""Numbers of drawn cases for each check and of suspension points for each call, by profile."""
+_MAX_TRIGGERS = 60
 _DYNAMIC_KINDS = ("structure", "behaviour", "cancellation", "hygiene")
 
 
 @contextmanager
 def _deterministic_order(backend: str, seed: int) -> Iterator[None]:
-    """Let everything happen in the same order each time: trio would shuffle its tasks, and programs draw at random."""
+    """Make everything happen in the same order each time.
+
+    Trio shuffles its tasks otherwise, and programs draw at random.
+    """
     random.seed(seed)
     if backend != "trio":
         yield
         return
-    from amplifier.testing.cancel_sweep.trio_trial import deterministic_scheduling  # noqa: PLC0415 — it imports trio
+    # It imports trio.
+    from amplifier.testing.cancel_sweep.trio_trial import (  # noqa: PLC0415
+        deterministic_scheduling,
+    )
 
     with deterministic_scheduling(seed):
         yield
@@ -273,12 +293,12 @@ class Runner:
 
     Args:
         loaded: The module.
-        job: What to do.
+        job: The job.
         emit: Sends a message to the controller.
-        abandon: Sends a fault of a step and ends the process, when a call of the module cannot be stopped.
+        abandon: Sends a fault of a step and ends the process, since a call cannot be stopped.
 
     Attributes:
-        step: The name of the check that runs.
+        step: The name of the running check.
     """
 
     def __init__(
@@ -300,7 +320,7 @@ class Runner:
         self.step: str = ""
 
     def steps(self) -> list[Check]:
-        """What there is to do, in order."""
+        """Return the checks of the job in their order."""
         chosen = [
             check
             for check in checks_for(self._loaded.module_type, _DYNAMIC_KINDS)
@@ -311,7 +331,7 @@ class Runner:
         return sorted(chosen, key=lambda check: not check.ends_run)
 
     def run(self) -> None:
-        """Do every step and send what is found."""
+        """Do every step and send its faults."""
         for number, check in enumerate(self.steps()):
             self.step = check.name
             self._emit({"start": check.name})
@@ -320,18 +340,19 @@ class Runner:
                 self._guess_config()
             if not check.ends_run:
                 self._choose_inputs()
-            self._state.restore()  # what one step changed, another must not take for given
+            # A step must not depend on the changes of another one.
+            self._state.restore()
             self._coverage = StepCoverage(backends=[self._backend])
             self._playing, self._sent = None, set()
             try:
-                for fault in reversed(
-                    self._explore(check)
-                ):  # of several against one clause the last that is sent counts
+                # Of several faults against one clause, the last that is sent counts.
+                for fault in reversed(self._explore(check)):
                     self._send(fault)
             except MountFailed as failed:
                 self._send_faults()
                 self._emit({"unmounted": str(failed), "step": check.name})
-            except BaseException as error:  # noqa: BLE001 — a check that fails itself shows nothing about the module
+            # A check that fails by itself shows nothing about the module.
+            except BaseException as error:  # noqa: BLE001
                 self._send_faults()
                 if (exiting := exit_in(error)) is not None:
                     self._send(self._exit_fault(exiting))
@@ -347,7 +368,7 @@ class Runner:
                 return
 
     def _broken_clause(self) -> str | None:
-        """Return the first clause that the case played last has found broken."""
+        """Return the first clause that the most recent case has broken. None if none is."""
         faults = [] if self._playing is None else self._playing.faults
         return faults[0].clause if faults else None
 
@@ -355,17 +376,27 @@ class Runner:
         self._emit({"fault": attrs.asdict(fault), "step": self.step})
 
     def _send_faults(self) -> None:
-        """Send what the step has found so far, each clause once: it may not come to its end. What it makes of it then takes its place."""
+        """Send the step's faults so far, one for each clause, because the step may not finish.
+
+        A finished step sends its faults again, and these replace the earlier ones.
+        """
+        # A smaller case may be impossible in a session.
         if self._playing is None or self._is_shrinking:
-            return  # a smaller case may be none that a session could have
+            return
         for fault in _with_input(self._playing, CHECKS[self.step].inputs):
             if fault.clause not in self._sent:
                 self._sent.add(fault.clause)
                 self._send(fault)
 
     def _exit_fault(self, error: BaseException) -> Fault:
-        """The fault of a module that raised an exit in a task of its own, which asyncio lets out of the loop."""
-        what = f"it raised {type(error).__name__}, which ends the process that runs it; a module must not do that"
+        """Return the fault of a module that raised an exit in a task.
+
+        Asyncio lets that out of the loop.
+        """
+        what = (
+            f"it raised {type(error).__name__}, which ends the process that runs it; "
+            "a module must not do that"
+        )
         location = self._loaded.target.location_of(error)
         return Fault(clause="A17", what=what, location=location, hint=ENDS_PROCESS_HINT)
 
@@ -373,44 +404,47 @@ class Runner:
         return run_virtually(function, self._stage(None), backend=self._backend)
 
     def _guess_config(self) -> None:
-        """Find the settings with which the module can be examined, what it looks for, and whether its calls start processes."""
+        """Find settings for the module, its triggers, and whether its calls start processes."""
         if self._loaded.module_type in ("hook", "tool", "provider"):
             patterns = patterns_in(self._loaded.target)
-            found_texts = (text for pattern in patterns for text in texts_matching(pattern))
-            triggers = tuple(dict.fromkeys(found_texts))[:_MOST_TRIGGERS]
+            texts = (text for pattern in patterns for text in texts_matching(pattern))
+            triggers = tuple(dict.fromkeys(texts))[:_MAX_TRIGGERS]
             self._loaded = attrs.evolve(self._loaded, triggers=triggers)
+        # The module may raise anything here. The checks report its faults.
         try:
-            found = self._run(find_working_config)
-        except BaseException:  # noqa: BLE001 — third-party code; the checks report what is wrong with it
+            configured = self._run(find_working_config)
+        except BaseException:  # noqa: BLE001
             return
         guessed = {
-            key: value for key, value in found.config.items() if key not in self._loaded.config
+            key: value for key, value in configured.config.items() if key not in self._loaded.config
         }
         if guessed:
             self._emit({"note": f"mounted with settings guessed from its source: {guessed!r}"})
-        self._loaded = found
+        self._loaded = configured
+        # It may have hung in the typical operations.
         if self._job.has_hung:
-            return  # perhaps in this
+            return
         before = started_processes()
         try:
             self._run(_use)
-        except BaseException:  # noqa: BLE001 — as above
+        except BaseException:  # noqa: BLE001
             return
-        self._loaded = attrs.evolve(found, starts_processes=started_processes() > before)
+        self._loaded = attrs.evolve(configured, starts_processes=started_processes() > before)
 
     def _choose_inputs(self) -> None:
-        """Choose inputs of tools, once; this makes many calls."""
+        """Choose inputs of tools, which takes many calls, unless that was done before."""
         loaded = self._loaded
         if self._has_chosen or loaded.module_type != "tool" or self._job.has_hung:
             return
         self._has_chosen = True
         if not loaded.starts_processes:
-            with suppress(Exception):  # third-party code; the checks report what is wrong with it
+            # The checks report the faults of the module.
+            with suppress(Exception):
                 chosen = self._run(choose_inputs)
                 self._loaded = attrs.evolve(loaded, chosen_inputs=chosen)
 
     def _explore(self, check: Check) -> list[Fault]:
-        """Run a check: once, once more with the replayed case, or on cases listed and drawn for it."""
+        """Run a check once, with the replayed case, or on its listed and drawn cases."""
         replayed = (
             None
             if self._job.replay is None
@@ -418,7 +452,8 @@ class Runner:
         )
         if check.inputs is None or (replayed is not None and "listed" not in replayed):
             return self._play(check, replayed)
-        self._coverage.mount_attempted = True  # also if there is nothing to draw cases for
+        # This holds also for a module without any cases.
+        self._coverage.mount_attempted = True
         self._facts = self._facts or self._run(_gather_facts)
         strategy, listing = CASES[check.inputs]
         listed = list(listing(self._facts))
@@ -451,15 +486,18 @@ class Runner:
             self._is_shrinking = True
             try:
                 token = fault.case if candidate is case else None
-                found = self._play(check, candidate, token)
-            except Exception:  # noqa: BLE001 — it is not a case of this check any more
+                faults = self._play(check, candidate, token)
+            except Exception:  # noqa: BLE001 — it is no longer a case of this check
                 return False
             finally:
                 self._is_shrinking = False
-            alike = [each for each in found if each.clause == fault.clause]
-            alike = [each for each in alike if _gist(each.what) == gist]
-            smallest = alike[0] if alike else smallest
-            return bool(alike)
+            similar = [
+                other
+                for other in faults
+                if other.clause == fault.clause and _gist(other.what) == gist
+            ]
+            smallest = similar[0] if similar else smallest
+            return bool(similar)
 
         budget = self._stage(None).budget(SHRINKING_CALLS, seconds)
         smallest_case = shrunk(case, fails, budget, SHRINKING_LISTED)
@@ -469,14 +507,18 @@ class Runner:
         return smallest
 
     def _play(self, check: Check, case: Any, token: Any = None) -> list[Fault]:
-        """Run a check on a case; the token is what to write into a command that plays it again."""
+        """Run a check on a case.
+
+        The token stands for the case in a command that replays it. None for the case itself.
+        """
         stage = attrs.evolve(
             self._stage(case), coverage=self._coverage, token=case if token is None else token
         )
         self._playing = stage
         is_cleaned = check.name == "every_module.cleans_up"
+        # Collect the garbage of earlier steps.
         if is_cleaned:
-            gc.collect()  # what earlier steps have left
+            gc.collect()
         with (
             _deterministic_order(self._backend, self._job.seed),
             dropped_objects() as (unawaited, unclosed),
@@ -485,7 +527,7 @@ class Runner:
             run(check.run, stage, backend=self._backend)
             if is_cleaned:
                 gc.collect()
-        # What a cancelled call leaves is looked at in other ways.
+        # The leftovers of cancelled calls are checked in other ways.
         if check.kind == "behaviour" or is_cleaned:
             self._report_unawaited(stage, unawaited)
         if is_cleaned and unclosed and self._job.covers(check, "A23"):
@@ -540,27 +582,26 @@ _GIST_WORDS = 4
 
 
 def _gist(what: str) -> list[str]:
-    """Return the first words of a fault, without values: they are the same in a smaller case."""
+    """Return the first words of a fault without values, which are the same in a smaller case."""
     return _PLAIN_WORD.findall(_QUOTED.sub("", what))[:_GIST_WORDS]
 
 
 def exit_in(error: BaseException) -> BaseException | None:
-    """The exit that an error is, or that a group of errors holds; None if there is none."""
+    """Return an error if it is an exit, or the exit in a group of errors. None if there is none."""
     if isinstance(error, BaseExceptionGroup):
-        return next(
-            (found for each in error.exceptions if (found := exit_in(each)) is not None), None
-        )
+        exits = (exit_in(member) for member in error.exceptions)
+        return next((inner for inner in exits if inner is not None), None)
     return error if isinstance(error, (SystemExit, KeyboardInterrupt)) else None
 
 
 def _with_input(stage: CheckContext, inputs: str | None) -> list[Fault]:
-    """Return the faults of a check, each with its input: the case, where there is no other."""
+    """Return the faults of a check, each with its input. The case is the input if there is none."""
     faults = []
     for fault in stage.faults:
         is_case = fault.input is None or fault.input is stage.case
-        given = in_words(inputs, stage.case) if is_case else fault.input
+        shown = in_words(inputs, stage.case) if is_case else fault.input
         faults.append(
-            attrs.evolve(fault, input=without_service(given), case=without_service(stage.token))
+            attrs.evolve(fault, input=without_service(shown), case=without_service(stage.token))
         )
     return faults
 
@@ -577,7 +618,7 @@ async def _use(stage: CheckContext) -> None:
 
 
 async def _gather_facts(stage: CheckContext) -> dict[str, Any]:
-    """What the strategies need to know of the module, as JSON values: its schemas, its handlers, words of its source."""
+    """Return facts for the strategies as JSON values: schemas, handlers and words of the source."""
     target = stage.loaded.target
     facts: dict[str, Any] = {
         "words": inputs_in(target),
@@ -592,7 +633,7 @@ async def _gather_facts(stage: CheckContext) -> dict[str, Any]:
         async with stage.mount() as scene:
             if stage.loaded.module_type == "tool":
                 facts["tools"] = {name: schema_of(tool) for name, tool in scene.instances.items()}
-            facts["handlers"] = [[each.name, each.event] for each in scene.registrations]
+            facts["handlers"] = [[entry.name, entry.event] for entry in scene.registrations]
     except MountFailed:
         return facts
     return facts

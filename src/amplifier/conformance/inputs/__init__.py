@@ -1,1 +1,1 @@
-"""Inputs made without Hypothesis: from JSON Schemas, hostile values, hook payloads, conversations."""
+"""Build inputs without Hypothesis: from schemas, odd values, hook payloads, conversations."""

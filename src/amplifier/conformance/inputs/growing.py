@@ -1,4 +1,4 @@
-"""Texts and lists of any length, to see how the time of a call grows with them."""
+"""Return texts and lists of any length, to measure how the time of a call grows with them."""
 
 from __future__ import annotations
 
@@ -9,34 +9,38 @@ from typing import Any
 from amplifier.conformance.inputs.values import with_texts
 
 TEXTS = (12, 18, 24, 800, 12_800)
-"""Lengths of texts: an expression that tries every way to split a run takes seconds at 24."""
+"""Lengths of texts.
+
+At 24, an expression that tries every way to split a run takes seconds.
+"""
 LISTS = (24, 200, 800, 3_200)
+"""Lengths of lists."""
 
 _UNITS = ("a", "1", " ", "a ", "a.", '"', "<", "(")
 _MAX_MARKS = 6
 
 Grow = Callable[[Any, int], Any]
-"""Makes a value of a length from an ordinary one."""
+"""Returns a value of a length that is built from an ordinary one."""
 
 
 def growing_texts(triggers: Iterable[str]) -> dict[str, Grow]:
-    """Return ways to grow a text, by what they repeat.
+    """Return ways to grow a text, by a phrase for the text that each repeats.
 
     Args:
         triggers: Texts that the module's patterns match.
     """
-    found: dict[str, Grow] = {"different words": _words}
-    # The end is one that no pattern expects, so that a pattern tries all that it can.
-    found |= {f"many times {unit!r}": partial(_run, "", unit) for unit in _UNITS}
+    ways: dict[str, Grow] = {"different words": _words}
+    # Each text ends in a character that no pattern expects, so that a pattern tries everything.
+    ways |= {f"many times {unit!r}": partial(_run, "", unit) for unit in _UNITS}
     marks = [text for text in triggers if text and not any(part in text for part in "/~\\")]
     for text in sorted(dict.fromkeys(marks), key=len)[:_MAX_MARKS]:
-        found[f"many times {text!r}"] = partial(_run, "", text)
-        found[f"{text!r} and a run of its end"] = partial(_run, text, text[-1])
-    return found
+        ways[f"many times {text!r}"] = partial(_run, "", text)
+        ways[f"{text!r} and a run of its end"] = partial(_run, text, text[-1])
+    return ways
 
 
 def growing_lists() -> dict[str, Grow]:
-    """Return ways to grow a list."""
+    """Return ways to grow a list, by a phrase for the items."""
     return {"different items": _items, "equal items": lambda value, count: value[:1] * count}
 
 

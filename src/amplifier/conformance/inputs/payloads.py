@@ -1,4 +1,4 @@
-"""Payloads for handlers, listed and not drawn: the ordinary one of every event, payloads with one thing wrong, and the events of a session that goes badly."""
+"""List payloads for handlers: ordinary ones, ones with a fault, and those of a failing session."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Payload = dict[str, Any]
 
 EVENTS = tuple(CATALOGUE)
 UNKNOWN_EVENTS = ("my-module:something", "unknown", "", "tool:pre:extra", "TOOL:PRE", "ünï:✓")
-"""Names that are not in the catalogue; modules may emit any name."""
+"""Names that are not in the catalogue. Modules may emit any name."""
 
 NEUTRAL: dict[str, Any] = {"kit_note": "plain", "kit_numbers": [1, 2]}
-"""Keys that no handler knows; a handler that passes a payload on passes them on."""
+"""Keys that no handler uses. A handler that passes a payload on passes them on too."""
 
 _RESULT = {"success": True, "output": "seen", "error": None}
 _MESSAGES = [
@@ -47,7 +47,7 @@ _VALUES: Payload = {
     "usage": _USAGE,
 }
 _OF_TYPE: Payload = {"str": "text", "int": 3, "float": 0.5, "bool": False, "list": [], "dict": {}}
-"""Values of the other keys, by the beginning of their annotation."""
+"""Values of the other keys, by the first word of their annotation."""
 _KERNEL_KEYS: Payload = {
     "session_id": "session-1",
     "parent_id": None,
@@ -56,7 +56,7 @@ _KERNEL_KEYS: Payload = {
 
 
 def ordinary_payload(event: str, **replaced: Any) -> Payload:
-    """What an event usually carries; for an unknown event, what ``tool:pre`` carries."""
+    """Return the usual payload of an event. An unknown event gets that of ``tool:pre``."""
     known = CATALOGUE.get(event, CATALOGUE["tool:pre"])
     hints = known.payload.__annotations__
     types = {
@@ -68,24 +68,24 @@ def ordinary_payload(event: str, **replaced: Any) -> Payload:
 
 
 def reaching_payloads(
-    event: str, words: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
+    event: str, source_keys: Iterable[str], choices: Iterable[str], triggers: Iterable[str] = ()
 ) -> Iterator[Payload]:
-    """Ordinary payloads with what the module's source looks for: its keys at both levels, its words as values.
+    """Yield ordinary payloads with keys and values that the module's source looks for.
 
     Args:
-        event: What they are for.
-        words: Keys that the source looks up.
-        choices: Words that it compares with.
-        triggers: Texts that it may look for inside others.
+        event: The name of the event.
+        source_keys: Keys that the source looks up, for the payload and the tool's input.
+        choices: Texts of comparisons in the source, used as values.
+        triggers: Texts that the source may look for inside others.
     """
     base = ordinary_payload(event)
-    keys = [word for word in words if is_harmless(word) and word not in base][:20]
+    keys = [key for key in source_keys if is_harmless(key) and key not in base][:20]
     inner: Payload = dict.fromkeys(keys, "text")
     tool_input = {**_VALUES["tool_input"], **inner}
     yield {**base, **inner, "tool_input": tool_input}
-    named = [each for each in choices if is_harmless(each)][:25]
-    sought = [each for each in triggers if each not in named][:25]
-    for word, trigger in zip_longest(named, sought):
+    compared = [choice for choice in choices if is_harmless(choice)][:25]
+    searched = [trigger for trigger in triggers if trigger not in compared][:25]
+    for word, trigger in zip_longest(compared, searched):
         if trigger is not None:
             yield from _triggering({**base, **inner, "tool_input": tool_input}, trigger)
         if word is None:
@@ -109,26 +109,28 @@ _EMPTY: Payload = {"none": None, "zero": 0, "no": False, "list": [], "lists": [[
 
 
 def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
-    """A payload with a text inside all its texts, in lists and objects too, and one with the text by itself."""
-    amid = f"a {trigger} b"
+    """Yield a payload with a text inside each of its texts, and one with the text alone."""
+    embedded = f"a {trigger} b"
     nested = {**base["tool_input"], "items": ["text", {"deep": ["text"], **_EMPTY}]}
     kept = {key: base[key] for key in NEUTRAL}
     whole = {**base, "tool_input": nested, "kit_empty": dict(_EMPTY)}
-    yield {**with_texts(whole, lambda _: amid), **copy.deepcopy(kept)}
-    # By itself a text might be a path on this machine.
+    yield {**with_texts(whole, lambda _: embedded), **copy.deepcopy(kept)}
+    # Alone, a text might be a path on this machine.
     if not any(part in trigger for part in ("/", "~", "..", "\\")):
         yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}
 
 
-def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> Iterator[Payload]:
-    """Payloads in which a key is missing, a value is of another type, or everything is wrong.
+def odd_payloads(
+    event: str, source_keys: Iterable[str], *, briefly: bool = False
+) -> Iterator[Payload]:
+    """Yield payloads in which a key is missing, a value is of another type, or everything is wrong.
 
     Args:
-        event: Whose keys.
-        words: Keys that the module's source looks up.
-        briefly: Only a few of them.
+        event: The name of the event, which determines the keys.
+        source_keys: Keys that the module's source looks up.
+        briefly: True to yield only a few.
     """
-    base, looked_up = ordinary_payload(event), list(words)
+    base, looked_up = ordinary_payload(event), list(source_keys)
     keys = list(dict.fromkeys([*(key for key in base if key not in NEUTRAL), *looked_up]))[:24]
     if briefly:
         yield from (
@@ -143,8 +145,8 @@ def odd_payloads(event: str, words: Iterable[str], *, briefly: bool = False) -> 
         yield from ({**base, key: changed} for changed in changed_inside(inner, looked_up))
 
 
-MOST_IN_A_ROW = 8
-"""How often the same call fails in the same way, one time after another."""
+MAX_REPEATED_FAILURES = 8
+"""Maximum number of times in a row that the same call fails in the same way."""
 
 _TIMEOUT = {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}
 _FAILED = {"success": False, "output": None, "error": _TIMEOUT}
@@ -152,20 +154,23 @@ _RESULTS: tuple[tuple[Any, int], ...] = (
     (_RESULT, 2),
     ({"success": True, "output": "a long output, line after line\n" * 40, "error": None}, 1),
     ("a result that the loop has made a text of, as it is stored for the model. " * 4, 1),
-    (_FAILED, MOST_IN_A_ROW),
+    (_FAILED, MAX_REPEATED_FAILURES),
     (_RESULT, 1),
-    ({"success": False, "output": None, "error": None}, MOST_IN_A_ROW),
+    ({"success": False, "output": None, "error": None}, MAX_REPEATED_FAILURES),
     (_RESULT, 1),
     ({"success": False, "output": "it failed", "error": {"message": "it failed"}}, 3),
     ("Error: it failed", 3),
-    (None, MOST_IN_A_ROW),
+    (None, MAX_REPEATED_FAILURES),
     (_RESULT, 1),
 )
-"""Results of one tool and how often each comes in a row; None for a tool that raises. Each line is a turn."""
+"""Results of one tool with the number of times that each is repeated. Each line is a turn.
+
+None stands for a tool that raises.
+"""
 
 
 def session_events(tool_name: str, tool_input: Mapping[str, Any]) -> Iterator[tuple[str, Payload]]:
-    """Every event of the session with its payload; one tool is called with the same input every time."""
+    """Yield the events of a session that calls one tool with the same input every time."""
     calls = 0
     yield "session:start", ordinary_payload("session:start")
     for result, times in _RESULTS:
@@ -200,7 +205,7 @@ _LEAVES: tuple[Any, ...] = (
 )
 """Values that few handlers expect in a field, of every type."""
 _MAX_PLACES = 3
-_EARLY = (
+_EARLY_EVENTS = (
     "session:start",
     "prompt:submit",
     "execution:start",
@@ -208,14 +213,12 @@ _EARLY = (
     "tool:post",
     "tool:error",
 )
-_SEVERAL = ("look", "count", "write_file", "look", "count")
-
-
-_SEVERAL_RESULTS = (_RESULT, _FAILED, _FAILED, "a result as a text", _FAILED)
+_TOOLS = ("look", "count", "write_file", "look", "count")
+_TOOL_RESULTS = (_RESULT, _FAILED, _FAILED, "a result as a text", _FAILED)
 
 
 def odd_fields(event: str) -> Iterator[Payload]:
-    """Return the ordinary payload of an event with one odd value in each of its fields, in nested objects too."""
+    """Yield the ordinary payload of an event with an odd value in one field, at any depth."""
     base = ordinary_payload(event)
     failed: Payload = {key: _FAILED for key in ("result", "tool_result") if key in base}
     for given in [base, {**base, **failed}] if failed else [base]:
@@ -239,18 +242,18 @@ def _places(payload: Payload, place: tuple[str, ...]) -> Iterator[tuple[str, ...
 
 
 def odd_beginnings(likely: Iterable[str]) -> Iterator[tuple[str, Payload]]:
-    """Return early events of a session with an odd value each, those of the likely events first."""
-    events = [*(event for event in likely if event in CATALOGUE), *_EARLY]
+    """Yield the likely events, then the early events of a session, each with an odd value."""
+    events = [*(event for event in likely if event in CATALOGUE), *_EARLY_EVENTS]
     for event in dict.fromkeys(events):
         for payload in odd_fields(event):
             yield event, payload
 
 
 def several_tools() -> Iterator[tuple[str, Payload]]:
-    """Return the events of a short session with several tools, some of which fail."""
+    """Yield the events of a short session with several tools, some of which fail."""
     for event in ("session:start", "prompt:submit", "execution:start"):
         yield event, ordinary_payload(event)
-    for number, name in enumerate(_SEVERAL):
+    for number, name in enumerate(_TOOLS):
         about = {
             "tool_name": name,
             "tool_call_id": f"call-{number}",
@@ -258,7 +261,7 @@ def several_tools() -> Iterator[tuple[str, Payload]]:
         }
         for event in ("provider:request", "llm:response", "provider:response"):
             yield event, ordinary_payload(event, iteration=number)
-        for result in (_SEVERAL_RESULTS[number], None):
+        for result in (_TOOL_RESULTS[number], None):
             yield from _tool_call(result, **about)
     for event in ("provider:request", "execution:end", "session:end"):
         yield event, ordinary_payload(event)
@@ -270,5 +273,5 @@ def _tool_call(result: Any, **about: Any) -> Iterator[tuple[str, Payload]]:
         error = {"type": "OSError", "message": "it failed"}
         yield "tool:error", ordinary_payload("tool:error", error=error, **copy.deepcopy(about))
     else:
-        told = {"result": copy.deepcopy(result), "tool_result": copy.deepcopy(result)}
-        yield "tool:post", ordinary_payload("tool:post", **told, **copy.deepcopy(about))
+        results = {"result": copy.deepcopy(result), "tool_result": copy.deepcopy(result)}
+        yield "tool:post", ordinary_payload("tool:post", **results, **copy.deepcopy(about))

@@ -1,9 +1,4 @@
-"""Values for inputs, listed and not drawn: what JSON allows and few programs expect, and what a schema accepts.
-
-None of them does harm in a module that uses it: no absolute path, no parent directory, no home, no address beyond this
-machine, no program, and no number so large that counting to it would fill the memory. Of a schema there is one plain value for everything, as a model would
-ordinarily write it, and one for each alternative that it names: its choices, its bounds.
-"""
+"""List values for inputs: values that JSON allows and few programs expect, and valid values."""
 
 from __future__ import annotations
 
@@ -13,6 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, merged, resolved
+
+# No value does harm in a module that uses it. There is no absolute path, parent directory or home,
+# no address beyond this machine, no program, and no number that fills the memory of code that
+# counts to it. A schema gets one plain value for everything, as a model would write it, and one
+# value for each alternative, such as a choice or a bound.
 
 LONG = "long " * 1_200
 
@@ -35,13 +35,21 @@ ODD_TEXTS = (
     "1e400",
     LONG,
 )
-"""Texts that break naive code: empty, control characters, patterns, templates, out-of-range numbers, very long."""
+"""Texts that break naive code.
+
+They are empty or very long, have control characters, or look like a pattern, a template or a number
+out of range.
+"""
 
 IRREGULAR = ("naïve e\u0301 漢字 👩\u200d👧 " * 40, "Straße", "Strasse", "STRASSE", "9", "10")
-"""Texts that ordinary users write: longer in bytes than in characters, nearly equal, and sorted differently as numbers and as texts."""
+"""Texts of ordinary users.
+
+They are longer in bytes than in characters, nearly equal, or sorted differently as numbers and as
+texts.
+"""
 
 DEEP: Any = json.loads('{"deep": [' * 50 + '"leaf"' + "]}" * 50)
-"""A hundred levels."""
+"""A value with a hundred levels."""
 
 ODD_VALUES: tuple[Any, ...] = (
     None,
@@ -63,7 +71,7 @@ ODD_VALUES: tuple[Any, ...] = (
     DEEP,
     *ODD_TEXTS,
 )
-"""One of every type of JSON value, and the edge cases of each."""
+"""A value of each JSON type, with the edge cases of each."""
 
 _ODD: tuple[Any, ...] = (
     None,
@@ -82,7 +90,10 @@ _ODD: tuple[Any, ...] = (
 
 
 def near_misses(base: Mapping[str, Any], keys: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Objects with one thing wrong: a key missing, one too many, a value of another type, at any depth; and with all wrong."""
+    """Yield objects with one thing wrong at any depth, and objects with everything wrong.
+
+    A key is missing, unknown, or has a value of another type.
+    """
     yield {}
     yield {"": None, "unknown key": {"nested": [1, None]}}
     yield {**base, "unknown key": None}
@@ -94,30 +105,30 @@ def near_misses(base: Mapping[str, Any], keys: Sequence[str]) -> Iterator[dict[s
     yield from changed_inside(base)
 
 
-def changed_inside(value: Any, words: Sequence[str] = ()) -> Iterator[Any]:
-    """A list or an object with one thing changed in it, at any depth.
+def changed_inside(value: Any, extra_keys: Sequence[str] = ()) -> Iterator[Any]:
+    """Yield copies of a list or an object with one change each, at any depth.
 
     Args:
         value: The list or the object.
-        words: Other keys that an object may have.
+        extra_keys: Other keys that an object may have.
     """
     if isinstance(value, list):
-        yield from ([each] for each in _ODD)
-        yield from ([*value, each] for each in _ODD)
+        yield from ([odd] for odd in _ODD)
+        yield from ([*value, odd] for odd in _ODD)
         for item in value[:1]:
-            yield from ([changed] for changed in changed_inside(item, words))
+            yield from ([changed] for changed in changed_inside(item, extra_keys))
     elif isinstance(value, dict):
-        for key in dict.fromkeys([*value, *words][:16]):
+        for key in dict.fromkeys([*value, *extra_keys][:16]):
             yield {name: member for name, member in value.items() if name != key}
-            yield from ({**value, key: each} for each in _ODD)
+            yield from ({**value, key: odd} for odd in _ODD)
             yield from (
-                {**value, key: changed} for changed in changed_inside(value.get(key), words)
+                {**value, key: changed} for changed in changed_inside(value.get(key), extra_keys)
             )
         yield {**value, "unknown key": None}
 
 
 def with_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """A value with every text in it changed, except the name of a tool."""
+    """Return a value with every text in it changed, except the name of a tool."""
     if isinstance(value, dict):
         return {
             key: with_texts(member, change) if key != "tool_name" else member
@@ -132,7 +143,10 @@ _HARMLESS = re.compile(r"[A-Za-z][\w.:-]{0,30}")
 
 
 def is_harmless(text: str) -> bool:
-    """Whether a text found in a module's source may be passed to it: a word, not a path or a command line."""
+    """Return True if a text of a module's source may be passed to it.
+
+    It has to be a word, not a path or a command line.
+    """
     return _HARMLESS.fullmatch(text) is not None and ".." not in text
 
 
@@ -141,7 +155,7 @@ _MAX_CHOICES = 12
 _MAX_LENGTH = 5_000
 _MAX_LISTED = 200
 _MAX_NUMBER = 1_000_000
-"""Code that counts to a bound must come to an end."""
+"""Largest bound in use, since code that counts to a bound must come to an end."""
 
 FORMATS = {
     "date": "2024-05-17",
@@ -159,21 +173,21 @@ FORMATS = {
     "json-pointer": "/a",
     "regex": "t.xt",
 }
-"""A text for each format that a schema may ask for; no address leads out of this machine."""
+"""A text for each format of a schema. No address leads out of this machine."""
 
 
-_SUGGESTED = {
+_FORMATS_BY_NAME = {
     "date": "date",
     "regex": "regex",
     "pattern": "regex",
     "email": "email",
     "timestamp": "date-time",
 }
-"""What a property's name implies about its format, where its schema does not."""
+"""The format that a word in the name of a property implies, for a schema without a format."""
 
 
 def use_address(address: str) -> None:
-    """Let URLs lead to a server that answers, so that a tool which fetches them can succeed."""
+    """Point URLs to a server that answers, so that a tool that fetches them can succeed."""
     FORMATS.update(uri=address, url=address)
 
 
@@ -193,15 +207,15 @@ SHAPED_TEXTS = (
     "a.txt",
     "1.2.3",
 )
-"""Texts of many shapes, for a tool that wants a certain one and does not document which."""
+"""Texts of many shapes, for a tool that needs an undocumented one."""
 
 
 class Values:
     """The values of one schema.
 
     Args:
-        root: The schema; references are looked up in it.
-        file_name: The name of a file that exists, for properties that look like paths.
+        root: The schema, in which references are resolved.
+        file_name: The name of an existing file, for properties that look like paths.
     """
 
     def __init__(self, root: Mapping[str, Any], file_name: str) -> None:
@@ -209,40 +223,40 @@ class Values:
         self._file_name = file_name
 
     def plain(self, schema: Any, name: str = "", *, least: bool = False, depth: int = 0) -> Any:
-        """The most ordinary value; with ``least`` it holds nothing that is optional."""
+        """Return the most ordinary value. With ``least`` it holds nothing optional."""
         return next(self._values(schema, name, least, depth))
 
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
-        """The plain value, and one for each other thing that the schema allows."""
+        """Return the plain value, and one for each alternative that the schema allows."""
         return distinct(self._values(schema, name, False, depth))
 
     def bounds(self, schema: Any, name: str = "") -> Iterator[tuple[float, Any, Any]]:
-        """Return each bound of a schema with a value just inside of it and one just beyond.
+        """Yield each bound of a schema with a value just inside of it and one just beyond.
 
-        A bound is one of a number, of the length of a text or of a list.
+        A bound limits a number, the length of a text, or the length of a list.
         """
-        found = resolved(schema, self._root)
+        part = resolved(schema, self._root)
         for key, step in (("minimum", 1), ("maximum", -1)):
-            limit = _limit(found.get(key))
+            limit = _limit(part.get(key))
             if limit is not None:
                 yield limit, limit, limit - step
-            limit = _limit(found.get(f"exclusive{key.capitalize()}"))
+            limit = _limit(part.get(f"exclusive{key.capitalize()}"))
             if limit is not None:
                 yield limit, limit + step, limit
-                if "integer" not in kinds_of(found):
+                if "integer" not in kinds_of(part):
                     yield limit, limit + step / 2, limit
-        for least, most, longest in (
+        for min_key, max_key, max_length in (
             ("minLength", "maxLength", _MAX_LENGTH),
             ("minItems", "maxItems", _MAX_LISTED),
         ):
-            for key, step in ((least, 1), (most, -1)):
-                count = found.get(key)
-                if isinstance(count, int) and 0 < count <= longest:
-                    inside = self._of_count(found, name, count)
-                    yield count, inside, self._of_count(found, name, count - step)
+            for key, step in ((min_key, 1), (max_key, -1)):
+                count = part.get(key)
+                if isinstance(count, int) and 0 < count <= max_length:
+                    inside = self._of_count(part, name, count)
+                    yield count, inside, self._of_count(part, name, count - step)
 
     def _of_count(self, schema: Mapping[str, Any], name: str, count: int) -> Any:
-        """Return a text, or a list of items that differ, of a length."""
+        """Return a text of a length, or a list of a length with different items."""
         if "array" not in kinds_of(schema):
             return "t" * count
         item = self.plain(schema.get("items", {}), name)
@@ -251,35 +265,35 @@ class Values:
         return [item] * count
 
     def branches(
-        self, found: Mapping[str, Any], name: str = "", *, least: bool = False, depth: int = 0
+        self, part: Mapping[str, Any], name: str = "", *, least: bool = False, depth: int = 0
     ) -> Iterator[Any]:
-        """The plain value of each branch of an ``anyOf`` or ``oneOf``."""
+        """Yield the plain value of each branch of an ``anyOf`` or ``oneOf``."""
         for key in ("anyOf", "oneOf"):
-            branches = found.get(key)
+            branches = part.get(key)
             for branch in branches[:_MAX_CHOICES] if isinstance(branches, list) else ():
-                whole = merged(resolved(branch, self._root), _without(found, key))
+                whole = merged(resolved(branch, self._root), _without(part, key))
                 yield self.plain(whole, name, least=least, depth=depth)
 
     def _values(self, schema: Any, name: str, least: bool, depth: int) -> Iterator[Any]:
-        """The values that a schema names, then one for each of its branches and types; the plain one first."""
-        found = resolved(schema, self._root)
-        if not found or depth > _MAX_DEPTH:
+        """Yield the values that a schema names, its branches and its types, the plain one first."""
+        part = resolved(schema, self._root)
+        if not part or depth > _MAX_DEPTH:
             yield "text"
             return
-        if "const" in found:
-            yield found["const"]
+        if "const" in part:
+            yield part["const"]
             return
-        if "default" in found and not (least and isinstance(found["default"], dict)):
-            yield found["default"]
+        if "default" in part and not (least and isinstance(part["default"], dict)):
+            yield part["default"]
         for key in ("enum", "examples"):
-            if isinstance(found.get(key), list):
-                yield from found[key][:_MAX_CHOICES]
-        if "properties" not in found:
-            yield from self.branches(found, name, least=least, depth=depth + 1)
-        for kind in kinds_of(found) if not found.get("enum") else ():
-            yield from self._of_kind({**found, "type": kind}, kind, name, least, depth)
-        if "properties" in found:
-            yield from self.branches(found, name, least=least, depth=depth + 1)
+            if isinstance(part.get(key), list):
+                yield from part[key][:_MAX_CHOICES]
+        if "properties" not in part:
+            yield from self.branches(part, name, least=least, depth=depth + 1)
+        for kind in kinds_of(part) if not part.get("enum") else ():
+            yield from self._of_kind({**part, "type": kind}, kind, name, least, depth)
+        if "properties" in part:
+            yield from self.branches(part, name, least=least, depth=depth + 1)
 
     def _of_kind(
         self, schema: dict[str, Any], kind: str, name: str, least: bool, depth: int
@@ -297,9 +311,9 @@ class Values:
             yield _number(schema, kind)
             bounds = [schema.get(key) for key in ("minimum", "maximum")]
             yield from (
-                each
-                for each in bounds
-                if isinstance(each, (int, float)) and abs(each) <= _MAX_NUMBER
+                bound
+                for bound in bounds
+                if isinstance(bound, (int, float)) and abs(bound) <= _MAX_NUMBER
             )
             yield from (2, 7) if kind == "integer" else (2, 0.1, 1.5)
         elif kind in ("boolean", "null"):
@@ -307,8 +321,7 @@ class Values:
         else:
             yield self._text(schema, name.lower())
             if "pattern" not in schema and "format" not in schema:
-                least_length, most = schema.get("minLength"), schema.get("maxLength")
-                for count in (least_length, most):
+                for count in (schema.get("minLength"), schema.get("maxLength")):
                     if isinstance(count, int) and 0 < count <= _MAX_LENGTH:
                         yield "t" * count
                 yield from (_of_length(text, schema) for text in IRREGULAR)
@@ -316,11 +329,11 @@ class Values:
     def _object(self, schema: Mapping[str, Any], least: bool, depth: int) -> dict[str, Any]:
         properties = properties_of(schema)
         required = required_of(schema)
-        wanted = [name for name in properties if not least or name in required]
-        wanted += [name for name in required if name not in properties]
+        names = [name for name in properties if not least or name in required]
+        names += [name for name in required if name not in properties]
         return {
             name: self.plain(properties.get(name, {}), name, least=least, depth=depth + 1)
-            for name in wanted
+            for name in names
         }
 
     def _array(self, schema: Mapping[str, Any], name: str, least: bool, depth: int) -> list[Any]:
@@ -351,20 +364,20 @@ class Values:
             return "."
         if "command" in name or name == "cmd":
             return "true"
-        for word, form in _SUGGESTED.items():
+        for word, form in _FORMATS_BY_NAME.items():
             if word in name:
                 return _of_length(FORMATS[form], schema)
         return _of_length("text", schema)
 
 
 def _limit(value: Any) -> int | float | None:
-    """Return a bound that code may count to."""
+    """Return a value if it is a bound that code may count to, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and abs(value) <= _MAX_NUMBER else None
 
 
 def kinds_of(schema: Mapping[str, Any]) -> list[str]:
-    """The types a schema allows, the guessed one if it names none."""
+    """Return the types that a schema allows, or a guessed one if it names none."""
     kinds = schema.get("type")
     named = [
         kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)
@@ -375,13 +388,13 @@ def kinds_of(schema: Mapping[str, Any]) -> list[str]:
 
 
 def properties_of(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The properties a schema names."""
+    """Return the properties that a schema names."""
     properties = schema.get("properties")
     return properties if isinstance(properties, Mapping) else {}
 
 
 def required_of(schema: Mapping[str, Any]) -> list[str]:
-    """The keys a schema requires."""
+    """Return the keys that a schema requires."""
     required = schema.get("required")
     return (
         [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -407,7 +420,7 @@ def _number(schema: Mapping[str, Any], kind: str) -> Any:
 
 
 def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
-    """A text that a pattern accepts, if one of a few shapes does; else a text that it may refuse."""
+    """Return a text of some shape that a pattern accepts, or a text that it may refuse."""
     try:
         expression = re.compile(pattern)
     except re.error:
@@ -416,7 +429,7 @@ def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
         for text in (candidate, _of_length(candidate, schema)):
             if expression.search(text):
                 return text
-    # Often a prefix and something: the literal beginning of the pattern, then each of the shapes.
+    # A pattern often begins with a literal prefix, so each shape is tried after it.
     literal = re.match(r"\^?([A-Za-z0-9 _:/@#-]*)", pattern)
     prefix = literal.group(1) if literal else ""
     return next(
@@ -425,16 +438,16 @@ def _matching(pattern: str, schema: Mapping[str, Any]) -> str:
 
 
 def _of_length(text: str, schema: Mapping[str, Any]) -> str:
-    least, most = schema.get("minLength"), schema.get("maxLength")
-    if isinstance(least, int) and len(text) < least:
-        text = (text * (least // max(len(text), 1) + 1))[: min(least, _MAX_LENGTH)]
-    return text[:most] if isinstance(most, int) else text
+    min_length, max_length = schema.get("minLength"), schema.get("maxLength")
+    if isinstance(min_length, int) and len(text) < min_length:
+        text = (text * (min_length // max(len(text), 1) + 1))[: min(min_length, _MAX_LENGTH)]
+    return text[:max_length] if isinstance(max_length, int) else text
 
 
 Input = dict[str, Any]
 
 _HUGE = "9**9**9**9"
-"""An expression that no program evaluates in time."""
+"""An expression that takes longer to evaluate than any call may take."""
 _MAX_SAMPLES = 9
 _MAX_VALID = 60
 _MAX_WORDS = 6
@@ -444,85 +457,92 @@ def sample_inputs(
     schema: Mapping[str, Any] | None,
     file_name: str,
     *,
-    words: Sequence[str] = (),
+    source_keys: Sequence[str] = (),
     choices: Sequence[str] = (),
 ) -> list[Input]:
-    """A few valid inputs, such as a model would write: the required properties only, all, and all with each choice.
+    """Return a few valid inputs such as a model would write.
+
+    They have the required properties only, all properties, and all properties with each choice.
 
     Args:
-        schema: The tool's schema; None when it gives none.
-        file_name: The name of a file that exists, for properties that look like paths.
-        words: Keys that the tool's source looks up, for one without a schema.
-        choices: Words that its source compares with.
+        schema: The tool's schema. None if it has none.
+        file_name: The name of an existing file, for properties that look like paths.
+        source_keys: Keys that the tool's source looks up, for a tool without a schema.
+        choices: Texts of comparisons in the tool's source.
     """
     if not schema:
         guessed = {
-            word: Values({}, file_name).plain({"type": "string"}, word) for word in words[:12]
+            key: Values({}, file_name).plain({"type": "string"}, key) for key in source_keys[:12]
         }
-        return distinct([{}, guessed, dict.fromkeys(words[:12], 2)])
+        return distinct([{}, guessed, dict.fromkeys(source_keys[:12], 2)])
     return valid_inputs(schema, file_name, choices)[:_MAX_SAMPLES] or [{}]
 
 
 def valid_inputs(
     schema: Mapping[str, Any] | None, file_name: str, choices: Sequence[str] = ()
 ) -> list[Input]:
-    """What the schema accepts: the least, everything, everything with each choice, and each alternative of each property on both.
+    """Return inputs that a schema accepts.
+
+    They have the required properties only or all properties, each with every alternative of every
+    property, and all properties with each choice.
 
     Args:
-        schema: The tool's schema; without one every object is valid, and the list has only the empty one.
-        file_name: The name of a file that exists.
-        choices: Words that the tool's source compares with; they are used where any text will do.
+        schema: The tool's schema. Without one, the result is an empty object.
+        file_name: The name of an existing file.
+        choices: Texts of comparisons in the tool's source, for properties that accept any text.
     """
     if not schema:
         return [{}]
-    accepts = acceptor(
-        schema, check_formats=False
-    )  # the author's own examples often have another form
-    found = (each for each in _inputs(schema, file_name, choices) if isinstance(each, dict))
-    return distinct(each for each in found if accepts is None or accepts(each))[:_MAX_VALID]
+    # The author's own examples often have another format.
+    accepts = acceptor(schema, check_formats=False)
+    inputs = (given for given in _inputs(schema, file_name, choices) if isinstance(given, dict))
+    return distinct(given for given in inputs if accepts is None or accepts(given))[:_MAX_VALID]
 
 
 def invalid_inputs(
     schema: Mapping[str, Any] | None,
     bases: Sequence[Input],
-    words: Iterable[str],
+    source_keys: Iterable[str],
     choices: Iterable[str] = (),
 ) -> Iterator[Input]:
-    """Inputs with one thing wrong: a key missing, one too many, a value of another type, at any depth.
+    """Yield inputs with one thing wrong at any depth.
+
+    A key is missing, unknown, or has a value of another type.
 
     Args:
-        schema: The tool's schema, if it gives one.
-        bases: Valid inputs; the first is changed in every way, the others, for what else there is to choose, in some.
-        words: Keys that the tool's source looks up.
-        choices: Words that its source compares with.
+        schema: The tool's schema. None if it has none.
+        bases: Valid inputs. The first is changed in every way, the others only in some.
+        source_keys: Keys that the tool's source looks up.
+        choices: Texts of comparisons in its source.
     """
     base = bases[0] if bases else {}
     declared = list(dict.fromkeys([*base, *properties_of(schema or {})]))
-    keys = [*declared, *[word for word in words if word not in declared][: 6 if schema else 20]]
+    undeclared = [key for key in source_keys if key not in declared]
+    keys = [*declared, *undeclared[: 6 if schema else 20]]
     for word in [word for word in choices if is_harmless(word)][:20]:
         for key in keys[:12]:
+            # A call that works once may fail the second time.
             for given in ({**base, key: word}, {key: word}):
-                yield from (given, given)  # what works once may fail the second time
+                yield from (given, given)
     yield from near_misses(base, keys)
     yield from (
         {**base, key: _HUGE} for key in keys if "expr" in key.lower() or "formula" in key.lower()
     )
-    for each in bases[1:]:
-        yield from (each, each)
-        yield from changed_inside(each)
+    for given in bases[1:]:
+        yield from (given, given)
+        yield from changed_inside(given)
 
 
 def distinct(values: Iterable[Any]) -> list[Any]:
-    """Return the values without repetitions; 1, 1.0 and True are different."""
-    return list({fingerprint(each): each for each in values}.values())
+    """Return the values without repetitions, where 1, 1.0 and True are different."""
+    return list({fingerprint(value): value for value in values}.values())
 
 
 def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -> Iterator[Any]:
     values, top = Values(schema, file_name), {**resolved(schema, schema), "type": "object"}
     least, full = values.plain(top, least=True), values.plain(top)
-    if not isinstance(least, dict) or not isinstance(
-        full, dict
-    ):  # a default or an example may be anything
+    # A default or an example may be anything.
+    if not isinstance(least, dict) or not isinstance(full, dict):
         return
     yield least
     yield full
@@ -542,18 +562,18 @@ def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -
             and not {"enum", "const", "format", "pattern"} & part.keys()
         ):
             alternatives[name] += harmless
-    for branch in (
-        each for key in ("anyOf", "oneOf") if isinstance(top.get(key), list) for each in top[key]
-    ):
-        yield values.plain({**top, **resolved(branch, schema), "type": "object"}, least=True)
+    for key in ("anyOf", "oneOf"):
+        for branch in top[key] if isinstance(top.get(key), list) else ():
+            yield values.plain({**top, **resolved(branch, schema), "type": "object"}, least=True)
     yield from (
         {**least, name: full[name]}
         for name in properties
         if name not in required_of(top) and name in full
     )
-    most = max((len(each) for each in alternatives.values()), default=0)
-    for index in range(most):  # breadth first: every property gets its turn before the list is full
-        for name, its_values in alternatives.items():
-            for value in its_values[index : index + 1]:
+    # Breadth first, so that every property gets its turn before the list is full.
+    rounds = max((len(of_property) for of_property in alternatives.values()), default=0)
+    for index in range(rounds):
+        for name, of_property in alternatives.items():
+            for value in of_property[index : index + 1]:
                 yield {**least, name: value}
                 yield {**full, name: value}

@@ -1,8 +1,4 @@
-"""Valid inputs in which everything varies at once, at every depth: drawn from a schema by a seed.
-
-The listed inputs of `values` change one property of an otherwise equal input. What a tool does with two different items of a list, or with an
-optional key that is missing inside an object, shows only here. Values under the same key are often equal, so that one call finds what another left.
-"""
+"""Draw valid inputs from a schema and a seed, in which everything varies at every depth."""
 
 from __future__ import annotations
 
@@ -21,19 +17,23 @@ from amplifier.conformance.inputs.values import (
     required_of,
 )
 
+# The listed inputs of `values` change one property of an otherwise equal input. Only the drawn ones
+# show faults with two different items of a list, or with a missing optional key inside an object.
+# Values of the same key are often equal, so that one call finds the data that another left.
+
 _MAX_DEPTH = 6
 _MAX_ITEMS = 20
 _MAX_NUMBER = 1_000_000
-"""Code that counts to a bound must come to an end."""
+"""Largest number in use, since code that counts to a bound must come to an end."""
 _LENGTHS = (0, 1, 2, 2, 3, 4)
 _TEXTS = ("text", "other", "it's", 'say "so"', "100%", "a_b", "ünï e\u0301")
 _MAX_WORDS = 6
-_OF_PATHS = ("/", "~", "..", "\\")
-"""A text with one of these might be a path on this machine."""
+_PATH_MARKS = ("/", "~", "..", "\\")
+"""Parts of a text that might be a path on this machine."""
 _REPEATED = 0.5
-"""How often a value is the one that its key was given first."""
-_GIVEN = 0.6
-"""How often an optional key is given."""
+"""Probability that a value is the first value of its key."""
+_INCLUDED = 0.6
+"""Probability that an object has an optional key."""
 _ATTEMPTS = 4
 
 
@@ -42,9 +42,9 @@ class VariedInputs:
 
     Args:
         schema: The schema of a tool.
-        file_name: The name of a file that exists, for properties that look like paths.
-        words: Words of the tool's source, used where any text will do.
-        texts: Other texts for such places, such as those that the tool looks for.
+        file_name: The name of an existing file, for properties that look like paths.
+        words: Words of the tool's source, for properties that accept any text.
+        texts: Other texts for such properties, such as the ones that the tool looks for.
         seed: Equal seeds draw equal inputs.
     """
 
@@ -59,18 +59,17 @@ class VariedInputs:
     ) -> None:
         self._schema = schema
         self._values = Values(schema, file_name)
-        self._words = [word for word in words if is_harmless(word)][:_MAX_WORDS]
-        self._words += [text for text in texts if not any(part in text for part in _OF_PATHS)]
+        self._texts = [word for word in words if is_harmless(word)][:_MAX_WORDS]
+        self._texts += [text for text in texts if not any(mark in text for mark in _PATH_MARKS)]
         self._random = random.Random(seed)
         self._first: dict[str, Any] = {}
 
     def draw(self, count: int) -> list[Input]:
-        """Return the valid ones among so many drawn inputs, each once."""
+        """Draw `count` inputs and return the valid ones, each once."""
         accepts = acceptor(self._schema, check_formats=False)
         top = {**resolved(self._schema, self._schema), "type": "object"}
         drawn = [self._value(top, "", 0) for _ in range(count)]
-        valid = [each for each in drawn if accepts is None or accepts(each)]
-        return distinct(valid)
+        return distinct(given for given in drawn if accepts is None or accepts(given))
 
     def _value(self, schema: Any, name: str, depth: int) -> Any:
         part = resolved(schema, self._schema)
@@ -84,7 +83,7 @@ class VariedInputs:
             branches = part.get(key)
             if isinstance(branches, list) and branches:
                 chosen = resolved(self._random.choice(branches), self._schema)
-                rest = {each: part[each] for each in part if each != key}
+                rest = {name: value for name, value in part.items() if name != key}
                 return self._value(merged(chosen, rest), name, depth + 1)
         kind = self._random.choice(kinds_of(part))
         if kind == "object":
@@ -95,25 +94,25 @@ class VariedInputs:
 
     def _object(self, part: Mapping[str, Any], depth: int) -> dict[str, Any]:
         required = required_of(part)
-        found = {
+        drawn = {
             key: self._value(inner, key, depth + 1)
             for key, inner in properties_of(part).items()
-            if key in required or self._random.random() < _GIVEN
+            if key in required or self._random.random() < _INCLUDED
         }
         for key in required:
-            found.setdefault(key, "text")
-        return found
+            drawn.setdefault(key, "text")
+        return drawn
 
     def _array(self, part: Mapping[str, Any], name: str, depth: int) -> list[Any]:
         prefix = part.get("prefixItems")
         if isinstance(prefix, list):
             return [self._value(item, name, depth + 1) for item in prefix]
-        least, most = part.get("minItems", 0), part.get("maxItems", _MAX_ITEMS)
-        length = min(max(self._random.choice(_LENGTHS), least), most, _MAX_ITEMS)
+        min_items, max_items = part.get("minItems", 0), part.get("maxItems", _MAX_ITEMS)
+        length = min(max(self._random.choice(_LENGTHS), min_items), max_items, _MAX_ITEMS)
         items: list[Any] = []
         item: Any = None
         for _ in range(length):
-            # Different items, as far as the schema has any.
+            # Items differ, as far as the schema has different ones.
             for _ in range(_ATTEMPTS):
                 item = self._value(part.get("items", {}), name, depth + 1)
                 if item not in items:
@@ -128,7 +127,7 @@ class VariedInputs:
         return first if is_repeated else self._random.choice(pool)
 
     def _pool(self, part: dict[str, Any], kind: str, name: str) -> list[Any]:
-        """The values to choose from, the most ordinary one first."""
+        """Return the values to choose from, the most ordinary one first."""
         if kind == "boolean":
             return [True, False]
         if kind == "null":
@@ -141,17 +140,17 @@ class VariedInputs:
         if kind in ("integer", "number"):
             return [*pool, *_numbers(part, kind)]
         if not {"pattern", "format"} & part.keys() and plain == "text":
-            least, most = part.get("minLength", 0), part.get("maxLength", _MAX_NUMBER)
-            pool += [text for text in (*_TEXTS, *self._words) if least <= len(text) <= most]
+            low, high = part.get("minLength", 0), part.get("maxLength", _MAX_NUMBER)
+            pool += [text for text in (*_TEXTS, *self._texts) if low <= len(text) <= high]
         return pool
 
 
 Place = tuple[str | int, ...]
-"""The keys that lead to a value; 0 for the first item of a list."""
+"""The keys that lead to a value, with 0 for the first item of a list."""
 
 
 def choices_at(schema: Mapping[str, Any]) -> Iterator[tuple[Place, list[Any]]]:
-    """Return the values of each property or item, at any depth, of which the schema names all."""
+    """Yield the values of each property or item, at any depth, if the schema names all of them."""
     yield from _choices(resolved(schema, schema), schema, ())
 
 
@@ -170,7 +169,7 @@ def _choices(
 
 
 def objects_at(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Return the schema of each object inside the input, at any depth, with its place."""
+    """Yield the schema of each object inside the input, at any depth, with its place."""
     yield from _objects(resolved(schema, schema), schema, ())
 
 
@@ -182,7 +181,7 @@ def _objects(
     for key in ("anyOf", "oneOf"):
         branches = part.get(key)
         for branch in branches if place and isinstance(branches, list) else ():
-            rest = {each: part[each] for each in part if each != key}
+            rest = {name: value for name, value in part.items() if name != key}
             whole = merged(resolved(branch, schema), rest)
             if properties_of(whole):
                 yield place, whole
@@ -200,9 +199,9 @@ def shown_place(place: Place) -> str:
 
 
 def places_of(given: Any, place: Place = ()) -> Iterator[Place]:
-    """Return the places of the texts in a value and of its lists that have items.
+    """Yield the places of the texts in a value and of its lists that have items.
 
-    Of a list only the first item is searched.
+    Only the first item of a list is searched.
     """
     if isinstance(given, str):
         yield place
@@ -215,7 +214,7 @@ def places_of(given: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def value_at(given: Any, place: Place) -> Any:
-    """Return the value at a place of an input, `NOTHING` if the input has no such place."""
+    """Return the value at a place of an input. `NOTHING` if the input has no such place."""
     for key in place:
         try:
             given = given[key]
@@ -225,7 +224,7 @@ def value_at(given: Any, place: Place) -> Any:
 
 
 NOTHING = object()
-"""Stands for a value that is not there."""
+"""Stands for a missing value."""
 
 
 def with_value(given: Any, place: Place, value: Any) -> Any:
@@ -233,12 +232,13 @@ def with_value(given: Any, place: Place, value: Any) -> Any:
     if not place:
         return value
     changed = dict(given) if isinstance(given, dict) else list(given)
-    changed[place[0]] = with_value(given[place[0]], place[1:], value)  # type: ignore[index]  # as the input has it
+    inner = with_value(given[place[0]], place[1:], value)
+    changed[place[0]] = inner  # type: ignore[index]  # as the input has it
     return changed
 
 
 def _numbers(part: Mapping[str, Any], kind: str) -> list[Any]:
     low, high = part.get("minimum", -_MAX_NUMBER), part.get("maximum", _MAX_NUMBER)
-    bounds = [each for each in (low, high) if abs(each) < _MAX_NUMBER]
+    bounds = [bound for bound in (low, high) if abs(bound) < _MAX_NUMBER]
     others = (0, 1, 2, 7, 1000) if kind == "integer" else (0, 1, 2, 2.0, 7.25, 1000)
-    return [*bounds, *(each for each in others if low <= each <= high)]
+    return [*bounds, *(other for other in others if low <= other <= high)]

@@ -1,1 +1,1 @@
-"""The module under examination: where it is, how it is imported, which literals its source holds."""
+"""Locate, import and use the module under examination, and read its source."""

@@ -174,7 +174,10 @@ def is_virtual() -> bool:
 
 @contextmanager
 def when_stuck(call: Callable[[], None]) -> Iterator[None]:
-    """Call a function once the body is stuck: no task can run, and no timer or outside event is left."""
+    """Call a function once the body is stuck.
+
+    It is stuck if no task can run, and no timer or outside event is left.
+    """
     _when_stuck.append(call)
     try:
         yield
@@ -250,7 +253,7 @@ def turns() -> int:
 
 
 def _may_act(thread: threading.Thread) -> bool:
-    """Return whether a thread may act on the loop. The loop keeps track of AnyIO's workers itself."""
+    """Return True if a thread may act on the loop, which keeps track of AnyIO's workers itself."""
     if thread in (threading.current_thread(), threading.main_thread()) or thread.name.startswith(
         KIT_THREAD
     ):
@@ -372,7 +375,7 @@ class Outcome:
 
 
 def remember_hang() -> None:
-    """Shorten the wait for later calls, since a module that hangs once costs time in every check."""
+    """Shorten the wait for later calls, since a module that hangs costs time in every check."""
     _hangs.append(True)
 
 

@@ -1,8 +1,4 @@
-"""Inputs of tools that are chosen by what they were answered, so that a change is followed by a call that shows it.
-
-Of many drawn inputs a few are kept for the checks that make each call many times: those whose answers hold most that no other answer holds, and
-those that are answered differently once the former were made. Nothing of the tool has to be known for that but its schema.
-"""
+"""Choose inputs of tools by their answers, so that a change is followed by a call that shows it."""
 
 from __future__ import annotations
 
@@ -17,26 +13,30 @@ from amplifier.conformance.target.mounted import CANARY, CheckContext, MountedMo
 from amplifier.conformance.target.source import choices_in
 from amplifier.conformance.target.use import execute, schema_of, sought_texts
 
+# The checks that repeat each call many times need a few telling inputs out of many drawn ones. A
+# writer is an input with an answer that holds the most that no other answer holds. A reader is an
+# input that is answered differently after the writers were called. This takes only the schema.
+
 _DRAWN = 100
 _ASKED_ALONE = 32
 _SECONDS = 1.5
 _MAX_WRITERS = 3
 _MAX_READERS = 3
 _CALLS = 1_200
-"""The calls for all tools of a module."""
+"""Maximum number of calls for all tools of a module."""
 _MAX_TOOLS = 4
-_LONGEST_LEAF = 80
+_MAX_LEAF_LENGTH = 80
 _MAX_ITEMS = 8
 
 _Leaves = frozenset[tuple[str, str]]
 
 
 async def choose_inputs(ctx: CheckContext) -> dict[str, tuple[Input, ...]]:
-    """Return a few inputs of each tool; none of a tool without a schema, or that accepts none."""
+    """Return a few inputs of each tool, or none of a tool that has no schema or accepts none."""
     async with ctx.mount() as mounted:
         schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
     budget = ctx.budget(_CALLS)
-    found: dict[str, tuple[Input, ...]] = {}
+    inputs: dict[str, tuple[Input, ...]] = {}
     for name, schema in list(schemas.items())[:_MAX_TOOLS]:
         if schema and not budget.is_spent():
             drawn = VariedInputs(
@@ -47,15 +47,15 @@ async def choose_inputs(ctx: CheckContext) -> dict[str, tuple[Input, ...]]:
                 seed=ctx.seed,
             ).draw(_DRAWN // min(len(schemas), _MAX_TOOLS))
             chosen = await _chosen(ctx, name, drawn, budget)
-            most = max(1, (_MAX_WRITERS + _MAX_READERS) // len(schemas))
-            found[name] = tuple(chosen[:most])
-    return found
+            limit = max(1, (_MAX_WRITERS + _MAX_READERS) // len(schemas))
+            inputs[name] = tuple(chosen[:limit])
+    return inputs
 
 
 async def _chosen(
     ctx: CheckContext, name: str, drawn: Sequence[Input], budget: Budget
 ) -> list[Input]:
-    """Choose writers, then readers, by turns."""
+    """Return a writer, a reader, and then the other writers and readers."""
     async with ctx.mount() as mounted:
         accepted = [
             given
@@ -79,27 +79,30 @@ async def _chosen(
             after = await _leaves(mounted, name, given)
         if after is not None and after - before:
             changed.append((given, after - before))
-    readers = [each for each in _most_telling(changed, _MAX_READERS) if each not in writers]
+    readers = [given for given in _most_telling(changed, _MAX_READERS) if given not in writers]
     return [*writers[:1], *readers[:1], *writers[1:], *readers[1:]]
 
 
-def _most_telling(answers: Sequence[tuple[Input, _Leaves]], most: int) -> list[Input]:
-    """Return the inputs whose answers hold most that those before them do not, the shortest of equal ones first."""
+def _most_telling(answers: Sequence[tuple[Input, _Leaves]], limit: int) -> list[Input]:
+    """Return the inputs with the most new leaves in their answers, and of equal ones the shortest.
+
+    A leaf is new if no answer to an earlier input has it.
+    """
     left = sorted(answers, key=lambda pair: len(fingerprint(pair[0])))
     seen: set[tuple[str, str]] = set()
-    found: list[Input] = []
-    while left and len(found) < most:
+    inputs: list[Input] = []
+    while left and len(inputs) < limit:
         given, leaves = max(left, key=lambda pair: len(pair[1] - seen))
         if not leaves - seen:
             break
-        found.append(given)
+        inputs.append(given)
         seen |= leaves
         left.remove((given, leaves))
-    return found
+    return inputs
 
 
 async def _leaves(mounted: MountedModule, name: str, given: Input) -> _Leaves | None:
-    """Return the parts of a successful answer by their places; None for any other outcome."""
+    """Return the parts of a successful answer with their places. None for any other outcome."""
     outcome = await mounted.call(execute, name, given, mounted, seconds=_SECONDS)
     if not outcome.returned or outcome.value[0] is not True:
         return None
@@ -115,4 +118,4 @@ def _parts(value: Any, place: str) -> Iterator[tuple[str, str]]:
         for number, member in enumerate(value[:_MAX_ITEMS]):
             yield from _parts(member, f"{place}/{number}")
     else:
-        yield place, repr(value)[:_LONGEST_LEAF]
+        yield place, repr(value)[:_MAX_LEAF_LENGTH]

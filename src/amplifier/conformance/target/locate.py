@@ -449,7 +449,7 @@ class LoadedTarget:
         on_session_ready: The callback of that name. None if the module has no async one.
         module_type: The type of the module.
         backends: The backends to examine it on: those it declares, and trio if it declares asyncio.
-        needs_island: True if it declares asyncio without trio. On trio it runs on an asyncio island.
+        needs_island: True if it declares asyncio only, and runs on an asyncio island on trio.
         config: The settings to mount it with, guessed ones included. ``{directory}`` in a text is
             replaced by a private directory of the session.
         given: The settings without the guessed ones, if it can be mounted with these.

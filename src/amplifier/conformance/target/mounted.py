@@ -434,12 +434,12 @@ class CheckContext:
         self.coverage.cut_short = self.coverage.cut_short or reason
 
     def fresh(self) -> CheckContext:
-        """Return the same context without faults and notes, for a trial whose faults may not count."""
+        """Return the same context without faults and notes, for a trial that may not count."""
         return attrs.evolve(self, faults=[], notes=[])
 
     @property
     def has_violations(self) -> bool:
-        """Whether a required clause was violated. A recommendation is no reason to stop the check."""
+        """True if a required clause was violated. A recommendation doesn't stop the check."""
         clauses = clauses_for(self.loaded.module_type)  # type: ignore[arg-type]
         required = {clause.id for clause in clauses if clause.level == "required"}
         return any(fault.clause in required for fault in self.faults)
@@ -591,7 +591,7 @@ class CheckContext:
         clause: str = "A8",
         what: str = "a cancelled call",
     ) -> Iterator[None]:
-        """End the process if the body overruns, since nothing else ends code that won't be cancelled.
+        """End the process if the body overruns, since nothing else ends uncancellable code.
 
         A module that blocks the loop is reported under A17, any other under the given clause.
         """

@@ -21,21 +21,20 @@ _Try = ast.Try | ast.TryStar
 _Trace = Callable[[FrameType, str, Any], Any]
 
 
+# An error counts if the line itself made it and did not raise it by hand, and if neither that
+# function nor a caller in the module handles it by name. `except Exception` expects nothing in
+# particular. Two kinds do not count. A special method such as `__getattr__` may owe its caller the
+# error, and a broad handler may replace a test for None.
 @define(eq=False)
 class SlipDetector:
-    """Collects slips that lines of the module make, also those that a broad handler swallows.
-
-    An error counts if the line itself made it and did not raise it by hand, and if neither that
-    function nor a caller in the module handles it under its name: ``except Exception`` expects
-    nothing in particular. Two kinds do not count. A special method such as ``__getattr__`` may
-    owe its caller the error, and a broad handler may stand for a test whether a value is None.
+    """Collects the slips of a module's lines, including slips that a broad handler swallows.
 
     Attributes:
-        found: The line and the error of each slip, in order.
+        slips: The line and the error of each slip, in order.
     """
 
     _target: Target
-    found: list[tuple[str, BaseException]] = field(factory=list, init=False)
+    slips: list[tuple[str, BaseException]] = field(factory=list, init=False)
     _own: dict[str, bool] = field(factory=dict, init=False)
     _expected: list[BaseException] = field(factory=list, init=False)
 
@@ -51,7 +50,7 @@ class SlipDetector:
             sys.settrace(before)
             threading.settrace(before)
             expected = {id(error) for error in self._expected}
-            self.found = [slip for slip in self.found if id(slip[1]) not in expected]
+            self.slips = [slip for slip in self.slips if id(slip[1]) not in expected]
             self._expected.clear()
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> _Trace | None:
@@ -67,18 +66,18 @@ class SlipDetector:
         if event == "exception":
             kind, error, trace = argument
             if issubclass(kind, _SLIPS) and isinstance(error, BaseException):
-                self._judge(frame, error, is_here=trace is None or trace.tb_next is None)
+                self._classify(frame, error, is_here=trace is None or trace.tb_next is None)
         return self._observe
 
-    def _judge(self, frame: FrameType, error: BaseException, *, is_here: bool) -> None:
+    def _classify(self, frame: FrameType, error: BaseException, *, is_here: bool) -> None:
         file, line = frame.f_code.co_filename, frame.f_lineno
         if _is_special(frame.f_code.co_name) or _is_about_none(error):
             return
-        names = {each.__name__ for each in type(error).__mro__ if issubclass(each, _SLIPS)}
+        names = {base.__name__ for base in type(error).__mro__ if issubclass(base, _SLIPS)}
         if _expects(file, line, frozenset(names)) or (is_here and _raises(file, line)):
             self._expected.append(error)
-        elif is_here and all(error is not known for _, known in self.found):
-            self.found.append((self._target.location_at(file, line), error))
+        elif is_here and all(error is not known for _, known in self.slips):
+            self.slips.append((self._target.location_at(file, line), error))
 
 
 def _is_special(name: str) -> bool:

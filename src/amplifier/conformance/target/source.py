@@ -1,6 +1,6 @@
-"""The source of a module, read from syntax trees: a dictionary for drawing inputs and settings that reach its code, and where to look for a fault.
+"""Read a module's syntax trees for words that reach its code, and for the location of a fault.
 
-Nothing is run. Every function about literals looks once for each module; those about places look again, since a file may have changed.
+Nothing is run.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from pathlib import Path, PurePath
 from amplifier.conformance.inputs.values import is_harmless
 from amplifier.conformance.target.locate import Target, parsed
 from amplifier.contracts import Clause
+
+# The functions about literals look once for each module. The functions about locations look again,
+# because a file may have changed.
 
 _MAX_LITERALS = 60
 _MAX_PATTERN_LENGTH = 300
@@ -35,19 +38,19 @@ _PROGRAM_STARTERS = frozenset(
 
 @functools.cache
 def settings_in(target: Target) -> list[str]:
-    """Keys looked up in something called ``config`` or ``settings``."""
+    """Return the keys that the source looks up in a ``config`` or ``settings``."""
     return _looked_up(target, ("config", "settings", "cfg", "conf", "options"))
 
 
 @functools.cache
 def inputs_in(target: Target) -> list[str]:
-    """Keys looked up in anything: inputs of tools, payloads of events."""
+    """Return the keys that the source looks up anywhere, as in inputs and payloads."""
     return _distinct(key for node in _nodes(target) for key in _key_of(node))
 
 
 @functools.cache
 def texts_in(target: Target) -> list[str]:
-    """Short text constants: names of modes, commands, actions."""
+    """Return the short text constants, such as names of modes, commands and actions."""
     return _distinct(
         text for text in _texts(_nodes(target)) if 0 < len(text) <= 40 and "\n" not in text
     )
@@ -55,30 +58,31 @@ def texts_in(target: Target) -> list[str]:
 
 @functools.cache
 def environment_in(target: Target) -> list[str]:
-    """Names of environment variables that the source looks up."""
-    found = _looked_up(target, ("environ",))
+    """Return the names of the environment variables that the source looks up."""
+    names = _looked_up(target, ("environ",))
     for node in _nodes(target):
         if isinstance(node, ast.Call) and _name_of(node.func) == "getenv":
-            found += _texts(node.args[:1])
-    return list(dict.fromkeys(found))
+            names += _texts(node.args[:1])
+    return list(dict.fromkeys(names))
 
 
 @functools.cache
 def choices_in(target: Target) -> list[str]:
-    """Words that something is compared with, or looked up in a table: names of actions and modes.
+    """Return the texts of comparisons and tables, such as names of actions and modes.
 
-    Of a module that starts programs, no word is taken that is the name of one.
+    For a module that starts programs, the names of programs are left out.
     """
-    words = [text for node in _nodes(target) for text in _compared(node) if is_harmless(text)]
+    texts = [text for node in _nodes(target) for text in _compared(node) if is_harmless(text)]
     if starts_programs(target):
-        words = [word for word in dict.fromkeys(words) if shutil.which(word) is None]
-    return _distinct(words)
+        texts = [text for text in dict.fromkeys(texts) if shutil.which(text) is None]
+    return _distinct(texts)
 
 
 def patterns_in(target: Target) -> list[str]:
-    """Texts and patterns that the source may be looking for inside other texts.
+    """Return texts and patterns that the source may look for inside other texts.
 
-    They are data for handlers, which look at events and run nothing; a module that starts programs gets none of them.
+    They are data for handlers, which look at events and run nothing. A module that starts programs
+    gets none of them.
     """
     return (
         []
@@ -87,7 +91,7 @@ def patterns_in(target: Target) -> list[str]:
     )
 
 
-_CUTTING = (
+_SPLIT_METHODS = (
     *("split", "rsplit", "partition", "rpartition", "join", "replace", "strip", "lstrip"),
     *("rstrip", "startswith", "endswith", "find", "rfind", "index", "count", "removeprefix"),
     "removesuffix",
@@ -97,23 +101,23 @@ _MAX_SEPARATORS = 12
 
 @functools.cache
 def separators_in(target: Target) -> list[str]:
-    """Return the short texts without letters at which the source cuts or joins other texts.
+    """Return the short texts without letters at which the source splits or joins other texts.
 
-    None of them makes a path, a home or a parent directory of a text.
+    None of them turns a text into a path or names a home or parent directory.
     """
     if starts_programs(target):
         return []
-    found: list[str] = []
+    texts: list[str] = []
     for node in _nodes(target):
-        if isinstance(node, ast.Call) and _is_method(node, *_CUTTING):
-            found += _texts([*node.args, getattr(node.func, "value", None)])
+        if isinstance(node, ast.Call) and _is_method(node, *_SPLIT_METHODS):
+            texts += _texts([*node.args, getattr(node.func, "value", None)])
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
-            found += _texts([node.left])
-    return [text for text in dict.fromkeys(found) if _is_separator(text)][:_MAX_SEPARATORS]
+            texts += _texts([node.left])
+    return [text for text in dict.fromkeys(texts) if _is_separator(text)][:_MAX_SEPARATORS]
 
 
 def _is_separator(text: str) -> bool:
-    is_short = 0 < len(text) <= 3 and not any(each.isalnum() for each in text)
+    is_short = 0 < len(text) <= 3 and not any(character.isalnum() for character in text)
     return is_short and not any(part in text for part in ("/", "~", "..", "\\", "\x00"))
 
 
@@ -131,7 +135,7 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 
 
 def _texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
-    """The values of those nodes that are text constants."""
+    """Return the values of the text constants among the nodes."""
     return (
         node.value
         for node in nodes
@@ -140,12 +144,12 @@ def _texts(nodes: Iterable[ast.AST | None]) -> Iterator[str]:
 
 
 def _name_of(node: ast.AST | None) -> str:
-    """The last word of a name: ``getenv`` of ``os.getenv``."""
+    """Return the last part of a name: ``getenv`` of ``os.getenv``."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _listed(node: ast.AST) -> Iterator[str]:
-    """Texts in a list, in a table, as an argument of a call, or on a side of a comparison."""
+    """Return the texts in a list, a table, the arguments of a call, or a comparison."""
     parts: list[ast.AST | None] = []
     if isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         parts = list(node.elts)
@@ -159,7 +163,7 @@ def _listed(node: ast.AST) -> Iterator[str]:
 
 
 def _compared(node: ast.AST) -> Iterator[str]:
-    """Texts that something is compared with, that are keys of a table, or that make up a list with a name."""
+    """Return the texts in a comparison, the keys of a table, or the items of a named list."""
     parts: list[ast.AST | None] = []
     if isinstance(node, ast.Compare):
         for side in (node.left, *node.comparators):
@@ -178,7 +182,7 @@ def _compared(node: ast.AST) -> Iterator[str]:
 
 
 def _key_of(node: ast.AST) -> Iterator[str]:
-    """The constant key of ``x["key"]``, ``x.get("key")``, ``x.pop("key")`` or ``"key" in x``, if it is one of these."""
+    """Return the constant key of ``x["key"]``, ``x.get("key")`` or ``"key" in x``, if any."""
     parts: list[ast.AST] = []
     if isinstance(node, ast.Subscript):
         parts = [node.slice]
@@ -190,14 +194,14 @@ def _key_of(node: ast.AST) -> Iterator[str]:
 
 
 def _looked_up(target: Target, holders: tuple[str, ...]) -> list[str]:
-    """Keys looked up in something whose name contains one of these words."""
-    found: list[str] = []
+    """Return the keys that are looked up in an object with one of the words in its name."""
+    keys: list[str] = []
     for node in _nodes(target):
         called = node.func if isinstance(node, ast.Call) else node
         name = _name_of(getattr(called, "value", None)).lower()
         if any(word in name for word in holders):
-            found += _key_of(node)
-    return _distinct(found)
+            keys += _key_of(node)
+    return _distinct(keys)
 
 
 def _is_method(call: ast.Call, *names: str) -> bool:
@@ -206,13 +210,13 @@ def _is_method(call: ast.Call, *names: str) -> bool:
 
 @functools.cache
 def starts_programs(target: Target) -> bool:
-    """Whether the source calls something that may start a program."""
+    """Return True if the source calls something that may start a program."""
     calls = [node.func for node in _nodes(target) if isinstance(node, ast.Call)]
-    words = {_name_of(part) for function in calls for part in ast.walk(function)}
-    return any(word in _PROGRAM_STARTERS or "subprocess" in word for word in words)
+    names = {_name_of(part) for function in calls for part in ast.walk(function)}
+    return any(name in _PROGRAM_STARTERS or "subprocess" in name for name in names)
 
 
-# ── where to look ──
+# ── the location of a fault ──
 
 _MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "tool": ("execute",),
@@ -222,31 +226,40 @@ _MAIN_FUNCTIONS: dict[str, tuple[str, ...]] = {
     "hook": ("__call__", "handle", "handler", "on_event"),
     "resolver": ("async_resolve", "resolve"),
 }
-"""Functions that do the work of a module, by its type: where to look when the clause itself names no function."""
+"""The functions that do the work of each type of module.
+
+A fault is located there when its clause names no function.
+"""
 
 
 def source_location(
     subject: Target, module_type: str, clause: Clause, cancelled_at: str | None
 ) -> str | None:
-    """The line to look at, ``file:line``: the await of the module that was cancelled, else the function that keeps the promise."""
+    """Return the location of a fault, as ``file:line``.
+
+    It is the cancelled await of the module, else the function that the clause is about.
+    """
     at = None if cancelled_at is None else _line_in_module(subject, cancelled_at)
     if at is not None:
         return subject.location_at(*at)
     handlers = _registered_handlers(subject) if module_type == "hook" else []
     for name in (*clause.look_at, *handlers, *_MAIN_FUNCTIONS[module_type], "mount"):
         if name == "mount":
-            marked = [each for group in subject.functions().values() for each in group]
+            marked = [function for group in subject.functions().values() for function in group]
             mount = subject.definition(subject.attribute) or next(iter(marked), None)
-            found = None if mount is None else mount.location
+            location = None if mount is None else mount.location
         else:
-            found = _function_named(subject, name)
-        if found is not None:
-            return found
+            location = _function_named(subject, name)
+        if location is not None:
+            return location
     return None
 
 
 def _line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
-    """The file and the line of a spot such as ``folder/file.py:12 function``; None if that is no file of the module."""
+    """Return the file and line of a spot such as ``folder/file.py:12 function``.
+
+    None if it is not a file of the module.
+    """
     name, _, line = spot.partition(" ")[0].rpartition(":")
     if not line.isdigit():
         return None
@@ -258,15 +271,17 @@ def _line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
 
 
 def _registered_handlers(subject: Target) -> list[str]:
-    """The names of the functions that the source registers as handlers, in order."""
+    """Return the names of the functions that the source registers as handlers, in order."""
     names = []
     for node in (node for _, tree in _trees(subject) for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and _is_method(node, "register"):
-            given = [
+            handlers = [
                 *node.args[1:2],
-                *(word.value for word in node.keywords if word.arg == "handler"),
+                *(keyword.value for keyword in node.keywords if keyword.arg == "handler"),
             ]
-            names += [getattr(each, "attr", None) or getattr(each, "id", "") for each in given]
+            names += [
+                getattr(handler, "attr", None) or getattr(handler, "id", "") for handler in handlers
+            ]
     return [name for name in names if name]
 
 

@@ -74,7 +74,7 @@ def _declares_type(tree: ast.Module) -> bool:
 
 
 def _mounted_type(tree: ast.Module) -> str | None:
-    """Return the type of a module by the mount point that its source names; None if it names none."""
+    """Return the type of a module by the mount point in its source. None if it names none."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue

@@ -3,7 +3,8 @@
 A case consists of JSON values, so that it can be drawn, shrunk and replayed. This file turns it
 into records, with a unique mark in every part that has to be found in a transcript.
 
-    {"turns": [{"prompt": "…", "submit": "deny", "answers": [ANSWER, …]}], "history": 2, "streams": true, …}
+    {"turns": [{"prompt": "…", "submit": "deny", "answers": [ANSWER, …]}],
+     "history": 2, "streams": true, …}
     ANSWER = {"blocks": [BLOCK, …], "request": "deny", "error": "NotFoundError", "stops": "asked"}
     BLOCK = {"say": "…"} | {"think": "…"} | {"sealed": "…"} | {"reason": "…"} | {"odd": "…"}
           | {"call": "alpha", "does": "returns", "steps": 2, "pre": "modify", "post": "inject",

@@ -368,7 +368,7 @@ class ScriptedContext:
 
 
 def scripted_provider(player: ScriptedSession, name: str, *, streams: bool) -> Any:
-    """Make a provider that returns the answers of the script, with `stream` only if it ``streams``."""
+    """Make a provider with the answers of the script, and with `stream` only if it ``streams``."""
 
     async def respond(request: Any) -> ChatResponse:
         if not isinstance(request, ChatRequest):
@@ -496,7 +496,7 @@ _ENDLESS = 300
 
 
 class ScriptedHooks:
-    """A hook that logs every event, and one that decides by the script, in the session's registry."""
+    """Two hooks in the session's registry: one logs every event, one decides by the script."""
 
     def __init__(self, player: ScriptedSession, hooks: Any) -> None:
         self._player = player

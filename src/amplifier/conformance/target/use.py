@@ -1,9 +1,6 @@
-"""How a mounted module is usually used: its typical operations, by type, and the configuration with which they work.
+"""Return the typical operations of a mounted module, and find a configuration that they work with.
 
-Hygiene, isolation and cancellation are checked on the typical operations. A provider that needs a key declines without one, and then nothing
-could be examined; a context that can keep a file should be examined while it keeps one. So where the author gives no configuration, candidates are
-made from the words of the source and tried, and the first one with which the module mounts and runs its typical operations is used
-for all checks. The report names the guessed settings.
+Hygiene, isolation and cancellation are checked on the typical operations.
 """
 
 from __future__ import annotations
@@ -72,10 +69,10 @@ class Operation:
     """One call of the module.
 
     Attributes:
-        name: What it does, for reports.
-        given: Its input, as JSON values.
-        run: Calls the module, raises what the module raises and returns something comparable.
-        is_last: Whether it ends the session's work, so that no other operation comes after it.
+        name: A phrase for reports.
+        given: The input, as JSON values.
+        run: Calls the module, lets its exceptions through and returns something comparable.
+        is_last: True if it ends the session's work, so that no other operation comes after it.
     """
 
     name: str
@@ -85,7 +82,7 @@ class Operation:
 
 
 def typical_operations(mounted: MountedModule) -> list[Operation]:
-    """The typical operations of the module; none if mount declined."""
+    """Return the typical operations of the module. Empty if mount declined."""
     return _BY_TYPE[mounted.loaded.module_type](mounted)
 
 
@@ -97,32 +94,32 @@ async def run_typical_operations(mounted: MountedModule) -> None:
 
 # ── tools ──
 
-_MOST_CALLS = 10
-"""Of all tools of a module together: each call is cancelled at each of its suspensions, several times."""
-_MOST_COSTLY_CALLS = 2
-"""The same for a module that starts processes."""
+# Each call is cancelled several times at each of its suspensions. The limits are for all tools of a
+# module together, and the second is for a module that starts processes.
+_MAX_CALLS = 10
+_MAX_COSTLY_CALLS = 2
 _samples: dict[str, list[dict[str, Any]]] = {}
-"""The sample inputs of each tool: they are asked for at every mount."""
+"""Cache of the sample inputs of each tool, which every mount needs."""
 
 
 def _tool_exercises(mounted: MountedModule) -> list[Operation]:
-    found = []
+    operations = []
     target = mounted.loaded.target
-    words, choices = inputs_in(target), choices_in(target)
-    most = _MOST_COSTLY_CALLS if mounted.loaded.starts_processes else _MOST_CALLS
-    most = max(2, most // max(len(mounted.instances), 1))
+    keys, choices = inputs_in(target), choices_in(target)
+    limit = _MAX_COSTLY_CALLS if mounted.loaded.starts_processes else _MAX_CALLS
+    limit = max(2, limit // max(len(mounted.instances), 1))
     for name, tool in mounted.instances.items():
         schema = schema_of(tool)
         key = fingerprint([name, schema])
         if key not in _samples:
-            _samples[key] = sample_inputs(schema, CANARY, words=words, choices=choices)
+            _samples[key] = sample_inputs(schema, CANARY, source_keys=keys, choices=choices)
         chosen = mounted.loaded.chosen_inputs.get(name, ())
-        for sample in distinct([*_samples[key][:most], *chosen]):
+        for sample in distinct([*_samples[key][:limit], *chosen]):
             given = {"tool": name, "input": sample}
-            found.append(
+            operations.append(
                 Operation(f"execute of the tool {name!r}", given, partial(execute, name, sample))
             )
-    return found
+    return operations
 
 
 _MAX_PATTERN_TEXTS = 8
@@ -136,7 +133,7 @@ def sought_texts(loaded: LoadedTarget) -> list[str]:
 
 
 def schema_of(tool: Any) -> dict[str, Any] | None:
-    """A tool's schema; None when it has none, or an invalid one."""
+    """Return the schema of a tool. None if it has none, or an invalid one."""
     try:
         return tool_schema(tool)
     except ContractError:
@@ -144,7 +141,7 @@ def schema_of(tool: Any) -> dict[str, Any] | None:
 
 
 async def execute(name: str, sample: dict[str, Any], mounted: MountedModule) -> Any:
-    """Call a tool; its success and its output."""
+    """Call a tool and return its success and its output."""
     result = await mounted.instances[name].execute(copy.deepcopy(sample))
     return [getattr(result, "success", None), getattr(result, "output", None)]
 
@@ -153,7 +150,7 @@ async def execute(name: str, sample: dict[str, Any], mounted: MountedModule) -> 
 
 
 def plain_request() -> ChatRequest:
-    """A request with one message and one tool."""
+    """Return a request with one message and one tool."""
     return ChatRequest(
         messages=[Message(role="user", content="Say something.")],
         tools=[
@@ -178,8 +175,9 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
 
     async def stream(mounted: MountedModule) -> Any:
         manager = mounted.instance.stream(plain_request())
+        # It may be another kind of stream than the contract's.
         if not hasattr(type(manager), "__aenter__"):
-            return None  # another kind of stream than the contract's
+            return None
         async with manager as chunks:
             return [
                 _comparable(chunk.response, mounted)
@@ -190,17 +188,23 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
     if mounted.instance is None:
         return []
     request = to_dict(plain_request())
-    found = [Operation("complete", request, complete), Operation("list_models", None, list_models)]
-    found.append(Operation("get_info", None, get_info))
+    operations = [
+        Operation("complete", request, complete),
+        Operation("list_models", None, list_models),
+        Operation("get_info", None, get_info),
+    ]
     return (
-        [*found, Operation("stream", request, stream)]
+        [*operations, Operation("stream", request, stream)]
         if hasattr(mounted.instance, "stream")
-        else found
+        else operations
     )
 
 
 def _comparable(response: Any, mounted: MountedModule) -> Any:
-    """Content and usage of a response without the ids of calls, which only have to be new and are kept."""
+    """Return the content and usage of a response, with numbers for the ids of its calls.
+
+    The ids only have to be new, which is checked elsewhere.
+    """
     if not isinstance(response, ChatResponse):
         return repr(type(response))
     blocks = copy.deepcopy(response.content)
@@ -261,41 +265,39 @@ _USUAL_EVENTS = (
     "execution:end",
     "session:end",
 )
-_MOST_EVENTS = 12
-_ENDING = ("session:end", "cancel:completed")
+_MAX_EVENTS = 12
+_LAST_EVENTS = ("session:end", "cancel:completed")
 
 
 def _hook_exercises(mounted: MountedModule) -> list[Operation]:
     target = mounted.loaded.target
-    words, choices = inputs_in(target), choices_in(target)
-    found: list[tuple[int, Operation]] = []
+    keys, choices = inputs_in(target), choices_in(target)
+    ranked: list[tuple[int, Operation]] = []
     for registration, event in _handled(mounted):
         name = f"the handler {registration.name!r} on {event}"
         payloads = list(
-            itertools.islice(
-                reaching_payloads(event, words, choices, mounted.loaded.triggers), 0, 9
-            )
+            itertools.islice(reaching_payloads(event, keys, choices, mounted.loaded.triggers), 0, 9)
         )
         for rank, payload in enumerate([ordinary_payload(event), *payloads]):
             handle = partial(_handle, registration, event, payload)
-            found.append(
-                (rank, Operation(name, {"event": event, "data": payload}, handle, event in _ENDING))
-            )
-    # Every handler with its plain payload first, then what the words of its source suggest; events that end a session last.
-    chosen = [operation for _, operation in sorted(found, key=lambda each: each[0])][:_MOST_EVENTS]
+            given = {"event": event, "data": payload}
+            ranked.append((rank, Operation(name, given, handle, event in _LAST_EVENTS)))
+    # Every handler gets its plain payload first, then the payloads from words of its source. Events
+    # that end a session come last.
+    chosen = [operation for _, operation in sorted(ranked, key=lambda pair: pair[0])][:_MAX_EVENTS]
     return sorted(chosen, key=lambda operation: operation.is_last)
 
 
 def _handled(mounted: MountedModule) -> list[tuple[Any, str]]:
-    """Every handler with each event it is registered for, the events that its source names first."""
+    """Return each handler with each of its events, the events that its source names first."""
     named = [event for event in ALL_EVENTS if event in set(texts_in(mounted.loaded.target))]
     likely = list(dict.fromkeys([*named, *_USUAL_EVENTS]))
-    found = []
+    pairs = []
     for registration in mounted.registrations:
         events = likely if registration.event == "*" else [registration.event]
-        found += [(registration, event) for event in events]
+        pairs += [(registration, event) for event in events]
     return sorted(
-        found, key=lambda each: likely.index(each[1]) if each[1] in likely else len(likely)
+        pairs, key=lambda pair: likely.index(pair[1]) if pair[1] in likely else len(likely)
     )
 
 
@@ -306,7 +308,7 @@ def handling(mounted: MountedModule, event: str, data: dict[str, Any]) -> list[O
             f"the handler {registration.name!r} on {event}",
             {"event": event, "data": data},
             partial(_handle, registration, event, data),
-            event in _ENDING,
+            event in _LAST_EVENTS,
         )
         for registration in mounted.registrations
         if registration.event in (event, "*")
@@ -349,14 +351,17 @@ TURN: dict[str, Any] = {
         }
     ]
 }
-"""A turn with two tool calls, after which hooks add to the conversation and to the next request, and a final answer."""
+"""A turn with two tool calls and a final answer.
+
+After the calls, hooks add to the conversation and to the next request.
+"""
 
 
 _UNSTEADY = re.compile(r"time|date|duration|elapsed|_ms$|_at$|uuid|^id$|_id$")
 
 
 def _steady(value: Any) -> Any:
-    """Stored messages without what differs from turn to turn: times and ids."""
+    """Return stored messages without times and ids, which differ from turn to turn."""
     if isinstance(value, dict):
         return {
             key: _steady(member) for key, member in value.items() if not _UNSTEADY.search(str(key))
@@ -375,7 +380,7 @@ _REFUSED: dict[str, Any] = {
         }
     ]
 }
-"""A turn whose provider refuses once, which a loop may survive."""
+"""A turn with a provider that refuses once, which an orchestrator may survive."""
 
 
 def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
@@ -383,7 +388,7 @@ def _orchestrator_exercises(mounted: MountedModule) -> list[Operation]:
         return []
     return [
         Operation("a turn with two tools", None, partial(_turn, TURN)),
-        Operation("a turn whose provider refuses once", None, partial(_turn, _REFUSED)),
+        Operation("a turn with a provider that refuses once", None, partial(_turn, _REFUSED)),
     ]
 
 
@@ -418,11 +423,11 @@ def _resolver_exercises(mounted: MountedModule) -> list[Operation]:
 
 async def _locate(name: str, question: Question, mounted: MountedModule) -> Any:
     try:
-        found = await locate(getattr(resolver_of(mounted), name), question, mounted.directory)
+        path = await locate(getattr(resolver_of(mounted), name), question, mounted.directory)
     except ModuleNotFoundError:
         return None  # a valid answer
-    files = sorted(files_below(found)) if isinstance(found, Path) and found.is_dir() else []
-    return {"found": str(found), "files": [each for each in files if "__pycache__" not in each]}
+    files = sorted(files_below(path)) if isinstance(path, Path) and path.is_dir() else []
+    return {"found": str(path), "files": [file for file in files if "__pycache__" not in file]}
 
 
 _BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
@@ -436,49 +441,53 @@ _BY_TYPE: dict[str, Callable[[MountedModule], list[Operation]]] = {
 
 
 FOREIGN = "straße – 名前 ✓"
-"""A text that not every encoding has."""
+"""A text that some encodings cannot represent."""
 
 
 def other_operations(
     mounted: MountedModule, text: str = "other text", number: int = 5
 ) -> list[Operation]:
-    """The typical operations with another text and another number wherever the module takes any; of a provider and a context with earlier messages."""
-    typical = [each for each in typical_operations(mounted) if not each.is_last]
+    """Return the typical operations with another text and number wherever the module takes any.
+
+    Of a provider, context or orchestrator, return operations on other messages.
+    """
+    typical = [operation for operation in typical_operations(mounted) if not operation.is_last]
     kind = mounted.loaded.module_type
     if kind in _WITH_TEXT and mounted.instance is not None:
         return [
             Operation(name, {name: text}, partial(run, text))
             for name, run in _WITH_TEXT[kind].items()
         ]
-    found = []
+    operations = []
     for operation in typical if kind in ("tool", "hook") else ():
         given = copy.deepcopy(operation.given)
         if kind == "hook":
-            given["data"] = with_texts(given["data"], lambda each: f"{each} {text}")
-            run = partial(_handle, operation.run.args[0], given["event"], given["data"])  # type: ignore[attr-defined]
+            given["data"] = with_texts(given["data"], lambda original: f"{original} {text}")
+            registration = operation.run.args[0]  # type: ignore[attr-defined]
+            run = partial(_handle, registration, given["event"], given["data"])
         else:
             given["input"] = _other_input(
                 given["input"], schema_of(mounted.instances[given["tool"]]), text, number
             )
             run = partial(execute, given["tool"], given["input"])
         if given != operation.given:
-            found.append(Operation(operation.name, given, run))
-    return found
+            operations.append(Operation(operation.name, given, run))
+    return operations
 
 
 def retyped_operations(mounted: MountedModule) -> list[Operation]:
-    """Return the typical operations of a tool with equal numbers of the other type: 1 for 1.0, 1.0 for 1."""
-    found = []
+    """Return the typical operations of a tool with 1 for 1.0 and 1.0 for 1."""
+    operations = []
     for operation in typical_operations(mounted) if mounted.loaded.module_type == "tool" else ():
         name, given = operation.given["tool"], _retyped(operation.given["input"])
         if repr(given) != repr(operation.given["input"]):
             run = partial(execute, name, given)
-            found.append(Operation(operation.name, {"tool": name, "input": given}, run))
-    return found
+            operations.append(Operation(operation.name, {"tool": name, "input": given}, run))
+    return operations
 
 
 _MAX_EXACT = 2**53
-"""Up to here every integer is a float."""
+"""Every integer up to this one is exact as a float."""
 
 
 def _retyped(value: Any) -> Any:
@@ -494,8 +503,8 @@ def _retyped(value: Any) -> Any:
 def _other_input(
     given: dict[str, Any], schema: dict[str, Any] | None, text: str, number: int
 ) -> dict[str, Any]:
-    """An input with a text in every text and another number in every number, as far as the schema accepts it."""
-    found, accepts = dict(given), acceptor(schema)
+    """Return an input with another text and number in every place where the schema accepts it."""
+    result, accepts = dict(given), acceptor(schema)
     parts = properties_of(resolved(schema, schema)) if schema else {}
     for key, value in given.items():
         part = resolved(parts.get(key, {}), schema)
@@ -510,11 +519,11 @@ def _other_input(
         elif isinstance(value, int) and not isinstance(value, bool):
             changed = number
         elif isinstance(value, list) and value:
-            changed = [number if type(each) is int else each for each in value * (1 + number % 2)]
-            changed = [f"{text} {key}" if isinstance(each, str) else each for each in changed]
-        if accepts is None or accepts({**found, key: changed}):
-            found[key] = changed
-    return found
+            changed = [number if type(item) is int else item for item in value * (1 + number % 2)]
+            changed = [f"{text} {key}" if isinstance(item, str) else item for item in changed]
+        if accepts is None or accepts({**result, key: changed}):
+            result[key] = changed
+    return result
 
 
 async def _complete_later(text: str, mounted: MountedModule) -> Any:
@@ -528,9 +537,9 @@ async def _complete_later(text: str, mounted: MountedModule) -> Any:
 
 async def _complete_other(text: str, mounted: MountedModule) -> Any:
     request = plain_request()
-    request.messages[0].content = f"Please use a tool, and repeat: {text}. " + "And again. " * (
-        sum(map(ord, text)) % 7
-    )  # of another length
+    # The message gets another length too.
+    again = "And again. " * (sum(map(ord, text)) % 7)
+    request.messages[0].content = f"Please use a tool, and repeat: {text}. {again}"
     return _comparable(await mounted.instance.complete(request), mounted)
 
 
@@ -540,12 +549,12 @@ async def _store(text: str, mounted: MountedModule) -> Any:
         {"role": "assistant", "content": "Yes.", "metadata": {"n": 0.1}},
     ):
         await mounted.instance.add_message(message)
-    found = [
+    views = [
         await mounted.instance.get_messages(),
         await mounted.instance.get_messages_for_request(),
     ]
     await mounted.instance.set_messages(_long(text))
-    return [*found, *await _views(mounted)]
+    return [*views, *await _views(mounted)]
 
 
 async def _long_turn(text: str, mounted: MountedModule) -> Any:
@@ -567,9 +576,14 @@ _WITH_TEXT: dict[str, dict[str, Callable[[str, MountedModule], Coroutine[Any, An
 
 
 # ── the configuration ──
+#
+# A provider without its key declines, and then nothing could be examined. A context that can keep a
+# file should be examined while it keeps one. So where the author gives no configuration, candidates
+# are made from words of the source. All checks use the first candidate with which the module mounts
+# and runs its typical operations. The report names the guessed settings.
 
 SECRET = "conformance-secret-7f3a"
-"""A value for keys; it is valid nowhere."""
+"""A value for keys, which is not valid anywhere."""
 
 _SECRETS = ("api_key", "apikey", "key", "token", "secret", "password", "credential")
 _ADDRESSES = ("base_url", "api_base", "endpoint", "url")
@@ -578,7 +592,7 @@ _FOLDERS = ("dir", "directory", "folder", "root", "workspace", "path", "store", 
 
 
 async def find_working_config(ctx: CheckContext) -> LoadedTarget:
-    """The module with the settings for all checks."""
+    """Return the module with the settings for all checks."""
     loaded = ctx.loaded
     works = await _works(ctx, loaded.config)
     wanted: list[dict[str, Any]] = []
@@ -601,18 +615,19 @@ async def find_working_config(ctx: CheckContext) -> LoadedTarget:
 
 
 async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
-    """Whether it mounts with these settings, and runs its typical operations."""
+    """Return True if the module mounts with the settings, and runs its typical operations."""
     module_type = ctx.loaded.module_type
     try:
         async with ctx.fresh().mount(config=config) as mounted:
             # A hook need not register anything.
             if mounted.instance is None and module_type not in ("hook", "resolver"):
                 return False
-            # Failing calls are a matter for the checks, except where the settings exist to make them work.
+            # Failing calls are left to the checks, unless the settings exist to make them work.
             if module_type not in ("context", "resolver") and not is_served(config):
                 return True
             outcomes = [
-                await mounted.call(each.run, mounted) for each in typical_operations(mounted)
+                await mounted.call(operation.run, mounted)
+                for operation in typical_operations(mounted)
             ]
             if module_type == "resolver":
                 return any(outcome.value is not None for outcome in outcomes)
@@ -625,7 +640,7 @@ async def _works(ctx: CheckContext, config: dict[str, Any]) -> bool:
 
 
 def _placed(loaded: LoadedTarget) -> list[dict[str, Any]]:
-    """A file for every setting that looks like one, or a folder."""
+    """Return settings with a file or a folder for each key that sounds like one."""
     keys = list(dict.fromkeys([*settings_in(loaded.target), *inputs_in(loaded.target)]))
     files = {key: "{directory}/memory.jsonl" for key in keys if _is_one_of(key, _FILES)}
     folders = {key: "{directory}" for key in keys if _is_one_of(key, _FOLDERS)}
@@ -643,7 +658,7 @@ def _models(loaded: LoadedTarget) -> dict[str, Any]:
 
 
 def _addresses(loaded: LoadedTarget) -> dict[str, Any]:
-    """The fake LLM server for every address."""
+    """Return settings with the kit's LLM server for each address."""
     return {
         key: f"{SERVICE}/auto" for key in settings_in(loaded.target) if _is_one_of(key, _ADDRESSES)
     }
@@ -655,7 +670,7 @@ def _is_one_of(key: str, words: tuple[str, ...]) -> bool:
 
 
 def is_secret(key: str) -> bool:
-    """Whether a setting or variable of that name holds a key."""
+    """Return True if the name of a setting or variable is one for a key."""
     return _is_one_of(key, _SECRETS) and not _is_one_of(
         key, ("max", "min", "limit", "budget", "count")
     )
@@ -665,19 +680,19 @@ def is_secret(key: str) -> bool:
 
 
 def set_environment(loaded: LoadedTarget) -> None:
-    """Set the environment variables in which it looks for keys."""
+    """Set the environment variables in which the module looks for keys."""
     for name in secret_variables(loaded):
         os.environ.setdefault(name, SECRET)
 
 
 def secret_variables(loaded: LoadedTarget) -> list[str]:
-    """The environment variables in which it looks for keys."""
+    """Return the environment variables in which the module looks for keys."""
     return [name for name in environment_in(loaded.target) if is_secret(name)]
 
 
 @contextmanager
 def without_secrets(loaded: LoadedTarget) -> Iterator[None]:
-    """Unset those variables in the body."""
+    """Unset the `secret_variables` in the body."""
     saved = {name: os.environ.pop(name) for name in secret_variables(loaded) if name in os.environ}
     try:
         yield

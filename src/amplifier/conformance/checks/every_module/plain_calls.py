@@ -1,4 +1,4 @@
-"""Checks of calls that any user makes: no line slips, and longer input takes time in proportion."""
+"""Check the calls that any user makes: no line slips, and time grows in proportion to input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def makes_no_slip(ctx: CheckContext) -> None:
             async with ctx.mount():
                 pass
     except MountFailed as failed:
-        for line, error in detector.found:
+        for line, error in detector.slips:
             if error is failed.outcome.error and not _may_need_settings(error):
                 what = f"mount met {type(error).__name__}: {error}"
                 ctx.fault("A26", what, location=line)
@@ -50,7 +50,7 @@ async def makes_no_slip(ctx: CheckContext) -> None:
         for operation in _plain(mounted):
             with detector.watching():
                 await mounted.call(operation.run, mounted)
-            for line, error in detector.found[:1]:
+            for line, error in detector.slips[:1]:
                 what = f"{operation.name} met {type(error).__name__}: {error}"
                 ctx.fault("A26", what, given=operation.given, location=line)
                 return
@@ -66,10 +66,14 @@ def _plain(mounted: MountedModule) -> list[Operation]:
     kind = mounted.loaded.module_type
     if kind == "tool":
         known = {name for name, tool in mounted.instances.items() if schema_of(tool)}
-        return [each for each in typical_operations(mounted) if each.given["tool"] in known]
+        return [
+            operation
+            for operation in typical_operations(mounted)
+            if operation.given["tool"] in known
+        ]
     if kind != "hook":
         return typical_operations(mounted)
-    handled = {each.event for each in mounted.registrations if each.event != "*"}
+    handled = {entry.event for entry in mounted.registrations if entry.event != "*"}
     events = [*((event, ordinary_payload(event)) for event in sorted(handled)), *several_tools()]
     return [
         operation
@@ -81,8 +85,8 @@ def _plain(mounted: MountedModule) -> list[Operation]:
 
 # ── growth ──
 
-_LIMIT = 0.2
-"""Processor seconds of the loop's thread in one call, from which on growth matters."""
+_MIN_SLOW_SECONDS = 0.2
+"""Processor seconds of the loop's thread in one call, below which growth is ignored."""
 _RUNS = 3
 _CALLS = 1_600
 _MAX_BASES = 3
@@ -91,13 +95,13 @@ _MAX_PLACES = 5
 
 @frozen
 class _Subject:
-    """A call whose input can be made longer at some places.
+    """A call with an input that can be made longer at some places.
 
     Attributes:
-        name: For reports.
+        name: A phrase for reports.
         given: The input, or the payload.
         call: Makes the call.
-        accepts: True for an input that the call is meant for. None accepts every input.
+        accepts: Returns True for an input that the call is meant for. None to accept every input.
     """
 
     name: str
@@ -134,31 +138,31 @@ async def keeps_pace(ctx: CheckContext) -> None:
 
 
 async def _subjects(mounted: MountedModule) -> list[_Subject]:
-    """Return calls that are answered."""
+    """Return the calls to examine. Of a tool they are calls that succeed."""
     kind = mounted.loaded.module_type
     if kind == "provider":
         given = {"content": plain_request().messages[0].content}
         return [] if mounted.instance is None else [_Subject("complete", given, _complete)]
     if kind == "hook":
-        handled = {each.event for each in mounted.registrations}
+        handled = {entry.event for entry in mounted.registrations}
         names = ["tool:pre", "tool:post", "prompt:submit"] if "*" in handled else sorted(handled)
         return [
             _Subject(f"the handler on {event}", {"text": "text"}, partial(_handle, event))
             for event in names
         ]
-    found: dict[str, list[_Subject]] = {}
+    by_tool: dict[str, list[_Subject]] = {}
     for operation in typical_operations(mounted):
         name, given = operation.given["tool"], operation.given["input"]
         accepts = acceptor(schema_of(mounted.instances[name]))
         outcome = await mounted.call(operation.run, mounted)
         if accepts is not None and outcome.returned and outcome.value[0] is True:
             call = partial(_execute, name)
-            found.setdefault(name, []).append(_Subject(operation.name, given, call, accepts))
-    # The one with most places first.
+            by_tool.setdefault(name, []).append(_Subject(operation.name, given, call, accepts))
+    # The inputs with the most places come first.
     return [
         subject
-        for several in found.values()
-        for subject in sorted(several, key=lambda each: -len(list(places_of(each.given))))[
+        for subjects in by_tool.values()
+        for subject in sorted(subjects, key=lambda subject: -len(list(places_of(subject.given))))[
             :_MAX_BASES
         ]
     ]
@@ -175,7 +179,7 @@ async def _execute(name: str, mounted: MountedModule, given: Input) -> Any:
 
 
 _LONG_TEXTS = frozenset({"prompt", "content", "response", "result"})
-"""Where a payload holds the text of a user, a model or a tool."""
+"""Keys of payloads for the text of a user, a model or a tool."""
 
 
 async def _handle(event: str, mounted: MountedModule, given: Input) -> None:
@@ -193,7 +197,7 @@ async def _slow_length(
     grow: Callable[[Any, int], Any],
     lengths: Sequence[int],
 ) -> tuple[int, str] | None:
-    """Return the first length with which a call takes too long, and its times, or None."""
+    """Return the first length with which a call takes too long, and its times, if there is one."""
     before = 0.0
     async with ctx.mount() as mounted:
         for shorter, length in zip((lengths[0], *lengths), lengths, strict=False):
@@ -201,15 +205,15 @@ async def _slow_length(
             if subject.accepts is not None and not subject.accepts(given):
                 return None
             took = await _seconds(mounted, subject, given)
-            most = max(_LIMIT, 2 * max(before, 1e-4) * length / shorter)
-            if took > most and (took := min(took, *(await _again(ctx, subject, given)))) > most:
+            limit = max(_MIN_SLOW_SECONDS, 2 * max(before, 1e-4) * length / shorter)
+            if took > limit and (took := min(took, *(await _again(ctx, subject, given)))) > limit:
                 return length, f"{_round(took)} s at {length}, {_round(before)} s at {shorter}"
             before = took
     return None
 
 
 async def _again(ctx: CheckContext, subject: _Subject, given: Input) -> list[float]:
-    """Return the times of the same call in fresh sessions: another program may have interfered."""
+    """Return the times of the same call in fresh sessions, since another program may interfere."""
     times = []
     for _ in range(1, _RUNS):
         async with ctx.mount() as mounted:
@@ -226,5 +230,5 @@ async def _seconds(mounted: MountedModule, subject: _Subject, given: Input) -> f
 
 
 def _round(seconds: float) -> float:
-    """Return seconds to one digit: a report is the same in each run."""
+    """Return seconds rounded to one digit, so that a report is the same in each run."""
     return float(f"{seconds:.1g}")
