@@ -19,8 +19,8 @@ def test_sections_come_in_order_and_kept_clauses_are_left_out():
     assert shown == [
         "tool-x (tool): violations; it breaks 1 required clause; 1 recommendation; 3 clauses not examined",
         "",
-        "  broken       T5  Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
-        "  recommended  T13 What the tool has to report goes to the logging module; nothing is printed.",
+        "  broken       T5  execute returns a ToolResult for any JSON object, however wrong its keys and values.",
+        "  recommended  T13 The tool reports through the logging module and prints nothing.",
         "",
         "  T5: execute raised KeyError: 'text'",
         "    input: {'text': 1}",
@@ -37,13 +37,13 @@ def test_sections_come_in_order_and_kept_clauses_are_left_out():
         "not examined: T8 to T10",
         "note: mount declined",
         "",
-        "36 of 41 clauses kept, 3 not examined, 1 violation, 1 recommendation (quick on asyncio and trio, seed 0, 1.2 s)",
+        "37 of 42 clauses kept, 3 not examined, 1 violation, 1 recommendation (quick on asyncio and trio, seed 0, 1.2 s)",
     ]
 
 
 def test_verbose_lists_every_other_clause_with_its_status():
     shown = report(WORST, missed=("T8",)).lines(verbose=True)
-    assert sum(line.startswith("  kept ") for line in shown) == 39
+    assert sum(line.startswith("  kept ") for line in shown) == 40
     assert [line for line in shown if line.startswith("  not examined ")] == [
         f"  not examined T8  {next(each.text for each in report().clauses if each.id == 'T8')}"
     ]
@@ -116,7 +116,7 @@ def test_what_one_check_sees_for_two_clauses_is_one_cause_wherever_they_point():
         finding("T5", what="a handler remains", check="tool.other", location="x.py:20"),
     )
     assert [cause.clauses for cause in shown.causes] == [["A14", "T13"], ["T5"]]
-    assert shown.counts == "38 of 41 clauses kept, 2 violations, 1 recommendation"
+    assert shown.counts == "39 of 42 clauses kept, 2 violations, 1 recommendation"
 
 
 def test_the_smallest_input_of_a_cause_is_shown_with_its_command():
@@ -185,7 +185,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
     )
     counts = {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped", "time")}
     assert counts == {
-        "tests": "41",
+        "tests": "42",
         "failures": "1",
         "errors": "0",
         "skipped": "2",
@@ -211,7 +211,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
 
 def test_a_module_that_was_not_examined_is_an_error():
     suite = suite_of(report(verdict="unchecked", notes=["it could not be mounted"]))
-    assert (suite.get("tests"), suite.get("errors")) == ("42", "1")
+    assert (suite.get("tests"), suite.get("errors")) == ("43", "1")
     error = suite.find("testcase/error")
     assert error is not None
     assert "it could not be mounted" in (error.text or "")
