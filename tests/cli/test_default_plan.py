@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amplifier.cli._exit_codes import CommandError
+from amplifier.cli.agent.configuration import Configuration, Value
 from amplifier.cli.agent.default_plan import DEFAULT_TOOLS, build_plan, with_storage_paths
 from amplifier.loading import loader as _installed_modules
 from amplifier.loading.loader import REQUIRED_PACKAGES
@@ -285,3 +287,26 @@ def test_user_paths_are_kept(tmp_path):
         ],
     }
     assert with_storage_paths(plan, sessions=tmp_path) == plan
+
+
+@pytest.mark.parametrize("add", [[], ["deploy"]])
+def test_own_plan_is_protected(tmp_path, add):
+    """An agent that changes the file would choose what the next one starts."""
+    file = tmp_path / "plan.json"
+    session: dict[str, Any] = {"orchestrator": "loop-basic", "context": "context-simple"}
+    session |= {"protected_places": {"add": add}} if add else {}
+    file.write_text(json.dumps({"session": session}))
+    inside = build_plan([], file=file, environment={}, directory=tmp_path).plan
+    assert inside["session"]["protected_places"]["add"] == [*add, str(file)]
+    (tmp_path / "work").mkdir()
+    outside = build_plan([], file=file, environment={}, directory=tmp_path / "work").plan
+    assert outside["session"] == session
+
+
+def test_file_of_servers_is_protected(tmp_path, installed):
+    server = Value({"command": "a-server"}, str(tmp_path / "servers.json"))
+    configuration = Configuration({"mcpServers.a": server, "theme": Value("light", "--theme")})
+    plan = build_plan(
+        installed, environment={}, directory=tmp_path, configuration=configuration
+    ).plan
+    assert plan["session"]["protected_places"] == {"add": [str(tmp_path / "servers.json")]}

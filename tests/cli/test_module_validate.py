@@ -88,9 +88,9 @@ def test_unchecked_clauses_are_not_reported_as_kept(cli):
     ).out.splitlines()
     assert (
         first
-        == "provider-mock (tool): unchecked; too little of it could be examined; 41 clauses not examined"
+        == "provider-mock (tool): unchecked; too little of it could be examined; 42 clauses not examined"
     )
-    assert "not examined: A1 to A25, T1 to T16; the examination was restricted to T5" in others
+    assert "not examined: A1 to A26, T1 to T16; the examination was restricted to T5" in others
     assert last.startswith(
         "0 of 42 clauses kept, 42 not examined, 0 violations, 0 recommendations ("
     )
@@ -105,7 +105,7 @@ def test_part_of_contract_can_be_checked(cli):
         "module", "validate", "tool-todo", "--only", "A2", "--static", "-v"
     ).out.splitlines()
     assert [line.split()[:2] for line in shown if line.startswith("  kept ")] == [["kept", "A2"]]
-    assert sum(line.startswith("  not examined ") for line in shown) == 40
+    assert sum(line.startswith("  not examined ") for line in shown) == 41
 
 
 MUTE = '__amplifier_module_type__ = "tool"\n\n\ndef mount(coordinator, config):\n    pass\n'
@@ -118,7 +118,7 @@ def test_combined_outputs_keep_verdict_exit_code(tmp_path, monkeypatch, cli):
     shown = cli("module", "validate", "tool_mute.py", "--static", *files, code=1).out.splitlines()
     assert (
         shown[0]
-        == "tool-mute (tool): violations; it breaks 1 required clause; 36 clauses not examined"
+        == "tool-mute (tool): violations; it breaks 1 required clause; 37 clauses not examined"
     )
     assert "    look at: tool_mute.py:4" in shown
     assert "<title>tool-mute: violations</title>" in Path("r.html").read_text()

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import sniffio
 
 from amplifier import AmplifierSession
 from amplifier.compat._adapting import adapt_mounted
@@ -364,3 +365,24 @@ async def test_published_module_uses_its_session(directory: Path):
         result = await session.coordinator.get("tools")["asking"].execute({})
 
     assert result.output == ["s", {"a": None, "b": [1, 2]}]
+
+
+async def test_session_calls_of_module_run_on_backend(directory: Path, anyio_backend_name: str):
+    """On trio the module runs on an island, and its session doesn't."""
+    import amplifier_core
+
+    write_package(directory, "tool-asking", ASKING)
+    plan = agent_plan("loop-basic", ["ok"])
+    plan["tools"] = [{"module": "tool-asking"}]
+    session = amplifier_core.AmplifierSession(plan, session_id="s")
+    await session.coordinator.mount("module-source-resolver", Resolver(directory))
+    libraries: list[str] = []
+
+    def handler(event: str, data: dict[str, Any]) -> None:
+        libraries.append(sniffio.current_async_library())
+
+    session.coordinator.hooks.register("asking:seen", handler)
+    async with session:
+        await session.coordinator.get("tools")["asking"].execute({})
+
+    assert libraries == [anyio_backend_name]

@@ -63,6 +63,22 @@ def inner(value):
     return value.upper()
 
 
+def of_none(value):
+    try:
+        return {}.get(value).upper()
+    except Exception:
+        return None
+
+
+class Wrapped:
+    def __getattr__(self, name):
+        return getattr(self.__dict__, name)
+
+
+def of_a_special_method(value):
+    return hasattr(Wrapped(), f"upper{value}")
+
+
 async def mount(coordinator, config):
     return None
 """
@@ -77,6 +93,8 @@ async def mount(coordinator, config):
         ("raised_by_hand", False),
         ("of_another_type", False),
         ("in_a_helper", False),
+        ("of_none", False),
+        ("of_a_special_method", False),
     ],
 )
 def test_slip_is_an_error_nobody_expects(tmp_path, function, is_slip):

@@ -220,7 +220,7 @@ def test_a_tool_and_a_model_call_after_a_graceful_stop_break_o22():
     built = TurnBuilder()
     built.turn.log.insert(built.positions("started", "beta")[0], LogEntry("stop", "graceful"))
     words = [what for clause, what in stop_violations(built.turn) if clause == "O22"]
-    assert len(words) == 2  # a tool was started, and the model was asked
+    assert len(words) == 2  # a tool was started, and the model was called
 
 
 def stopped_between_announcement_and_start(tool: str) -> TurnBuilder:
@@ -252,4 +252,4 @@ def test_on_an_island_a_tool_that_was_announced_after_the_stop_breaks_o22():
 def test_on_an_island_the_model_is_not_asked_after_a_graceful_stop():
     built = stopped_between_announcement_and_start("beta")
     words = [what for _, what in stop_violations(built.turn, is_on_island=True)]
-    assert "the model was asked after a graceful stop" in words
+    assert "the model was called after a graceful stop" in words

@@ -112,7 +112,9 @@ def pattern_of(shown: list[str]) -> re.Pattern[str]:
 
 def fits(shown: list[str], printed: list[str]) -> bool:
     """Whether a command printed what the page shows, and nothing else."""
-    return pattern_of(shown).fullmatch("".join(f"{line}\n" for line in plain(printed))) is not None
+    # At a reader's terminal a line of progress stands in its place, and goes.
+    lasting = [line for line in plain(printed) if not line.startswith("examining ")]
+    return pattern_of(shown).fullmatch("".join(f"{line}\n" for line in lasting)) is not None
 
 
 # ── walking ──────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ from amplifier.durable import (
     TurnStoppedError,
     UnknownTurnError,
 )
+from amplifier.durable._turns import Turns
 from amplifier.errors import ResultError, SessionBusyError
 from amplifier.testing import MockTool
 from tests.durable.agents import (
@@ -450,6 +451,25 @@ async def test_schedule_repeats_until_removed(engine):
         assert not await engine.unschedule("tick")
         await eventually(lambda: _is_empty(engine))
         assert (await engine.messages("anna"))[0]["content"] == "go"
+
+
+async def test_schedule_removed_during_its_turn_ends(engine, monkeypatch):
+    """The worker has read the schedule, and starts its turn, when the application removes it."""
+    start = Turns.start
+
+    def start_and_remove(turns, *arguments):
+        start(turns, *arguments)
+        turns.unschedule("tick")
+
+    monkeypatch.setattr(Turns, "start", start_and_remove)
+    async with working(engine, agent(answering("Done."))):
+        await engine.schedule("tick", "anna", "go", every=1, first=time.time() - 0.5)
+
+        async def has_run() -> bool:
+            return bool(await engine.list(session="anna", state="completed"))
+
+        await eventually(has_run)
+    assert not await engine.schedules()
 
 
 async def _is_empty(engine) -> bool:

@@ -205,7 +205,7 @@ def _with_request_id(event: str, payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_payload(data: object) -> dict[str, Any]:
-    """Return a copy of a payload made of JSON values only. It is empty if the payload is no object.
+    """Return a copy of a payload made of JSON values only, or {} if it isn't an object.
 
     Raises:
         TypeError: A key is neither text nor a scalar.
@@ -331,9 +331,9 @@ class ModuleCoordinator:
         session = None if published is None else published()
         if session is None:
             return self._native.session
-        # With a border, the session is on trio, and this code on an asyncio island.
-        border = getattr(self._native, "_island_border", None)
-        return session if border is None else border.for_island(session)
+        # On an asyncio island, the native coordinator is an adapter, and the session is on trio.
+        side = getattr(self._native, "_island_side", None)
+        return session if side is None else side.adapt(session)
 
     @property
     def loader(self) -> Any:

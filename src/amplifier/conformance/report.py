@@ -1,7 +1,4 @@
-"""The report on a module: findings, their causes and the outcome of each clause, as plain data with a stable JSON form, as text for people, and as JUnit XML.
-
-`amplifier.models.to_json` and `from_json` write and read it. Every text of the module is made inert.
-"""
+"""The report on a module: plain data with a stable JSON form, text for people, and JUnit XML."""
 
 from __future__ import annotations
 
@@ -16,6 +13,9 @@ from attrs import Factory, define, frozen
 
 from amplifier._internal.json import visible_text
 
+# `amplifier.models.to_json` and `from_json` write and read a report. The texts for people and for
+# XML show the control characters of a module's texts instead of writing them.
+
 Status = Literal["kept", "broken", "not_checked"]
 
 STATUS_WORDS: dict[Status, str] = {
@@ -23,7 +23,7 @@ STATUS_WORDS: dict[Status, str] = {
     "broken": "broken",
     "not_checked": "not examined",
 }
-"""The words for each status in texts for people."""
+"""The word for each status in texts for people."""
 
 
 @frozen(kw_only=True)
@@ -31,16 +31,18 @@ class Finding:
     """One broken promise, with everything an author needs to reproduce and to fix it.
 
     Attributes:
-        clause: The id of the clause.
+        clause: The id of the broken clause.
         level: ``required`` or ``recommended``.
-        what: What happened, against what was promised.
-        check: The check that saw it.
-        backend: Where; None when nothing was run.
-        input: The smallest input that shows it, as JSON values; None if there is none.
+        what: The observed behaviour, and the expected one where it is not obvious.
+        check: The name of the check that reported it.
+        backend: The backends on which it occurred. None if nothing was run.
+        input: The smallest input that shows it, as JSON values. None if it needs no input.
         cancelled_at: The await at which the call was cancelled, ``file:line function``.
-        location: Where in the module to look, ``file:line``; the file is relative to the module's folder or project.
-        file: The absolute path of that file, if it was found.
-        hint: How to fix it.
+            None if no call was cancelled.
+        location: The place in the module, ``file:line``, relative to the module's folder or
+            project. None if it is not known.
+        file: The absolute path of the file in ``location``. None if it was not found.
+        hint: A way to fix it.
         reproduce: The command that reproduces exactly this finding.
     """
 
@@ -58,20 +60,25 @@ class Finding:
 
     @property
     def line(self) -> int | None:
-        """The line of the location; None if it names a file only."""
+        """The line of the location. None if it names a file only."""
         _, _, number = (self.location or "").rpartition(":")
         return int(number) if number.isascii() and number.isdigit() else None
 
 
 @frozen(kw_only=True)
 class ClauseOutcome:
-    """What became of one clause.
+    """The outcome of one clause.
 
     Attributes:
-        status: ``kept`` as far as was examined; ``broken``; ``not_checked`` when it
-            was not examined, and the notes of the report state why.
-        how: How it was examined.
-        backends: Where; empty when that took no running.
+        id: The id of the clause, such as ``T5``.
+        level: ``required`` or ``recommended``.
+        text: The promise.
+        law: The id of its law. None if it belongs to no law.
+        status: ``kept`` if no check found a fault, ``broken``, or ``not_checked``. The notes of
+            the report state why a clause was not examined.
+        how: The descriptions of the checks that examined it.
+        backends: The backends of these checks. Empty if they ran nothing.
+        findings: The findings against it.
     """
 
     id: str
@@ -89,20 +96,20 @@ class Cause:
     """One fault, with every finding that shows it.
 
     Attributes:
-        findings: At least one; those against required clauses first.
+        findings: At least one finding, with required clauses first.
     """
 
     findings: tuple[Finding, ...]
 
     @property
     def shown(self) -> Finding:
-        """The finding that gives the input and the command: the one of highest rank with the smallest input."""
+        """The most important finding with the smallest input, which stands for the cause."""
         return min(
             self.findings,
-            key=lambda found: (
-                found.level != "required",
-                found.input is None,
-                len(repr(found.input)),
+            key=lambda finding: (
+                finding.level != "required",
+                finding.input is None,
+                len(repr(finding.input)),
             ),
         )
 
@@ -114,7 +121,7 @@ class Cause:
     @property
     def clauses(self) -> list[str]:
         """The clauses that it breaks."""
-        return _unique(found.clause for found in self.findings)
+        return _unique(finding.clause for finding in self.findings)
 
     @property
     def head(self) -> str:
@@ -123,39 +130,42 @@ class Cause:
 
     @property
     def checks(self) -> list[str]:
-        """The checks that saw it."""
-        return _unique(found.check for found in self.findings)
+        """The checks that reported it."""
+        return _unique(finding.check for finding in self.findings)
 
     @property
     def backends(self) -> list[str]:
-        """Where it was seen; empty when nothing was run."""
+        """The backends on which it occurred. Empty if nothing was run."""
         return sorted(
             _unique(
                 name
-                for found in self.findings
-                for name in (found.backend or "").split(", ")
+                for finding in self.findings
+                for name in (finding.backend or "").split(", ")
                 if name
             )
         )
 
     @property
     def hints(self) -> list[str]:
-        """How to fix it."""
-        return _unique(found.hint for found in self.findings if found.hint)
+        """The ways to fix it."""
+        return _unique(finding.hint for finding in self.findings if finding.hint)
 
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
-    """The causes of findings: violations first, then broken recommendations, otherwise in the order of the findings."""
+    """Group findings by their cause.
+
+    Violations come before broken recommendations. Otherwise the order of the findings stays.
+    """
     groups: list[list[Finding]] = []
-    for found in sorted(findings, key=lambda each: each.level != "required"):
+    for finding in sorted(findings, key=lambda finding: finding.level != "required"):
         group = next(
-            (group for group in groups if any(_have_one_cause(found, other) for other in group)),
+            (group for group in groups if any(_have_one_cause(finding, other) for other in group)),
             None,
         )
         if group is None:
-            groups.append([found])
+            groups.append([finding])
         else:
-            group.append(found)
+            group.append(finding)
     return [Cause(tuple(group)) for group in groups]
 
 
@@ -164,7 +174,11 @@ _LEFT = re.compile(r"the (?:task|thread|process|temporary file|handler) '[^']*'"
 
 
 def _have_one_cause(one: Finding, other: Finding) -> bool:
-    """Whether the same error came from the same line, the same thing was left behind, or the same was seen at one place or by one check."""
+    """Return whether two findings show one fault.
+
+    They do if the same error came from the same line, or if the same thing was left behind. They
+    also do if their texts are equal, and either the place or the check is the same.
+    """
     if _traces(one) & _traces(other):
         return True
     if one.what != other.what:
@@ -173,12 +187,12 @@ def _have_one_cause(one: Finding, other: Finding) -> bool:
     return same_place or (one.check == other.check and one.clause != other.clause)
 
 
-def _traces(found: Finding) -> set[str]:
-    """What identifies a fault whoever sees it: an error with its line, and things that were left behind."""
-    raised = _RAISED.search(found.what) if found.line is not None else None
+def _traces(finding: Finding) -> set[str]:
+    """Return the marks of a fault in a finding: an error with its line, and any leftovers."""
+    raised = _RAISED.search(finding.what) if finding.line is not None else None
     return {
-        *_LEFT.findall(found.what),
-        *([] if raised is None else [f"{raised[1]} {found.file} {found.location}"]),
+        *_LEFT.findall(finding.what),
+        *([] if raised is None else [f"{raised[1]} {finding.file} {finding.location}"]),
     }
 
 
@@ -186,35 +200,38 @@ def _unique(texts: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def shown_location(found: Finding) -> str | None:
-    """The location for a reader, with the path of the file."""
-    if found.file is None:
-        return found.location
-    file = shown_path(found.file)
-    return file if found.line is None else f"{file}:{found.line}"
+def shown_location(finding: Finding) -> str | None:
+    """Return the location of a finding for a reader, with the path of the file."""
+    if finding.file is None:
+        return finding.location
+    file = shown_path(finding.file)
+    return file if finding.line is None else f"{file}:{finding.line}"
 
 
 def shown_path(file: str) -> str:
-    """The path of a file, below the working directory relative to it, elsewhere absolute, so that editors find it."""
+    """Return the path of a file in a form that editors find.
+
+    It is relative below the working directory, and absolute elsewhere.
+    """
     path, here = Path(file).resolve(), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else file
 
 
 Colour = Literal["red", "green", "yellow", "dim", "bold"]
 Paint = Callable[[str, Colour], str]
-"""Colours a text, or leaves it as it is."""
+"""A function that returns a text with a colour, or unchanged."""
 
-_LONGEST_INPUT = 300
-_LONGEST_OTHER = 120
+_MAX_INPUT_LENGTH = 300
+_MAX_OTHER_LENGTH = 120
 
 
 def no_paint(text: str, _colour: Colour) -> str:
-    """Leave a text as it is."""
+    """Return a text unchanged."""
     return text
 
 
 def clause_lines(outcomes: Iterable[ClauseOutcome], paint: Paint = no_paint) -> list[str]:
-    """One line for each clause: what became of it, its id and its promise."""
+    """Return a line for each clause, with its status, its id and its promise."""
     lines = []
     for outcome in outcomes:
         status, colour = _status(outcome)
@@ -232,7 +249,7 @@ def _status(outcome: ClauseOutcome) -> tuple[str, Colour]:
 
 
 def cause_lines(cause: Cause, paint: Paint = no_paint) -> list[str]:
-    """A cause and what is known about it."""
+    """Return a cause and its details as lines."""
     head = paint(cause.head, "red" if cause.is_required else "yellow")
     lines = _hanging(f"  {head}: {visible_text(cause.shown.what)}", "    ")
     for label, text in details(cause).items():
@@ -241,18 +258,18 @@ def cause_lines(cause: Cause, paint: Paint = no_paint) -> list[str]:
 
 
 def details(cause: Cause) -> dict[str, str]:
-    """What is known about a cause besides its clauses and what happened, as texts by their labels."""
+    """Return the details of a cause by their labels. Its clauses and its text are not included."""
     first = cause.shown
-    given = None if first.input is None else repr(first.input)
-    if given is not None and len(given) > _LONGEST_INPUT:
-        given = f"{given[: _LONGEST_INPUT - 40]}… ({len(given)} characters)"
+    shown_input = None if first.input is None else repr(first.input)
+    if shown_input is not None and len(shown_input) > _MAX_INPUT_LENGTH:
+        shown_input = f"{shown_input[: _MAX_INPUT_LENGTH - 40]}… ({len(shown_input)} characters)"
     others = [
-        f"{each.clause}: {each.what[:_LONGEST_OTHER]}"
-        for each in cause.findings
-        if each.what != first.what
+        f"{finding.clause}: {finding.what[:_MAX_OTHER_LENGTH]}"
+        for finding in cause.findings
+        if finding.what != first.what
     ]
     texts = {
-        "input": given,
+        "input": shown_input,
         "on": ", ".join(cause.backends),
         "cancelled at": first.cancelled_at,
         "look at": shown_location(first),
@@ -265,18 +282,18 @@ def details(cause: Cause) -> dict[str, str]:
 
 
 def _hanging(text: str, indent: str) -> list[str]:
-    """The lines of a text, all but the first indented."""
+    """Split a text into lines, and indent all but the first."""
     first, *others = text.splitlines()
     return [first, *(f"{indent}{line}" for line in others)]
 
 
 def id_ranges(ids: Sequence[str]) -> str:
-    """Clause ids, each a letter and a number, in few words: ``A1 to A3, T5``."""
+    """Shorten a list of clause ids, such as ``A1 to A3, T5``."""
     parts: list[str] = []
     for _, members in groupby(
         enumerate(ids), key=lambda pair: (pair[1][:1], int(pair[1][1:]) - pair[0])
     ):
-        run = [each for _, each in members]
+        run = [clause for _, clause in members]
         parts += run if len(run) < 3 else [f"{run[0]} to {run[-1]}"]
     return ", ".join(parts)
 
@@ -284,10 +301,10 @@ def id_ranges(ids: Sequence[str]) -> str:
 Verdict = Literal["conforms", "violations", "unchecked"]
 
 CUT_SHORT = "examined in part"
-"""The first words of a note about examinations that ended before they were through."""
+"""The first words of a note about examinations that were not completed."""
 
 FORMAT = 1
-"""Version of the JSON form; a change that readers would notice gets another number."""
+"""Version of the JSON form. A change that readers would notice gets another number."""
 
 
 @define(kw_only=True)
@@ -295,17 +312,20 @@ class Report:
     """The result of examining one module.
 
     Attributes:
-        module: Its id.
-        type: Its type.
-        source: Where it was found.
-        verdict: ``conforms``, ``violations`` (of required clauses), or ``unchecked`` when it could not be examined.
-        profile: How deep: ``static``, ``quick`` or ``thorough``.
-        backends: What it was run on.
-        clauses: Every clause that a module of this type is bound by.
-        limitations: What the module itself declares not to do.
-        notes: What limits this result.
-        selected: The clauses and checks that the caller restricted the examination to; empty for all.
-        seconds: How long it took.
+        module: The id of the module.
+        type: The type of the module, or of the tool server.
+        source: The place where the module was found.
+        verdict: ``conforms``, ``violations`` if a required clause is broken, or ``unchecked`` if
+            the module could not be examined.
+        profile: The depth of the examination: ``static``, ``quick`` or ``thorough``.
+        seed: The seed of the drawn inputs.
+        backends: The backends on which the module was run.
+        clauses: The outcome of every clause that binds a module of this type.
+        limitations: The limitations that the module itself declares.
+        notes: Notes on the limits of this result.
+        selected: The only clauses and checks that the caller asked for. Empty for all.
+        seconds: The duration of the examination.
+        format: The version of the JSON form.
     """
 
     module: str
@@ -325,16 +345,16 @@ class Report:
     @property
     def violations(self) -> list[Finding]:
         """Findings against required clauses."""
-        return [found for found in self._findings() if found.level == "required"]
+        return [finding for finding in self._findings() if finding.level == "required"]
 
     @property
     def recommendations(self) -> list[Finding]:
-        """Findings against recommended clauses; they do not count against the verdict."""
-        return [found for found in self._findings() if found.level != "required"]
+        """Findings against recommended clauses, which do not affect the verdict."""
+        return [finding for finding in self._findings() if finding.level != "required"]
 
     @property
     def causes(self) -> list[Cause]:
-        """All findings, those of one cause together, violations first."""
+        """All findings, grouped by cause, with violations first."""
         return causes_of(self._findings())
 
     @property
@@ -366,7 +386,7 @@ class Report:
                 else []
             )
         else:
-            # Which clauses a server can show depends on its tools, so a reader has to see what is missing.
+            # The clauses that a server can show depend on its tools, so list the missing ones.
             verdict += " where it was examined" if self.ok else ""
             parts += [f"not examined: {id_ranges(self.unexamined)}"] if self.unexamined else []
             parts += ["some tools were examined in part"] if cut_short else []
@@ -374,7 +394,7 @@ class Report:
 
     @property
     def counts(self) -> str:
-        """How many clauses are kept, how many were not examined, how many required and recommended ones are broken, in words."""
+        """The numbers of kept, unexamined and broken clauses, in words."""
         kept = sum(outcome.status == "kept" for outcome in self.clauses)
         missed = len(self.unexamined)
         parts = [
@@ -387,7 +407,7 @@ class Report:
 
     @property
     def run(self) -> str:
-        """How the module was examined, in words."""
+        """The profile, the backends, the seed and the duration, in words."""
         where = " and ".join(self.backends)
         profile = (
             "only read"
@@ -403,11 +423,11 @@ class Report:
 
     @property
     def limits(self) -> list[str]:
-        """What was not examined and why, and whatever else limits the result, as sentences."""
+        """Everything that limits the result, as sentences, such as clauses not examined and why."""
         sentences = []
         if self.unexamined:
             because = ""
-            if any(found.check == "import" for found in self._findings()):
+            if any(finding.check == "import" for finding in self._findings()):
                 because = "; the module could not be imported"
             elif self.selected:
                 because = f"; the examination was restricted to {', '.join(self.selected)}"
@@ -421,11 +441,11 @@ class Report:
         ]
 
     def lines(self, *, verbose: bool = False, paint: Paint = no_paint) -> list[str]:
-        """The report as text: the verdict, the broken clauses, the findings, what was not examined, the counts.
+        """Return the report as text.
 
         Args:
-            verbose: List kept and unexamined clauses, too.
-            paint: Colours words.
+            verbose: True to list kept and unexamined clauses as well.
+            paint: Colours the status words and labels.
         """
         colour: Colour = {"conforms": "green", "violations": "red", "unchecked": "yellow"}[
             self.verdict
@@ -443,7 +463,7 @@ class Report:
         return [*lines, "", f"{self.counts} ({self.run})"]
 
     def _findings(self) -> list[Finding]:
-        return [found for outcome in self.clauses for found in outcome.findings]
+        return [finding for outcome in self.clauses for finding in outcome.findings]
 
     def _broken(self, level: str | None = None) -> list[ClauseOutcome]:
         broken = [outcome for outcome in self.clauses if outcome.status == "broken"]
@@ -466,9 +486,10 @@ def _section(lines: list[str]) -> list[str]:
 
 
 def write_junit(report: Report) -> str:
-    """The report as XML. A clause that is only recommended, and one that was not examined, is a skipped test.
+    """Return the report as JUnit XML, with a test case for each clause.
 
-    A module that could not be examined has an error in a test case of its own, so that its report does not pass for a good one.
+    A broken recommendation and an unexamined clause are skipped tests. A module that could not be
+    examined gets an additional test case with an error, so that its report does not pass.
     """
     suite = ElementTree.Element(
         "testsuite", name=_text(f"amplifier {report.command} {report.module}")
@@ -492,7 +513,8 @@ def write_junit(report: Report) -> str:
     whole = ElementTree.Element("testsuites", suite.attrib)
     whole.append(suite)
     ElementTree.indent(whole)
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(whole, encoding="unicode")}\n'
+    text = ElementTree.tostring(whole, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
 def _case(report: Report, outcome: ClauseOutcome) -> ElementTree.Element:
@@ -524,5 +546,5 @@ def _add(case: ElementTree.Element, tag: str, message: str, text: str) -> None:
 
 
 def _text(text: str) -> str:
-    """Text without the characters that XML does not allow."""
+    """Escape the characters of a text that XML does not allow."""
     return visible_text(text).replace("\ufffe", "\\ufffe").replace("\uffff", "\\uffff")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -574,16 +574,29 @@ class Turns:
 
     def enqueue_schedule(self, wanted: Schedule) -> None:
         """Let a schedule wait for its next time."""
-        options: dict[str, Any] = {
-            "queue_name": TURNS,
-            "workflow_name": SCHEDULE,
-            "workflow_id": f"schedule?{wanted.name}?{wanted.next_at:.0f}",
-            "authenticated_user": wanted.session_id,
-            "priority": 1,
-        }
-        if (seconds := wanted.next_at - time.time()) > 0:
-            options["delay_seconds"] = seconds
-        self.client.enqueue(options, attrs.asdict(wanted))
+        self.client.enqueue(_waiting_row(wanted), attrs.asdict(wanted))
+
+    def prolong_schedule(self, workflow_id: str, following: Schedule) -> None:
+        """Let a schedule wait for its next time, unless its row was removed.
+
+        Args:
+            workflow_id: The id of the row that has run.
+            following: The schedule with its next time.
+        """
+        with self._schedule_lock(following.name) as connection:
+            if self.client.list_workflows(workflow_ids=[workflow_id], load_input=False):
+                row = _waiting_row(following)
+                self.client.enqueue_in_transaction(connection, row, attrs.asdict(following))
+
+    # A worker that prolongs a schedule while it is being removed would revive it. So both of them
+    # hold a row of our own table, which no other transaction can write until they end.
+    @contextmanager
+    def _schedule_lock(self, name: str) -> Iterator[sa.Connection]:
+        key = {"session": f"schedule?{name}"}
+        with self.database.engine.begin() as connection:
+            connection.execute(sa.text(_NEXT_TURN), key)
+            yield connection
+            connection.execute(sa.text(_FORGET), key)
 
     def schedules(self, name: str | None = None) -> list[Schedule]:
         """Return all schedules, or the one with a name."""
@@ -603,10 +616,15 @@ class Turns:
 
     def unschedule(self, name: str) -> bool:
         """Remove a schedule. Return whether there was one."""
-        rows = self._schedule_rows(name)
-        if rows:
+        was_there = False
+        while True:
+            with self._schedule_lock(name):
+                rows = self._schedule_rows(name)
+            if not rows:
+                return was_there
+            # A worker may have prolonged it before this, so another look follows.
             self.client.delete_workflows([row.workflow_id for row in rows])
-        return bool(rows)
+            was_there = True
 
     # ── notices ──
 
@@ -631,6 +649,20 @@ class Turns:
         if seconds > 0:
             options["delay_seconds"] = seconds
         self.client.enqueue(options, turn_id, url, tries, waits)
+
+
+def _waiting_row(schedule: Schedule) -> dict[str, Any]:
+    """Return the options of the row in which a schedule waits for its next time."""
+    options: dict[str, Any] = {
+        "queue_name": TURNS,
+        "workflow_name": SCHEDULE,
+        "workflow_id": f"schedule?{schedule.name}?{schedule.next_at:.0f}",
+        "authenticated_user": schedule.session_id,
+        "priority": 1,
+    }
+    if (seconds := schedule.next_at - time.time()) > 0:
+        options["delay_seconds"] = seconds
+    return options
 
 
 def read_question(row: Any) -> Question:

@@ -497,7 +497,7 @@ class Worker:
                 )
             missed = max((time.time() - schedule.next_at) // schedule.every, 0.0)
             following = schedule.next_at + schedule.every * (missed + 1)
-            self._turns.enqueue_schedule(attrs.evolve(schedule, next_at=following))
+            self._turns.prolong_schedule(workflow_id, attrs.evolve(schedule, next_at=following))
 
         self._with_patience(start)
 

@@ -241,7 +241,7 @@ BUGS: Final = (
     # ── holes: the sandbox ──
     _hole(
         "the interpreter in the workspace is not read-only in bubblewrap",
-        "modules/tools/bash/_places.py",
+        "modules/tools/bash/_sandbox_paths.py",
         "        own = {*map(_real, own_folders()), *self._helpers, *own_places()}\n",
         "        own = set[str]()\n",
         _OWN_FILES,
@@ -249,7 +249,7 @@ BUGS: Final = (
     ),
     _hole(
         "a command plants a program in a folder of the search path",
-        "modules/tools/bash/_own_files.py",
+        "modules/tools/bash/_protected_paths.py",
         "*_own_code(), *search_folders()])",
         "*_own_code()])",
         _OWN_FILES,
@@ -257,7 +257,7 @@ BUGS: Final = (
     ),
     _hole(
         "a plan lets commands change a folder of the search path",
-        "modules/tools/bash/_places.py",
+        "modules/tools/bash/_sandbox_paths.py",
         "        for folder in self._changeable:\n            check_search_path(folder)\n",
         "",
         _OWN_FILES,
@@ -273,7 +273,7 @@ BUGS: Final = (
     ),
     _hole(
         "another session may redirect the working directory",
-        "modules/tools/bash/_places.py",
+        "modules/tools/bash/_sandbox_paths.py",
         "self._workspaces.get(directory, workspace)) != workspace:",
         "workspace) != workspace:",
         _OWN_FILES,
@@ -305,7 +305,7 @@ BUGS: Final = (
     ),
     _hole(
         "a writable folder that became a link is followed",
-        "modules/tools/bash/_places.py",
+        "modules/tools/bash/_sandbox_paths.py",
         "            if os.path.realpath(folder) != folder:\n",
         "            if not folder:\n",
         _OWN_FILES,
@@ -313,7 +313,7 @@ BUGS: Final = (
     ),
     _hole(
         "a working directory behind a planted link is followed",
-        "modules/tools/bash/_places.py",
+        "modules/tools/bash/_sandbox_paths.py",
         "            if any(is_below(link, folder) for folder in self._changeable):\n",
         "            if not link:\n",
         _OWN_FILES,
@@ -321,7 +321,7 @@ BUGS: Final = (
     ),
     _hole(
         "hooks of git can be written",
-        "modules/tools/bash/_places.py",
+        "modules/tools/bash/_sandbox_paths.py",
         "        mounted = listed[:_MAX_MOUNTS]\n",
         "        mounted = listed[:0]\n",
         _OWN_FILES,

@@ -15,7 +15,7 @@ from amplifier.models import HookResult
 from amplifier.modules._shared.git_configuration import settings
 from amplifier.modules._shared.protected_places import ProtectedPlaces
 from amplifier.modules.tools.bash._options import BashOptions
-from amplifier.modules.tools.bash._places import PlaceFinder, topmost
+from amplifier.modules.tools.bash._sandbox_paths import SandboxResolver, topmost
 from tests.modules.tools.test_tool_bash_git import Desk, opened, outside
 from tests.modules.tools.test_tool_bash_own_files import found_by_another_user
 from tests.modules.tools.test_tool_bash_sandbox import BWRAP, _bubblewrap_on_the_path, run
@@ -131,13 +131,13 @@ def test_referenced_place_follows_its_reference(tmp_path: Path) -> None:
 # ── mounts ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> PlaceFinder:
+def finder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> SandboxResolver:
     (tmp_path / "home").mkdir()
     (tmp_path / "work").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     made = outside(script, tmp_path / "work")
     assert made.returncode == 0, made.stderr
-    return PlaceFinder(BashOptions(), f"{os.path.realpath(tmp_path)}/work", ProtectedPlaces())
+    return SandboxResolver(BashOptions(), f"{os.path.realpath(tmp_path)}/work", ProtectedPlaces())
 
 
 def test_first_repositories_are_mounted(tmp_path, monkeypatch):
@@ -146,9 +146,9 @@ def test_first_repositories_are_mounted(tmp_path, monkeypatch):
     workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
     before = found.look(workspace)
     outside("for i in $(seq 60); do mkdir -p z$i/.git; done; git init -q made", tmp_path / "work")
-    found.note_made(before, found.look(workspace), by_git=(), aside=())
+    found.record_made(before, found.look(workspace), by_git=(), aside=())
     outside("for i in $(seq 60); do mkdir -p a$i; touch a$i/.envrc; done", tmp_path / "work")
-    places = found.places(workspace, found.look(workspace))
+    places = found.view(workspace, found.look(workspace))
     assert {f"{workspace}/.git", f"{workspace}/deep/down/here/.git"} <= {*places.protected}
     assert {*places.repositories} == {f"{workspace}/.git", f"{workspace}/deep/down/here/.git"}
     assert len([path for path in places.protected if path.startswith(workspace)]) == 50
@@ -158,7 +158,7 @@ def test_second_names_of_protected_files_are_found(tmp_path, monkeypatch):
     script = "mkdir .vscode src; echo x > .vscode/a; ln .vscode/a src/b; touch .envrc; ln .envrc c; touch d; ln d e"
     found = finder(tmp_path, monkeypatch, script)
     workspace = found.workspace(f"{os.path.realpath(tmp_path)}/work")
-    places = found.places(workspace, found.look(workspace))
+    places = found.view(workspace, found.look(workspace))
     inside = {
         path.removeprefix(f"{workspace}/")
         for path in places.protected

@@ -174,9 +174,7 @@ STANDING_IN = {
 
 
 @pytest.mark.parametrize(("begun", "command"), STANDING_IN.values(), ids=STANDING_IN)
-async def test_steps_of_the_user_write_what_the_user_has(
-    begun: str, command: str, desk: Desk
-) -> None:
+async def test_users_steps_write_users_content(begun: str, command: str, desk: Desk) -> None:
     """The steps are the person's, and what they stand for is the agent's."""
     outside(begun, desk.folder)
     result = await run(desk.coordinator, command)

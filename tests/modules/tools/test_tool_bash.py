@@ -40,7 +40,7 @@ async def test_timeout_options_respect_maximum():
 
 async def test_missing_bash_names_configuration(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(ModuleLoadError, match="name a shell in its config as 'shell'"):
+    with pytest.raises(ModuleLoadError, match="set 'shell' in its config to a shell"):
         await opened()
     desk = await opened(shell="/bin/sh")
     assert (await desk.get("bash", command="echo fine"))["stdout"] == "fine\n"
@@ -260,7 +260,7 @@ async def test_timed_out_command_keeps_output():
             "bash", command="echo early; echo bad >&2; sleep 600", timeout=seconds
         )
         assert result.error == {
-            "message": f"not finished after {seconds} s, and ended",
+            "message": f"timed out after {seconds} s",
             "type": "Timeout",
         }
         if result.output["stderr"] or seconds == 60:

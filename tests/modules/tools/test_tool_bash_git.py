@@ -363,7 +363,7 @@ async def test_removed_parts_are_named(desk: Desk) -> None:
         "git init -q sub; git -C sub config core.fsmonitor ./evil; git -C sub config user.name x"
     )
     (note,) = output["protected"]
-    assert note.startswith(f"{desk.folder}/sub/.git/config: has lost settings that name programs")
+    assert note.startswith(f"{desk.folder}/sub/.git/config: lost settings that name programs")
     assert "core.fsmonitor=./evil" in note
     assert "name" in (desk.folder / "sub/.git/config").read_text()
     assert "./evil" in (desk.folder / "sub/.git/config.amplifier-aside").read_text()
@@ -602,7 +602,7 @@ def test_renamed_file_gets_own_content(tmp_path: Path) -> None:
         file.write("[core]\n\tfsmonitor = y\n")
     assert findings(f"{tmp_path}/.git") == []
     (note,) = take_out(findings(f"{tmp_path}/s/.git"))
-    assert "pre-commit.sample: is a file of its own now" in note
+    assert "pre-commit.sample: was replaced with a copy" in note
 
 
 def test_pointer_is_read_like_git(tmp_path: Path) -> None:

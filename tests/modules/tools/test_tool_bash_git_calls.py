@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from amplifier.modules.tools import bash as tool_bash
-from amplifier.modules.tools.bash._git_history import TrackedPlaces, UsersHistory
+from amplifier.modules.tools.bash._git_arguments import Refused, check_call, parse_call
+from amplifier.modules.tools.bash._git_history import TrackedFiles, UsersHistory
 from amplifier.modules.tools.bash._git_hooks import remove_tree
-from amplifier.modules.tools.bash._git_words import Refused, check_words, read_words
 from amplifier.testing import TestCoordinator
 from tests._support.processes import running_processes
 from tests.modules.tools.test_tool_bash_git import Desk, add_hook, opened, outside
@@ -249,7 +249,7 @@ def test_unrememberable_amount_is_not_opened(tmp_path: Path) -> None:
     (tmp_path / ".vscode").mkdir()
     (tmp_path / ".vscode" / "huge").write_bytes(bytes(17 << 20))
     os.mkfifo(tmp_path / ".envrc")
-    assert TrackedPlaces([f"{tmp_path}/.vscode", f"{tmp_path}/.envrc"], set()).places == []
+    assert TrackedFiles([f"{tmp_path}/.vscode", f"{tmp_path}/.envrc"], set()).paths == []
 
 
 async def test_moved_repository_keeps_record(desk: Desk) -> None:
@@ -388,7 +388,7 @@ async def test_aliases_and_forms_of_call(tmp_path: Path, monkeypatch: pytest.Mon
         "git --exec-path=. commit --allow-empty -m x": "the option --exec-path of git",
         "GIT_INDEX_FILE=i git add file": "GIT_INDEX_FILE names a file",
         "git config --add core.pager ./x": "the setting core.pager can name a program",
-        "git config --global user.name x": "is about a file that is not of this repository",
+        "git config --global user.name x": "changes a file outside of this repository",
         "git config alias.q status": "the setting alias.q",
     }.items():
         output = await desk.fail(command)
@@ -458,20 +458,20 @@ WRITING = [
     ("line", "writes"), [*((each, False) for each in READING), *((each, True) for each in WRITING)]
 )
 def test_reading_call_needs_no_broker(line: str, writes: bool) -> None:
-    words = read_words(line.split(), "/w", {}, lambda name: None)
+    words = parse_call(line.split(), "/w", {}, lambda name: None)
     assert words is not None
     assert words.is_writing is writes
 
 
 def test_circular_alias_ends() -> None:
-    words = read_words(["a"], "/w", {}, {"a": "b -x", "b": "a"}.get)
+    words = parse_call(["a"], "/w", {}, {"a": "b -x", "b": "a"}.get)
     assert words is None or not words.is_writing
     with pytest.raises(Refused, match="shell command"):
-        read_words(["a"], "/w", {}, {"a": "b", "b": "!x"}.get)
-    short = read_words(["ci", "-m", "x"], "/w", {}, {"ci": "-c core.editor=./x commit"}.get)
+        parse_call(["a"], "/w", {}, {"a": "b", "b": "!x"}.get)
+    short = parse_call(["ci", "-m", "x"], "/w", {}, {"ci": "-c core.editor=./x commit"}.get)
     assert short is not None
     with pytest.raises(Refused, match=r"core\.editor"):
-        check_words(short, {}, "/w/.git")
+        check_call(short, {}, "/w/.git")
 
 
 # ── hooks ────────────────────────────────────────────────────────────────────────────────────────

@@ -22,9 +22,9 @@ import amplifier
 from amplifier._internal.programs import find_program, safe_search_path
 from amplifier.errors import ModuleLoadError
 from amplifier.modules.tools import bash as tool_bash
-from amplifier.modules.tools.bash import _places
+from amplifier.modules.tools.bash import _sandbox_paths
 from amplifier.modules.tools.bash._confinement import system_call_filter
-from amplifier.modules.tools.bash._own_files import is_placeholder, placeholders
+from amplifier.modules.tools.bash._protected_paths import is_placeholder, placeholders
 from amplifier.testing import TestCoordinator
 from tests._support.tree import ROOT
 from tests.modules.tools.test_tool_bash_sandbox import (
@@ -348,7 +348,7 @@ async def test_places_named_by_git_are_read_only(
     coordinator = await opened(work, sandbox="bwrap")
     result = await run(coordinator, "mkdir -p named && echo x > named/pre-commit || echo x > named")
     if not exists:
-        assert "is called named.amplifier-aside now" in result.output["protected"][0]
+        assert "was renamed to named.amplifier-aside" in result.output["protected"][0]
     else:
         assert not result.success
     assert (await run(coordinator, "echo x > other")).success
@@ -855,7 +855,7 @@ async def test_renamed_bound_socket_is_unreachable():
 @in_bubblewrap
 async def test_vanished_socket_does_not_matter(tmp_path, monkeypatch):
     found = [["/nonexistent/socket"], ["/nonexistent/socket"], []]
-    monkeypatch.setattr(_places, "foreign_sockets", lambda seen: found.pop(0))
+    monkeypatch.setattr(_sandbox_paths, "foreign_sockets", lambda seen: found.pop(0))
     coordinator = await opened(tmp_path, sandbox="bwrap")
     result = await run(coordinator, "echo x >> file; exit 3")
     assert result.error["message"] == "exit code 3"
@@ -918,18 +918,18 @@ def found_by_another_user(
 
 _PLACES_OF_A_USER = """
 import json, os, sys
-from amplifier.modules.tools.bash import _places
+from amplifier.modules.tools.bash import _sandbox_paths
 from amplifier.modules.tools.bash._options import BashOptions
-from amplifier.modules.tools.bash._places import PlaceFinder
+from amplifier.modules.tools.bash._sandbox_paths import SandboxResolver
 from amplifier.modules._shared.protected_places import ProtectedPlaces
 workspace = sys.argv[1]
-finder = PlaceFinder(BashOptions(), workspace, ProtectedPlaces())
+finder = SandboxResolver(BashOptions(), workspace, ProtectedPlaces())
 if os.geteuid() == 0:  # root can look at everything, and may keep Python where no one else can
-    finder.places(workspace, finder.look(workspace))
-    _places._own = _places.own_folders()
-    _places.own_folders = lambda: _places._own
+    finder.view(workspace, finder.look(workspace))
+    _sandbox_paths._own = _sandbox_paths.own_folders()
+    _sandbox_paths.own_folders = lambda: _sandbox_paths._own
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
-print(json.dumps(finder.places(workspace, finder.look(workspace)).readable))
+print(json.dumps(finder.view(workspace, finder.look(workspace)).readable))
 """
 
 
@@ -952,7 +952,7 @@ def test_unreadable_search_path_folder_is_omitted():
 
 _SOCKETS_OF_A_USER = """
 import json, os, socket, sys
-from amplifier.modules.tools.bash._places import foreign_sockets
+from amplifier.modules.tools.bash._sandbox_paths import foreign_sockets
 locked, opened = sys.argv[1:]
 listening = [socket.socket(socket.AF_UNIX) for _ in range(2)]
 listening[0].bind(f"{locked}/other"), listening[1].bind(f"{opened}/own")

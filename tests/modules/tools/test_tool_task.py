@@ -346,7 +346,7 @@ async def test_slow_child_ends_with_its_text():
     assert anyio.current_time() - started == pytest.approx(60, abs=1)
     [result] = family.results()
     assert result["error"] == {
-        "message": "the agent had not finished after 60 s and was stopped",
+        "message": "the agent timed out after 60 s",
         "type": "Timeout",
     }
     assert result["output"]["response"] == "so far"

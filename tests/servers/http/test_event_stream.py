@@ -15,20 +15,28 @@ from tests.servers.http._asgi_client import Exchange
 
 ONE, TWO, PING = b"data: 1\n\n", b"data: 2\n\n", b": still here\n\n"
 
+MANY_SECONDS = 600
+
 
 @asynccontextmanager
 async def responding(work: Any, seconds: float = 60) -> AsyncIterator[Exchange]:
-    """Run a response to the end of its work, or until its client has left."""
+    """Run a response to the end of its work, or until its client has left.
+
+    Without a limit, virtual time would continue for ever for a response that never ends.
+    """
     exchange = Exchange(None)
 
     async def respond() -> None:
         await LongResponse(work, seconds)({"type": "http"}, exchange.receive, exchange.send)
         exchange.ended.set()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(respond)
-        yield exchange
-    exchange.close()
+    try:
+        with anyio.fail_after(MANY_SECONDS):
+            async with anyio.create_task_group() as group:
+                group.start_soon(respond)
+                yield exchange
+    finally:
+        exchange.close()
 
 
 @pytest.mark.virtual_time

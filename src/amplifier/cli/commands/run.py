@@ -212,6 +212,9 @@ def _run_request(
         )
     _change_directory(directory, resumed)
     configuration = read_configuration(Path.cwd())
+    if servers is not None:
+        # Also a file without servers must not get any.
+        configuration.values["mcpServers"] = Value({}, str(servers))
     configuration.values.update(
         {f"mcpServers.{name}": Value(server, str(servers)) for name, server in added.items()}
     )

@@ -1,4 +1,4 @@
-"""The checks, by type of module. Importing this package registers all of them, in the order in which they run."""
+"""The checks, by type of module. Importing this package registers them in their order."""
 
 # ruff: noqa: F401, I001 — importing a file registers its checks
 

@@ -1,8 +1,4 @@
-"""Checks of contexts: members, storing, copying, replacing, concurrent and cancelled calls, mounting again; what compacted views have to contain, and how large they may be.
-
-Every call has a deadline and a checked outcome, and a plain list to compare with. Contexts count tokens in their own way, so budgets are far too small or far too large for
-the stored messages.
-"""
+"""Check contexts: stored messages, concurrent and cancelled calls, and compacted views."""
 
 from __future__ import annotations
 
@@ -56,20 +52,29 @@ from amplifier.models import (
 )
 from amplifier.testing import cancel_at
 
+# A plain list holds the expected messages, and the stored ones are compared with it after each
+# step. Every call has a deadline.
+#
+# Contexts count tokens in their own way. So a budget is far too small or far too large for the
+# stored messages.
+
 PLENTY = 10_000_000
 """A budget into which everything fits."""
-SHORT = 12
-"""So many messages should fit every window."""
-_VERY_FEW, _VERY_SHORT = 4, 100
+_MAX_SHORT = 12
+"""Number of short messages that should fit every window."""
+_MAX_DEFAULT_MESSAGES, _MAX_DEFAULT_TOKENS = 4, 100
+"""Size of a conversation that has to fit without a budget as well."""
 
 
 class ObservedContext:
-    """A context, and the messages it should hold.
+    """A context with the messages that it should hold.
 
     Attributes:
+        ctx: The check.
+        mounted: The mounted module.
         context: The module's instance.
-        expected: The messages it should hold.
-        given: Every value it was given, with a copy made before.
+        expected: The messages that it should hold.
+        arguments: Every argument that it received, with a copy made before the call.
     """
 
     def __init__(self, ctx: CheckContext, mounted: MountedModule) -> None:
@@ -77,7 +82,7 @@ class ObservedContext:
         self.mounted = mounted
         self.context: Any = mounted.instance
         self.expected: list[Message] = []
-        self.given: list[tuple[Any, Any]] = []
+        self.arguments: list[tuple[Any, Any]] = []
 
     @property
     def has_faults(self) -> bool:
@@ -85,42 +90,46 @@ class ObservedContext:
         return bool(self.ctx.faults)
 
     async def add(self, message: Message, clause: str = "C3") -> bool:
-        """Add a message; return whether that worked."""
+        """Add a message, and return whether that worked."""
         clause = "C13" if message.get("content", "") is None else clause
         if is_done := await self._do(clause, "add_message", message):
             self.expected.append(copy.deepcopy(message))
         return is_done
 
     async def add_all(self, messages: Sequence[Message], clause: str = "C3") -> bool:
-        """Add messages one after the other, up to the first that fails; return whether all worked."""
+        """Add messages up to the first that fails, and return whether all worked."""
         for message in messages:
             if not await self.add(message, clause):
                 return False
         return True
 
     async def set(self, messages: Sequence[Message], clause: str = "C14") -> bool:
-        """Replace all messages; return whether that worked."""
+        """Replace all messages, and return whether that worked."""
         if is_done := await self._do(clause, "set_messages", list(messages)):
             self.expected = copy.deepcopy(list(messages))
         return is_done
 
     async def clear(self) -> bool:
-        """Remove all messages; return whether that worked."""
+        """Remove all messages, and return whether that worked."""
         if is_done := await self._do("C14", "clear"):
             self.expected = []
         return is_done
 
-    async def _do(self, clause: str, name: str, *given: Any) -> bool:
-        outcome = await self.mounted.call(getattr(self.context, name), *map(self._watched, given))
-        return self._worked(outcome, name, clause, *given)
+    async def _do(self, clause: str, name: str, *arguments: Any) -> bool:
+        method = getattr(self.context, name)
+        outcome = await self.mounted.call(method, *map(self._watched, arguments))
+        return self._worked(outcome, name, clause, *arguments)
 
     async def stored(self, clause: str = "C6") -> Any:
-        """The result of get_messages; None if it fails."""
+        """Return the result of get_messages. None if it fails."""
         outcome = await self.mounted.call(self.context.get_messages)
         return outcome.value if self._worked(outcome, "get_messages", clause) else None
 
     async def view(self, budget: int | None = None, **more: Any) -> Any:
-        """The result of get_messages_for_request; None if it fails. It may refuse an impossible budget."""
+        """Return the result of get_messages_for_request. None if it fails.
+
+        A context may refuse a budget that is too small for the required messages.
+        """
         options = {**({} if budget is None else {"token_budget": budget}), **more}
         outcome = await self.mounted.call(self.context.get_messages_for_request, **options)
         if outcome.returned:
@@ -138,77 +147,82 @@ class ObservedContext:
         return None
 
     async def compare(self, clause: str, when: str) -> bool:
-        """Compare the stored messages with the expected ones; return whether they are the same."""
+        """Compare the stored messages with the expected ones, and return whether they are equal."""
         stored = await self.stored(clause)
         if stored is None:
             return False
-        found = difference(stored, self.expected)
-        if found is not None:
-            self.ctx.fault(clause, f"{when}, {found}")
-        return found is None
+        fault = difference(stored, self.expected)
+        if fault is not None:
+            self.ctx.fault(clause, f"{when}, {fault}")
+        return fault is None
 
     def expect_untouched(self) -> None:
-        """Report a message that the context changed after it was given."""
-        for now, before in self.given:
+        """Report an argument that the context has changed."""
+        for now, before in self.arguments:
             if now != before:
                 self.ctx.fault(
-                    "C4",
-                    f"it changed what it was given: {shortened(before)} became {shortened(now)}",
+                    "C4", f"it changed its argument: {shortened(before)} became {shortened(now)}"
                 )
                 return
 
     def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
-        """Report what is wrong with a view of the expected messages; None is a view that failed."""
+        """Report the faults of a view of the expected messages. None is a view that failed."""
         for clause, what in () if view is None else view_violations(self.expected, view, budget):
             if not clauses or clause in clauses:
                 self.ctx.fault(clause, what)
 
     async def check_unlimited_view(self) -> None:
-        """Report a short conversation that is not shown whole, with a budget for everything or without one."""
+        """Report a short conversation that is not shown whole, with a large budget or none."""
         view = await self.view(PLENTY)
         self.check_view(view)
-        is_short = view is not None and len(self.expected) <= SHORT
+        count = len(self.expected)
+        is_short = view is not None and count <= _MAX_SHORT
         if is_short and not self.has_faults and not is_whole(self.expected, view):
-            what = f"of {len(self.expected)} short messages the view shows {len(view)}, or shows them changed"
+            what = f"of {count} short messages the view shows {len(view)}, or shows them changed"
             self.ctx.fault("C16", f"{what}, with a budget of {PLENTY} tokens")
         if (
-            0 < len(self.expected) <= _VERY_FEW
-            and tokens(self.expected) < _VERY_SHORT
+            0 < count <= _MAX_DEFAULT_MESSAGES
+            and tokens(self.expected) < _MAX_DEFAULT_TOKENS
             and not self.has_faults
         ):
             view = await self.view()
             if view is not None and not is_whole(self.expected, view):
-                what = f"of {len(self.expected)} short messages the view without a budget shows {len(view)}"
+                what = f"of {count} short messages the view without a budget shows {len(view)}"
                 self.ctx.fault("C16", f"{what}, or shows them changed")
 
     def _watched(self, value: Any) -> Any:
         own = copy.deepcopy(value)
-        self.given.append((own, copy.deepcopy(value)))
+        self.arguments.append((own, copy.deepcopy(value)))
         return own
 
-    def _worked(self, outcome: Outcome, name: str, clause: str, given: Any = None) -> bool:
+    def _worked(self, outcome: Outcome, name: str, clause: str, argument: Any = None) -> bool:
         if outcome.returned:
             return True
-        about = "" if given is None else f" of {shortened(given)}"
+        about = "" if argument is None else f" of {shortened(argument)}"
         self.ctx.fault(clause, f"{name}{about} {outcome}", error=outcome.error)
         return False
 
     def _is_hopeless(self, budget: int | None) -> bool:
-        """Whether the budget hardly holds what a view must contain."""
+        """Return whether the budget hardly holds the messages that a view must contain."""
         unit = newest_unit(self.expected)
-        must = [m for at, m in enumerate(self.expected) if at in unit or m["role"] == "system"]
-        return budget is not None and budget < 3 * (tokens(must) + 10 * len(must))
+        required = [
+            message
+            for at, message in enumerate(self.expected)
+            if at in unit or message["role"] == "system"
+        ]
+        return budget is not None and budget < 3 * (tokens(required) + 10 * len(required))
 
 
 @asynccontextmanager
 async def observe_context(
     ctx: CheckContext, *, placed: bool | None = None
 ) -> AsyncIterator[ObservedContext | None]:
-    """Mount a fresh context; None when mount gave none.
+    """Mount a fresh context. None if mount returned none.
 
     Args:
         ctx: The check.
-        placed: Whether it keeps files, if it can; by default as the case says, or it does.
+        placed: True to let the context keep files, if it can. None for the value of the case, or
+            True for a check without cases.
     """
     if placed is None:
         placed = ctx.case is None or ctx.case["placed"]
@@ -223,12 +237,12 @@ _COMPACTIONS = ("context:pre_compact", "context:post_compact", "context:compacti
 
 
 class Window:
-    """A whole provider with a context window, which answers whatever it is asked in one way.
+    """A complete provider with a context window, which gives the same answer to every request.
 
     Args:
-        window: The tokens of its context window; None for a provider that does not report it.
+        window: The tokens of its context window. None for a provider that does not report it.
         output: The tokens of an answer.
-        answer: What it answers; an error is raised.
+        answer: The text of each answer, or the error that is raised instead.
     """
 
     name = "window"
@@ -245,7 +259,7 @@ class Window:
         self._answer = answer
 
     def get_info(self) -> ProviderInfo:
-        """Return the context window and the output limit, nothing else."""
+        """Return the context window and the output limit as the only defaults."""
         return ProviderInfo(id="window", display_name="Window", defaults=dict(self._defaults))
 
     async def list_models(self) -> list[ModelInfo]:
@@ -253,7 +267,7 @@ class Window:
         return []
 
     async def complete(self, request: Any, **kwargs: Any) -> ChatResponse:
-        """Answer, or raise."""
+        """Return the answer, or raise the error."""
         await anyio.lowlevel.checkpoint()
         if isinstance(self._answer, Exception):
             raise self._answer
@@ -266,7 +280,7 @@ class Window:
 
 
 def overwrite(value: Any) -> None:
-    """Change everything in a value that can be changed."""
+    """Change every dict and list in a value."""
     if isinstance(value, dict):
         for inner in list(value.values()):
             overwrite(inner)
@@ -280,13 +294,13 @@ def overwrite(value: Any) -> None:
 
 
 _CONTEXT = ("context",)
-PATIENCE = 12.0
-"""Seconds that a call may take when many run at the same time, on a busy machine."""
+_CONCURRENT_CALL_SECONDS = 12.0
+"""Deadline of a call that runs beside many others, on a busy machine."""
 
 
 @check("C1", kind="structure", types=_CONTEXT, on=with_instance)
 async def has_five_methods(mounted: MountedModule) -> None:
-    """Calls each of the five methods with the arguments of the contract; each has to be async."""
+    """Call each of the five methods with the arguments of the contract. Each has to be async."""
     message = {"role": "user", "content": "hello"}
     await check_method(mounted, "C1", "add_message", message)
     await check_method(mounted, "C1", "get_messages_for_request")
@@ -301,7 +315,7 @@ async def has_five_methods(mounted: MountedModule) -> None:
     kind="behaviour", types=_CONTEXT, inputs="context_programs", on=observe_context,
 )  # fmt: skip
 async def follows_the_model(observed: ObservedContext) -> None:
-    """Runs programs of operations against a plain list, and compares both after every step."""
+    """Run programs of operations against a plain list, and compare both after every step."""
     program = _Program(observed)
     for number, step in enumerate(observed.ctx.case["steps"]):
         await program.do(step, number)
@@ -317,27 +331,27 @@ _SMALL = 60
 
 
 def _call_and_effect(
-    what: str, message: Message, before: list[Message]
+    name: str, message: Message, before: list[Message]
 ) -> tuple[tuple[Any, ...], list[Message]]:
-    """Return the arguments of an operation, and the messages that are stored after it."""
+    """Return the arguments of a method, and the messages that are stored after its call."""
     return {
         "add_message": ((message,), [*before, message]),
         "set_messages": (([message, *_OTHERS],), [message, *_OTHERS]),
         "clear": ((), []),
         "get_messages_for_request": ((_SMALL,), before),
-    }[what]
+    }[name]
 
 
 class _Program:
-    """Runs the steps of one program and checks the clauses that each may break."""
+    """Runs the steps of one program, and checks the clauses that each may break."""
 
     def __init__(self, observed: ObservedContext) -> None:
         self._observed = observed
         self._units = 0
-        self._keeps = False  # whether its messages were there when it was mounted again
-        self._cancelled: tuple[str, list[Message], str] | None = (
-            None  # the call, what was stored before, and where
-        )
+        # True if the context still had its messages when it was mounted again.
+        self._keeps = False
+        # The last cancelled method, the messages stored before it, and the place in the code.
+        self._cancelled: tuple[str, list[Message], str] | None = None
         self._said: Message = {"role": "user", "content": "hello"}
 
     async def do(self, step: dict[str, Any], number: int) -> None:
@@ -352,7 +366,7 @@ class _Program:
     _call = _again = _say
 
     async def _set(self, step: dict[str, Any], when: str) -> None:
-        messages = [message for each in step["messages"] for message in self._messages(each)]
+        messages = [message for part in step["messages"] for message in self._messages(part)]
         if await self._observed.set(messages) and await self._observed.compare("C14", when):
             await self._observed.check_unlimited_view()
 
@@ -365,35 +379,39 @@ class _Program:
                 )
 
     async def _cancel(self, step: dict[str, Any], when: str) -> bool:
-        """Cancel an operation: what is stored is what was there before it, or what it was to leave; return whether it came to that."""
-        observed, what, before = self._observed, step["what"], self._observed.expected
+        """Cancel an operation, and return whether the cancellation was delivered without a fault.
+
+        The stored messages have to be those before the operation, or those after it.
+        """
+        observed, name, before = self._observed, step["what"], self._observed.expected
         message = self._messages(
             {"do": "say", "role": "user", "content": step["content"], "extra": {}}
         )[0]
-        call, done = _call_and_effect(what, message, before)
-        with observed.ctx.watchdog(what=f"a cancelled {what}"):
+        arguments, after = _call_and_effect(name, message, before)
+        with observed.ctx.watchdog(what=f"a cancelled {name}"):
             try:
-                native = step.get("native", False)
+                method, native = getattr(observed.context, name), step.get("native", False)
                 trial = await cancel_at(
-                    step["at"], getattr(observed.context, what), *copy.deepcopy(call), native=native
+                    step["at"], method, *copy.deepcopy(arguments), native=native
                 )
-            except BaseException as error:  # noqa: BLE001 — foreign code; another check reports what leaves a cancelled call
+            # Foreign code may raise anything. Another check reports it.
+            except BaseException as error:  # noqa: BLE001
                 reraise_own_cancellation(error)
                 return False
         stored = await observed.stored("A9")
-        if stored is not None and difference(stored, done) is None:
-            observed.expected = copy.deepcopy(list(done))
-        elif stored is not None and (found := difference(stored, before)) is not None:
-            clause = self._lost(what, stored, before)
+        if stored is not None and difference(stored, after) is None:
+            observed.expected = copy.deepcopy(list(after))
+        elif stored is not None and (fault := difference(stored, before)) is not None:
+            clause = self._broken_clause(name, stored, before)
             observed.ctx.fault(
-                clause, f"{when}: {what} was cancelled, and {found}", cancelled_at=trial.where
+                clause, f"{when}: {name} was cancelled, and {fault}", cancelled_at=trial.where
             )
-        self._cancelled = what, before, trial.where
+        self._cancelled = name, before, trial.where
         return bool(trial.fired) and not observed.has_faults
 
     async def _sweep_late_threads(self, step: dict[str, Any], when: str) -> None:
-        """Cancel an operation whose threads begin late, write, and read when they have ended."""
-        observed, ctx, what = self._observed, self._observed.ctx, step["what"]
+        """Cancel an operation with threads that begin late, and write before they do."""
+        observed, ctx, name = self._observed, self._observed.ctx, step["what"]
         if await observed.set(_BASE, "C5"):
             await self._remount(step, when)
         for k in range(1, ctx.points + 1) if not observed.has_faults else ():
@@ -401,52 +419,59 @@ class _Program:
             for native in ctx.cancel_modes:
                 if not (await observed.clear() and await observed.set(_BASE, "C5")):
                     return
-                call, done = _call_and_effect(what, spoken(40, "user", 5), _BASE)
-                with hold_threads() as held, ctx.watchdog(what=f"a cancelled {what}"):
+                arguments, after = _call_and_effect(name, spoken(40, "user", 5), _BASE)
+                with hold_threads() as held, ctx.watchdog(what=f"a cancelled {name}"):
                     try:
-                        method = getattr(observed.context, what)
-                        trial = await cancel_at(k, method, *copy.deepcopy(call), native=native)
-                    except BaseException as error:  # noqa: BLE001 — as above
+                        method = getattr(observed.context, name)
+                        trial = await cancel_at(k, method, *copy.deepcopy(arguments), native=native)
+                    # Foreign code may raise anything. Another check reports it.
+                    except BaseException as error:  # noqa: BLE001
                         reraise_own_cancellation(error)
                         return
                 if not trial.fired or not held.count:
                     break
                 fired = True
-                await self._write_before(held, what, done, trial.where, when)
+                await self._write_before(held, name, after, trial.where, when)
                 if observed.has_faults:
                     return
             if not fired:
                 return
 
     async def _write_before(
-        self, held: HeldThreads, what: str, done: list[Message], where: str, when: str
+        self, held: HeldThreads, name: str, after: list[Message], where: str, when: str
     ) -> None:
-        """Write before late threads begin: afterwards that is stored behind the old or the new."""
+        """Add a message before late threads begin.
+
+        It has to be stored behind the messages from before the cancelled call, or from after it.
+        """
         observed, later = self._observed, spoken(70, "user", 5)
         is_added = await observed.add(later, clause="A9")
         await held.let_go()
         stored = await observed.stored("A9") if is_added else None
         if stored is None:
             return
-        possible = ([*_BASE, later], [*done, later])
-        kept = next((each for each in possible if difference(stored, each) is None), None)
+        possible = ([*_BASE, later], [*after, later])
+        kept = next((state for state in possible if difference(stored, state) is None), None)
         if kept is None:
-            found = difference(stored, possible[1])
-            text = f"{when}: {what} was cancelled, add_message returned, a thread ended late, and {found}"
-            observed.ctx.fault("A9", text, cancelled_at=where)
+            fault = difference(stored, possible[1])
+            text = f"{when}: {name} was cancelled, add_message returned, a thread ended late"
+            observed.ctx.fault("A9", f"{text}, and {fault}", cancelled_at=where)
             return
         observed.expected = copy.deepcopy(kept)
         if self._keeps:
-            self._cancelled = what, kept, where
+            self._cancelled = name, kept, where
             await self._remount({}, when)
 
-    def _lost(self, what: str, stored: list[Any], before: list[Message]) -> str:
-        """The clause that is broken: an acknowledged message is gone, or the state is half written."""
-        replaces = what in ("set_messages", "clear")
+    def _broken_clause(self, name: str, stored: list[Any], before: list[Message]) -> str:
+        """Return the clause about lost messages, or that about a half-written state."""
+        replaces = name in ("set_messages", "clear")
         return "A9" if replaces or difference(stored[: len(before)], before) is None else "C5"
 
     async def _sweep(self, step: dict[str, Any], when: str) -> None:
-        """Cancel an operation at each of its suspensions, and use the context afterwards, mounted again as well if it keeps its messages."""
+        """Cancel an operation at each of its suspensions, and use the context afterwards.
+
+        A context that keeps its messages is mounted again as well.
+        """
         if step.get("late"):
             await self._sweep_late_threads(step, when)
             return
@@ -457,7 +482,7 @@ class _Program:
         for k in range(1, ctx.points + 1) if not observed.has_faults else ():
             fired = False
             for native in ctx.cancel_modes:
-                # Cleared first, because one that has read its messages from a file may keep these.
+                # A context that has read its messages from a file may keep them, so clear it first.
                 if not (await observed.clear() and await observed.set(_BASE[:-1], "C5")):
                     return
                 if not await observed.add(_BASE[-1], "C5"):
@@ -472,9 +497,9 @@ class _Program:
                 return
 
     async def _use_again(self, step: dict[str, Any], when: str) -> None:
-        """Look at a context after a cancelled call, by views, by adding, and by mounting it again."""
+        """Read views after a cancelled call, add a message, and mount the context again."""
         observed, where = self._observed, self._cancelled[2] if self._cancelled else ""
-        # To mount it again would heal what the cancelled call has broken.
+        # A new mount would repair a state that the cancelled call has broken.
         if self._keeps and not step.get("stays"):
             await self._remount(step, when)
         for budget in (PLENTY, _SMALL):
@@ -491,14 +516,16 @@ class _Program:
                 await self._remount(step, when)
 
     async def _remount(self, step: dict[str, Any], when: str) -> None:
-        """Close it and mount it again: it holds everything, or nothing if it never keeps anything."""
+        """Close the context and mount it again.
+
+        It has to hold everything, or nothing if it never keeps messages.
+        """
         observed, before, mounted = self._observed, self._observed.expected, self._observed.mounted
         clause = "A9" if self._cancelled else "C3" if before else "C14"
         await mounted.close()
         mounted.is_cleaned = False
-        mounted.coordinator = mounted.session.coordinator.view_for(
-            OWNER
-        )  # that of an undone module registers nothing
+        # The view of a closed module registers nothing, so it needs a new one.
+        mounted.coordinator = mounted.session.coordinator.view_for(OWNER)
         observed.context = None
         with suppress(MountFailed):
             await mounted.mount(observed.ctx.loaded.config)
@@ -511,36 +538,33 @@ class _Program:
             observed.expected = []
             return
         self._keeps = True
-        found = difference(stored, before)
-        if found is not None:
+        fault = difference(stored, before)
+        if fault is not None:
             name, base, where = self._cancelled or ("", [], "")
-            clause = (
-                self._lost(name, stored, base)
-                if name
-                else "C14"
-                if step.get("replaced")
-                else clause
-            )
+            if name:
+                clause = self._broken_clause(name, stored, base)
+            elif step.get("replaced"):
+                clause = "C14"
             cancelled = f" after a cancelled {name}" if name else ""
             observed.ctx.fault(
-                clause, f"{when}{cancelled}, mounted again, {found}", cancelled_at=where
+                clause, f"{when}{cancelled}, mounted again, {fault}", cancelled_at=where
             )
 
     async def _overwrite(self, step: dict[str, Any], when: str) -> None:
         observed = self._observed
-        what = step["what"]
-        if what == "given":
-            for now, _ in observed.given:
+        target = step["what"]
+        if target == "given":
+            for now, _ in observed.arguments:
                 overwrite(now)
-            observed.given.clear()
-        elif what == "stored":
+            observed.arguments.clear()
+        elif target == "stored":
             overwrite(await observed.stored())
         else:
-            overwrite(await observed.view(PLENTY if what == "view" else 20))
-        changed = {"given": "what it was given", "stored": "what get_messages returned"}.get(
-            what, "a view"
+            overwrite(await observed.view(PLENTY if target == "view" else 20))
+        changed = {"given": "its argument", "stored": "the result of get_messages"}.get(
+            target, "a view"
         )
-        if await observed.compare("C4", f"{when}, when {changed} had been changed by its owner"):
+        if await observed.compare("C4", f"{when}, when the caller had changed {changed}"):
             await observed.check_unlimited_view()
 
     async def _view(self, step: dict[str, Any], when: str) -> None:
@@ -552,12 +576,10 @@ class _Program:
             and await observed.compare("C6", when)
             and before != await observed.stored()
         ):
-            observed.ctx.fault(
-                "C6", f"{when}, what is stored is not what it was: to ask for a view has changed it"
-            )
+            observed.ctx.fault("C6", f"{when}, a request for a view changed the stored messages")
 
     async def _burst(self, step: dict[str, Any], when: str) -> None:
-        """Add several messages at the same time; all have to be stored."""
+        """Add several messages concurrently. All have to be stored."""
         observed, count = self._observed, step["count"]
         added = [spoken((self._units + number) * 10, "user", 4) for number in range(1, count + 1)]
         self._units += count
@@ -565,7 +587,9 @@ class _Program:
 
         async def add(message: Message) -> None:
             call = observed.mounted.call(
-                observed.context.add_message, copy.deepcopy(message), seconds=PATIENCE
+                observed.context.add_message,
+                copy.deepcopy(message),
+                seconds=_CONCURRENT_CALL_SECONDS,
             )
             if not (outcome := await call).returned:
                 failed.append(f"add_message {outcome}, called from {count} tasks at once")
@@ -576,16 +600,16 @@ class _Program:
         stored = None if failed else await observed.stored("C15")
         if stored is not None:
             tail = stored[len(observed.expected) :]
-            found = difference(stored[: len(observed.expected)], observed.expected)
-            if found is None and len(tail) != count:
-                found = (
+            fault = difference(stored[: len(observed.expected)], observed.expected)
+            if fault is None and len(tail) != count:
+                fault = (
                     f"of {count} messages added from {count} tasks at once {len(tail)} are there"
                 )
-            elif found is None and not all(
+            elif fault is None and not all(
                 any(holds(one, message) for one in tail) for message in added
             ):
-                found = "a message added beside others is lost"
-            failed += [] if found is None else [found]
+                fault = "a message added beside others is lost"
+            failed += [] if fault is None else [fault]
             observed.expected += copy.deepcopy(tail)
         for what in failed[:1]:
             observed.ctx.fault("C15", f"{when}, {what}")
@@ -603,7 +627,10 @@ class _Program:
 
 @check("C15", kind="behaviour", types=_CONTEXT)
 async def takes_many_at_once(ctx: CheckContext) -> None:
-    """Requests views and replaces the conversation from several tasks at once; no view and no conversation may be a mixture."""
+    """Request views and replace the conversation from several tasks at once.
+
+    No view and no conversation may be a mixture.
+    """
     for placed in (True, False):
         async with observe_context(ctx, placed=placed) as observed:
             if observed is None:
@@ -623,7 +650,7 @@ async def takes_many_at_once(ctx: CheckContext) -> None:
 
 
 async def _view_concurrently(observed: ObservedContext) -> None:
-    """Request views of several sizes in turn and then concurrently: each has to be the same."""
+    """Request views of several sizes in turn, then concurrently. Each has to be the same."""
     budgets = (200, 1000, PLENTY, 500)
     alone = [[await observed.view(budget) for budget in budgets] for _ in range(2)]
     together: list[Any] = [None] * len(budgets)
@@ -637,22 +664,19 @@ async def _view_concurrently(observed: ObservedContext) -> None:
     for budget, once, again, beside in zip(budgets, *alone, together, strict=True):
         first, second, third = (marks(view) for view in (once, again, beside))
         if first == second != third and beside is not None:
-            what = (
-                f"{len(third)} messages instead of the {len(first)} that it shows when asked alone"
-            )
+            what = f"a view for {budget} tokens, requested beside others, shows {len(third)}"
             observed.ctx.fault(
-                "C15", f"a view for {budget} tokens, asked for beside others, shows {what}"
+                "C15", f"{what} messages instead of the {len(first)} that it shows alone"
             )
             return
 
 
 async def _add_beside_a_view(observed: ObservedContext) -> None:
-    """Store a message while a view is being made: later views show it."""
+    """Store a message while a view is being built. Later views have to show it."""
     for steps in range(8):
         newest = spoken(1000 + steps, "user", 5)
-        if not await observed.add(
-            spoken(1100 + steps, "user", 5), "C15"
-        ):  # so that no remembered view fits
+        # After one more message no remembered view fits.
+        if not await observed.add(spoken(1100 + steps, "user", 5), "C15"):
             return
         async with anyio.create_task_group() as group:
             group.start_soon(observed.view, 200)
@@ -662,8 +686,7 @@ async def _add_beside_a_view(observed: ObservedContext) -> None:
         view = await observed.view(200)
         if view is not None and not observed.has_faults and marks([newest])[0] not in marks(view):
             observed.ctx.fault(
-                "C15",
-                "a message that was stored while a view was made is not in the views after that",
+                "C15", "a message that was stored while a view was built is not in later views"
             )
             return
 
@@ -680,10 +703,8 @@ async def _replace_concurrently(observed: ObservedContext) -> None:
     if stored is None:
         return
     if difference(stored, one) is not None and difference(stored, other) is not None:
-        observed.ctx.fault(
-            "C15",
-            f"two set_messages at once left {len(stored)} messages, neither the ones nor the others",
-        )
+        what = f"two set_messages at once left {len(stored)} messages"
+        observed.ctx.fault("C15", f"{what}, which are those of neither call")
         return
     observed.expected = one if difference(stored, one) is None else other
     await observed.add(spoken(300, "user", 5), clause="C15")
@@ -692,7 +713,7 @@ async def _replace_concurrently(observed: ObservedContext) -> None:
 
 @check("C3", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def keeps_a_thousand(observed: ObservedContext) -> None:
-    """Stores well over a thousand messages, some very long, by set_messages and then by add_message, and compares them."""
+    """Store well over a thousand messages, some of them very long, and compare them."""
     many = [spoken(number, "user" if number % 2 else "assistant", 4) for number in range(2500)]
     many[7]["content"] = prose(7, 60_000)
     long = [
@@ -706,7 +727,7 @@ async def keeps_a_thousand(observed: ObservedContext) -> None:
 
 @check("C19", "C3", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def refuses_what_has_no_role(observed: ObservedContext) -> None:
-    """Adds a message without a role, which should raise a ValueError and not be stored."""
+    """Add a message without a role, which should raise a ValueError and not be stored."""
     ctx = observed.ctx
     outcome = await observed.mounted.call(
         observed.context.add_message, {"content": "without a role"}
@@ -732,7 +753,7 @@ async def refuses_what_has_no_role(observed: ObservedContext) -> None:
     kind="behaviour", types=_CONTEXT, inputs="long_conversations", on=observe_context,
 )  # fmt: skip
 async def shows_what_fits(observed: ObservedContext) -> None:
-    """Requests views of long conversations with budgets for a fraction of them, and checks their content and size."""
+    """Request small views of long conversations, and check their content and size."""
     ctx = observed.ctx
     history, budget = _long_conversation(ctx.case)
     # Adding messages one by one to a file takes long.
@@ -759,35 +780,35 @@ async def shows_what_fits(observed: ObservedContext) -> None:
     if await observed.compare("C6", "after a compacted view"):
         after = await observed.view(PLENTY)
         if is_whole(history, before) and not is_whole(history, after):
-            ctx.fault(
-                "C6",
-                "a budget for everything, asked for after a small one, no longer shows everything",
-            )
+            ctx.fault("C6", "a view with room for everything lacks messages after a small view")
 
 
 def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
-    """The conversation of a case, and a budget for the given number of its units."""
+    """Return the conversation of a case, and a budget for its number of units."""
     units = list(itertools.islice(itertools.cycle(case["pattern"]), case["count"]))
     history = [spoken(0, "user", 20), *built(units, first=1)]
     last = len(units) + 1
     newest = spoken(last * 10, "user", case.get("newest", 20))
     history += [newest] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
     for at in range(5, len(history) - 8, 9) if case["echo"] else ():
+        # Equal messages must be kept, too.
         if history[at]["role"] == "user":
-            history[at] = {"role": "user", "content": "go on"}  # equal messages must be kept, too
+            history[at] = {"role": "user", "content": "go on"}
     for number, at in enumerate(sorted(case["systems"])):
         history.insert(at % (len(history) - 3), spoken(9000 + number, "system", 10))
-    must = [history[at] for at in newest_unit(history)] + [
-        m for m in history if m["role"] == "system"
-    ]
-    budget = max(case["units"] * tokens(history) // len(units), 3 * tokens(must) + 100)
+    required = [history[at] for at in newest_unit(history)]
+    required += [message for message in history if message["role"] == "system"]
+    budget = max(case["units"] * tokens(history) // len(units), 3 * tokens(required) + 100)
     if case["huge"] is not None:
         _enlarge(history, case["huge"], budget)
     return history, budget
 
 
 def _enlarge(history: list[Message], role: str, budget: int) -> None:
-    """Make an older message of a role far larger than the budget: the last one that does not fit into it."""
+    """Make an older message of a role far larger than the budget.
+
+    It is the last one that a view with this budget does not hold.
+    """
     taken = 0
     for at in range(len(history) - 1, 0, -1):
         taken += tokens([history[at]])
@@ -817,7 +838,10 @@ def _check_events(observed: ObservedContext, view: Any) -> None:
 
 @check("C13", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def takes_messages_without_content(observed: ObservedContext) -> None:
-    """Requests a small view of a conversation whose newest message has no content; what the view shows of it is not checked."""
+    """Request a small view of a conversation in which the newest message has no content.
+
+    The form of that message in the view is not checked.
+    """
     history = [
         *(spoken(number * 10, "user", 30) for number in range(1, 21)),
         {"role": "assistant", "content": None},
@@ -829,13 +853,18 @@ async def takes_messages_without_content(observed: ObservedContext) -> None:
 
 @check("C8", kind="behaviour", types=_CONTEXT)
 async def counts_blocks(ctx: CheckContext) -> None:
-    """Requests small views of conversations whose words are in content blocks: of the user, and of tools' results."""
+    """Request small views of conversations with all text in content blocks.
+
+    The blocks are the user's in one conversation, and results of tools in the other.
+    """
     said: list[Message] = [
         {"role": "user", "content": [{"type": "text", "text": prose(number, 100)}]}
         for number in range(60)
     ]
     results = [
-        each for number in range(1, 61) for each in tool_turn(number * 10 + 1, 1, 150, blocks=True)
+        message
+        for number in range(1, 61)
+        for message in tool_turn(number * 10 + 1, 1, 150, blocks=True)
     ]
     for history in (said, results):
         async with observe_context(ctx) as observed:
@@ -846,8 +875,8 @@ async def counts_blocks(ctx: CheckContext) -> None:
 
 @check("C8", kind="behaviour", types=_CONTEXT)
 async def asks_the_provider(ctx: CheckContext) -> None:
-    """Requests views for providers with windows of several sizes, and with an explicit budget beside a large window."""
-    for window, output, count, words in (
+    """Request views for providers with windows of several sizes, and with an explicit budget."""
+    for window, output, count, length in (
         (200_000, 150_000, 100, 1500),
         (20_000, 10_000, 80, 500),
         (9_000, 6_000, 80, 200),
@@ -855,9 +884,9 @@ async def asks_the_provider(ctx: CheckContext) -> None:
         async with observe_context(ctx) as observed:
             if observed is None:
                 return
-            if not await observed.set([spoken(number, "user", words) for number in range(count)]):
+            if not await observed.set([spoken(number, "user", length) for number in range(count)]):
                 return
-            # A large window first: the context has to ask for the window anew each time.
+            # Show a large window first, since the context has to read the window each time.
             await observed.view(provider=Window(10 * window, output))
             budget = window - output
             observed.check_view(
@@ -871,12 +900,13 @@ async def asks_the_provider(ctx: CheckContext) -> None:
     async with observe_context(ctx) as observed:
         if observed is not None:
             await observed.add_all([spoken(number, "user", 5) for number in range(4)])
-            await observed.view(provider=Window())  # a provider need not report its window
+            # A provider need not report its window.
+            await observed.view(provider=Window())
 
 
 @check("C20", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def keeps_its_beginning(observed: ObservedContext) -> None:
-    """Requests views of a growing conversation that fits, twice after each message, and of one that does not, twice."""
+    """Request two views after each message and two compacted ones, and compare them."""
     history = [
         spoken(1, "system", 10),
         *built([{"role": "user", "words": 8}, {"calls": 2, "words": 6}] * 4, first=1),
@@ -891,10 +921,8 @@ async def keeps_its_beginning(observed: ObservedContext) -> None:
         if view != again:
             ctx.fault("C20", f"two views of the same {number} messages differ")
         elif view[: len(before)] != before:
-            ctx.fault(
-                "C20",
-                f"the view of {number} messages does not begin with that of {number - 1}, and both fit",
-            )
+            what = f"the view of {number} messages does not begin with that of {number - 1}"
+            ctx.fault("C20", f"{what}, and both fit")
         if ctx.faults:
             return
         before = view
@@ -908,7 +936,7 @@ _AWAY = ProviderUnavailableError("this provider is away", provider=Window.name)
 
 @check("C21", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def needs_no_summary(observed: ObservedContext) -> None:
-    """Requests a view that has to be compacted, for a provider that refuses to answer."""
+    """Request a view that has to be compacted, for a provider that refuses to answer."""
     if not await observed.set([spoken(number, "user", 200) for number in range(80)]):
         return
     away = Window(9_000, 6_000, _AWAY)
@@ -927,12 +955,15 @@ _ANSWERS = (
     f"A summary of {prose(7, 60)}.",
     ConnectionResetError("the connection was reset"),
 )
-"""What a provider answers that is asked for a summary."""
+"""Answers of a provider to a request for a summary."""
 
 
 @check("C7", "C8", "C14", "C21", kind="behaviour", types=_CONTEXT)
 async def copes_with_summaries(ctx: CheckContext) -> None:
-    """Requests views for providers that answer briefly, at length, with nothing or not at all, and again after another conversation of the same size."""
+    """Request views for providers with short, long, empty and failing answers, twice each.
+
+    The second view is of another conversation of the same size.
+    """
     for answer in _ANSWERS:
         async with observe_context(ctx) as observed:
             if observed is None:
@@ -951,23 +982,22 @@ async def copes_with_summaries(ctx: CheckContext) -> None:
                 )
                 if not outcome.returned:
                     clause = "C7" if isinstance(answer, str) else "C21"
-                    what = (
-                        f"get_messages_for_request {outcome}, for a provider that {_does(answer)}"
-                    )
+                    what = f"get_messages_for_request {outcome}"
+                    what += f", for a provider that {_does(answer)}"
                     ctx.fault(clause, what, error=outcome.error)
                     return
                 view = outcome.value
                 observed.check_view(view, 3_000, ("C7", "C8"))
                 if not ctx.faults and total_size(view) > MAX_CHARACTERS_PER_TOKEN * 3_000:
                     size = total_size(view) // CHARACTERS_PER_TOKEN
-                    what = f"the view takes about {size} tokens, for a budget of 3000 and a provider that {_does(answer)}"
-                    ctx.fault("C8", what)
+                    what = f"the view takes about {size} tokens, for a budget of 3000"
+                    ctx.fault("C8", f"{what} and a provider that {_does(answer)}")
                 if ctx.faults:
                     return
             text = json.dumps(view, default=repr)
             left = [mark for mark in map(mark_of, old) if mark is not None and mark in text]
             if left:
-                what = f"after set_messages the view shows {left[0]!r}, of the messages before"
+                what = f"after set_messages the view shows {left[0]!r} of the earlier messages"
                 ctx.fault("C14", what)
                 return
 
@@ -979,15 +1009,19 @@ def _does(answer: str | Exception) -> str:
 
 
 _BUDGETS = (1_200, 2_000, 3_000)
-_MORE_FOR_INSTRUCTIONS = 1.3
+_MAX_GROWTH = 1.3
+"""Factor by which a view with instructions may be larger than one without."""
 
 
 @check("C8", kind="behaviour", types=_CONTEXT)
 async def counts_instructions(ctx: CheckContext) -> None:
-    """Requests views of conversations in which long messages are instructions, and of the same words from a user: what instructions take, others leave."""
+    """Request views with long instructions, and with the same words from a user.
+
+    The tokens of the instructions have to count towards the budget.
+    """
     for budget in _BUDGETS:
         sizes = []
-        must = 0
+        required = 0
         for role in ("user", "system"):
             history = [
                 spoken(1, "user", 20),
@@ -1004,17 +1038,18 @@ async def counts_instructions(ctx: CheckContext) -> None:
                 return
             sizes.append(total_size(view))
             # The instructions alone may be most of the budget.
-            must = total_size(each for each in history if each["role"] == "system")
+            required = total_size(message for message in history if message["role"] == "system")
         plain, with_instructions = sizes
-        if with_instructions > _MORE_FOR_INSTRUCTIONS * max(plain, must) + 200:
-            what = f"for a budget of {budget} the view with long instructions takes {with_instructions} characters"
+        if with_instructions > _MAX_GROWTH * max(plain, required) + 200:
+            what = f"for a budget of {budget} the view with long instructions takes"
+            what += f" {with_instructions} characters"
             ctx.fault("C8", f"{what}; with the same words from a user it takes {plain}")
             return
 
 
 @check("C9", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def keeps_blocks_together(observed: ObservedContext) -> None:
-    """Requests views of a conversation whose calls are content blocks alone, with many budgets."""
+    """Request views of a conversation with calls only in content blocks, for many budgets."""
     history = [spoken(1, "user", 10)]
     for number in range(1, 16):
         history += call_blocks(number * 10, 1 + number % 3, 12 + number)
@@ -1030,7 +1065,7 @@ async def keeps_blocks_together(observed: ObservedContext) -> None:
 
 
 def _forms() -> list[Message]:
-    """Return a message of each form that is documented, and texts that are equal to others only by sight."""
+    """Return a message of each documented form, and texts that merely look equal."""
     call = {
         "type": "tool_call",
         "id": "call-1",
@@ -1067,7 +1102,7 @@ def _forms() -> list[Message]:
 
 @check("C3", "C14", kind="behaviour", types=_CONTEXT)
 async def keeps_every_form(ctx: CheckContext) -> None:
-    """Stores messages of every documented form one by one, then all in another order, and compares them."""
+    """Store messages of every documented form, then all in another order, and compare them."""
     for placed in (True, False):
         async with observe_context(ctx, placed=placed) as observed:
             if observed is None:
@@ -1086,7 +1121,10 @@ async def keeps_every_form(ctx: CheckContext) -> None:
 
 @check("C22", kind="behaviour", types=_CONTEXT, on=observe_context)
 async def keeps_the_request(observed: ObservedContext) -> None:
-    """Requests a small view of a long conversation whose newest request is followed by tool calls, with room for all of these."""
+    """Request a small view of a long conversation, with room for the newest request.
+
+    The tool calls after that request fit as well.
+    """
     newest = [spoken(800, "user", 60), *tool_turn(810, 2, 20), *tool_turn(850, 1, 20)]
     if not await observed.set([*(spoken(at, "user", 60) for at in range(60)), *newest]):
         return
@@ -1094,24 +1132,24 @@ async def keeps_the_request(observed: ObservedContext) -> None:
     if view is not None and not any(
         message.get("content") == newest[0]["content"] for message in view
     ):
-        what = "a view with room for the newest request and all after it does not show it word for word"
-        observed.ctx.fault("C22", what)
+        what = "a view with room for the newest request and all after it does not show it"
+        observed.ctx.fault("C22", f"{what} word for word")
 
 
 @check("C18", kind="structure", types=_CONTEXT)
 async def can_be_configured(ctx: CheckContext) -> None:
-    """Reads in the source whether mount uses its configuration."""
-    found = ctx.loaded.target.definition(ctx.loaded.target.attribute)
-    node = None if found is None else found.node
-    if found is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    """Check in the source that mount uses its configuration."""
+    mount = ctx.loaded.target.definition(ctx.loaded.target.attribute)
+    node = None if mount is None else mount.node
+    if mount is None or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return
     arguments = [*node.args.posonlyargs, *node.args.args]
     if len(arguments) < 2 or node.args.vararg is not None:
         return
     name = arguments[1].arg
-    if not any(isinstance(each, ast.Name) and each.id == name for each in ast.walk(node)):
+    if not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)):
         ctx.fault(
             "C18",
             "mount reads nothing of its configuration, so no limit can be set",
-            location=found.location,
+            location=mount.location,
         )

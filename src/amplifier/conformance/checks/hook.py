@@ -1,4 +1,4 @@
-"""Checks of hooks: how they register, and what their handlers return for every event, alone, in a session and at the same time."""
+"""Check hooks: their registrations, and the results of their handlers for every event."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class EventSeries(CallSeries):
             self._kept.append((own, fingerprint(own), given))
 
     def _check_recursion(self, emitted: list[Event], given: Any) -> None:
-        """Report handlers that emit events in a circle: the kernel ends it with an error, which leaves the innermost one."""
+        """Report handlers that emit events in a circle.
+
+        The kernel ends the circle with an error, which leaves the innermost handler.
+        """
         for event, data in emitted:
             if (
                 event == HOOK_FAILED
@@ -86,7 +89,7 @@ class EventSeries(CallSeries):
                 return
 
     def check_payloads(self) -> None:
-        """Compare every payload with what it was: a handler may change one after it has returned."""
+        """Compare every payload with the original, since a handler may change it later."""
         for own, was, given in self._kept:
             if fingerprint(own) != was:
                 self.fault(
@@ -108,14 +111,14 @@ class EventSeries(CallSeries):
         elif result.action == "inject_context":
             injected = result.context_injections or result.context_injection
             self.expect(injected, "H6", "an inject_context carries no text", given)
-            texts = [each.content for each in result.context_injections]
+            texts = [injection.content for injection in result.context_injections]
             self.expect(all(texts), "H6", "an injection carries no text", given)
         elif result.action == "deny":
             self.expect(result.reason, "H13", "a denial carries no reason", given)
         elif result.action == "ask_user":
-            prompts = [each.prompt for each in result.approval_gates] or [result.approval_prompt]
+            prompts = [gate.prompt for gate in result.approval_gates] or [result.approval_prompt]
             self.expect(all(prompts), "H13", "a question carries no prompt", given)
-            defaults = [each.default for each in result.approval_gates] or [result.approval_default]
+            defaults = [gate.default for gate in result.approval_gates] or [result.approval_default]
             self.expect(
                 "allow" not in defaults,
                 "H15",
@@ -123,7 +126,10 @@ class EventSeries(CallSeries):
                 given,
             )
         if result.action in ("deny", "ask_user") and registration.on_failure != "deny":
-            what = f"the handler {registration.name!r} can {result.action}, and is skipped when it fails"
+            what = (
+                f"the handler {registration.name!r} can {result.action}, "
+                "and is skipped when it fails"
+            )
             self.fault("H14", what, given)
 
     def _check_modify(self, result: HookResult, data: dict[str, Any], given: Any) -> None:
@@ -135,7 +141,10 @@ class EventSeries(CallSeries):
         if problem is not None:
             self.fault("H5", f"the payload of a modify holds {problem}, which is not JSON", given)
         if all(key in data and key not in changed for key in NEUTRAL):
-            what = f"a modify carries the keys {sorted(changed)[:8]} only; the payload had {sorted(data)[:12]}"
+            what = (
+                f"a modify carries the keys {sorted(changed)[:8]} only; "
+                f"the payload had {sorted(data)[:12]}"
+            )
             self.fault("H5", what, given)
         lost = [key for key in data if key not in changed]
         if lost:
@@ -145,7 +154,10 @@ class EventSeries(CallSeries):
             self.expect(inside is None, "H16", f"a modify {inside}", given)
         numbers = NEUTRAL["kit_numbers"]
         if data.get("kit_numbers") == numbers and changed.get("kit_numbers", numbers) != numbers:
-            what = f"a modify carries {changed['kit_numbers']!r} for a key that no handler knows; it was {numbers!r}"
+            what = (
+                f"a modify carries {changed['kit_numbers']!r} for a key that no handler uses; "
+                f"it was {numbers!r}"
+            )
             self.fault("H5", what, given)
 
 
@@ -153,7 +165,7 @@ _MAX_DEPTH = 120
 
 
 def _lost_inside(data: Any, changed: Any, place: str, depth: int = 0) -> Iterator[str]:
-    """Return the keys and the items that a changed payload lacks below its outermost level."""
+    """Yield the keys and items that a changed payload lacks below its outermost level."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(data, dict) and isinstance(changed, dict):
@@ -170,18 +182,19 @@ def _lost_inside(data: Any, changed: Any, place: str, depth: int = 0) -> Iterato
 
 
 def _invalid(result: Any) -> str | None:
-    """What is wrong with a handler's result; None if it is a valid HookResult."""
+    """Describe the fault of a handler's result. None if it is a valid HookResult."""
     if not isinstance(result, HookResult):
         return f"{type(result).__name__}, expected a HookResult"
-    # A result can be changed after it was made, so it is made again from its fields.
+    # A result can change after its construction, so it is constructed again from its fields.
     fields: dict[str, Any] = {
-        each.name: getattr(result, each.name, None)
-        for each in attrs.fields(HookResult)
-        if each.init
+        field.name: getattr(result, field.name, None)
+        for field in attrs.fields(HookResult)
+        if field.init
     }
     try:
         HookResult(**fields)
-    except Exception as error:  # noqa: BLE001 — values of foreign classes
+    # The values may be of foreign classes.
+    except Exception as error:  # noqa: BLE001
         return f"a HookResult that is not valid: {error}"
     return None
 
@@ -192,22 +205,25 @@ _MIN_PRIORITY, _MAX_PRIORITY = 10, 90
 
 @check("H9", "H10", "H11", kind="structure", types=_HOOK)
 async def registers_well(ctx: CheckContext) -> None:
-    """Reads what mount registers: names, priorities, log records, and a way to undo it."""
+    """Check the registrations of mount: names, priorities, log records, and a way to undo them."""
     with captured_logs(lambda record: ctx.loaded.target.owns(record.pathname)) as records:
         async with ctx.mount() as mounted:
-            found = mounted.registrations
-            if not found:
+            registrations = mounted.registrations
+            if not registrations:
                 return
             undone = (
                 mounted.cleanup is not None or mounted.is_structured or mounted.registered_cleanups
             )
             ctx.expect(undone, "H9", "mount returns no cleanup that unregisters its handlers")
-            for each in found:
-                if not _MIN_PRIORITY <= each.priority <= _MAX_PRIORITY:
-                    what = f"{each.name!r} for {each.event!r} has the priority {each.priority}; expected 10 to 90"
+            for entry in registrations:
+                if not _MIN_PRIORITY <= entry.priority <= _MAX_PRIORITY:
+                    what = (
+                        f"{entry.name!r} for {entry.event!r} has the priority {entry.priority}; "
+                        "expected 10 to 90"
+                    )
                     ctx.fault("H10", what)
                     break
-            unnamed = [each.event for each in found if each.name.startswith("_auto_")]
+            unnamed = [entry.event for entry in registrations if entry.name.startswith("_auto_")]
             if unnamed:
                 ctx.fault("H11", f"the handler for {unnamed[0]!r} is registered without a name")
             elif not records:
@@ -216,27 +232,26 @@ async def registers_well(ctx: CheckContext) -> None:
 
 @check("H12", kind="structure", types=_HOOK)
 async def lets_events_be_chosen(ctx: CheckContext) -> None:
-    """Mounts it with settings that could name events; one of them should change the events it registers for."""
+    """Mount it with settings that could name events, one of which should change its events."""
     keys = settings_in(ctx.loaded.target)
     if any("event" in key.lower() for key in keys):
         return
     usual = await _events_with(ctx, {})
+    # A single event leaves nothing to choose.
     if not usual or usual == {next(iter(usual))} - {"*"}:
-        return  # a single event leaves nothing to choose
+        return
     for key in dict.fromkeys([*keys, "events", "enabled_events"]):
         for value in ([], [sorted(usual)[0]], ["prompt:submit"], False):
             if await _events_with(ctx, {key: value}) not in (usual, None):
                 return
-    ctx.fault(
-        "H12",
-        f"no setting chooses which events are handled; it always handles {', '.join(sorted(usual)[:6])}",
-    )
+    names = ", ".join(sorted(usual)[:6])
+    ctx.fault("H12", f"no setting chooses the events; it always handles {names}")
 
 
 async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | None:
     try:
         async with ctx.mount(config={**ctx.loaded.config, **config}) as mounted:
-            return {each.event for each in mounted.registrations}
+            return {registration.event for registration in mounted.registrations}
     except MountFailed:
         return None
 
@@ -246,9 +261,9 @@ async def _events_with(ctx: CheckContext, config: dict[str, Any]) -> set[str] | 
     kind="behaviour", types=_HOOK, inputs="hook_events", on=CheckContext.mount,
 )  # fmt: skip
 async def answers_events(mounted: MountedModule) -> None:
-    """Passes events to every handler: known and unknown ones with payloads right and wrong, and those of a session in which tools fail."""
+    """Pass known and unknown events with valid and odd payloads to handlers, and run sessions."""
     case = mounted.ctx.case
-    events = [(str(each["event"]), each["data"]) for each in case["events"]]
+    events = [(str(entry["event"]), entry["data"]) for entry in case["events"]]
     series = EventSeries(mounted.ctx)
     if case.get("routed"):
         for event, data in events:
@@ -260,7 +275,7 @@ async def answers_events(mounted: MountedModule) -> None:
         for registration in mounted.registrations:
             if registration.handler not in seen:
                 seen.append(registration.handler)
-                # Each handler has a budget of its own.
+                # Each handler has its own budget.
                 series.check_payloads()
                 series = EventSeries(mounted.ctx)
                 await series.run(mounted, registration, events)
@@ -274,14 +289,14 @@ _AT_ONCE = 6
 
 @check("H3", "H4", "H5", "H6", "H7", "H13", "H16", kind="behaviour", types=_HOOK)
 async def goes_on_after_odd_events(ctx: CheckContext) -> None:
-    """Passes an early event with an odd value in one field, then the events of an ordinary session with several tools."""
+    """Pass an early event with an odd value in one field, then an ordinary session with tools."""
     async with ctx.mount() as mounted:
-        handled = {each.event for each in mounted.registrations}
+        handled = {registration.event for registration in mounted.registrations}
     if not handled:
         return
     is_for_all = "*" in handled
     beginnings = [
-        each for each in odd_beginnings(sorted(handled)) if is_for_all or each[0] in handled
+        event for event in odd_beginnings(sorted(handled)) if is_for_all or event[0] in handled
     ]
     random.Random(ctx.seed).shuffle(beginnings)
     budget = ctx.budget(_MAX_CALLS)
@@ -293,10 +308,10 @@ async def goes_on_after_odd_events(ctx: CheckContext) -> None:
         await _pass(trial, batch)
         if not trial.faults:
             continue
-        # The one event that it takes, if it is one.
-        for each in batch:
+        # A single event may be enough.
+        for event in batch:
             alone = ctx.fresh()
-            await _pass(alone, [each])
+            await _pass(alone, [event])
             if alone.faults:
                 trial = alone
                 break
@@ -308,13 +323,13 @@ _MAX_CALLS = 8_000
 
 
 async def _pass(ctx: CheckContext, beginning: Sequence[Event]) -> None:
-    """Pass odd events and then an ordinary session; report what is wrong with the answers, and the events that it takes."""
+    """Pass odd events and then an ordinary session, and report faults with the events they need."""
     async with ctx.mount() as mounted:
         series = EventSeries(ctx)
         odd = {event for event, _ in beginning}
-        # Ordinary events of the same kind would heal what the odd one broke.
+        # Ordinary events of the same kind would heal the effect of the odd one.
         healing = odd - {"tool:pre", "tool:post", "tool:error"}
-        rest = [each for each in several_tools() if each[0] not in healing]
+        rest = [event for event in several_tools() if event[0] not in healing]
         for event, data in [*beginning, *rest]:
             before = len(ctx.faults)
             for registration in mounted.registrations:
@@ -332,13 +347,13 @@ async def _pass(ctx: CheckContext, beginning: Sequence[Event]) -> None:
 
 
 def _odd_part(event: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a payload that are not those of an ordinary one."""
+    """Return the fields of a payload that differ from an ordinary one."""
     usual = ordinary_payload(event)
     return {key: value for key, value in data.items() if usual.get(key, ...) != value}
 
 
-class _NobodyAnswers:
-    """An approval system whose user is away."""
+class _UnansweredApprovals:
+    """An approval system whose user never answers."""
 
     asked = 0
 
@@ -352,12 +367,12 @@ class _NobodyAnswers:
 
 @check("H15", kind="behaviour", types=("hook",), on=CheckContext.mount)
 async def denies_without_an_answer(mounted: MountedModule) -> None:
-    """Passes events to handlers that ask the user themselves, with an approval system that never answers."""
-    away = _NobodyAnswers()
+    """Pass events to handlers that ask the user, with an approval system that never answers."""
+    away = _UnansweredApprovals()
     mounted.session.coordinator.approval_system = away
     for operation in typical_operations(mounted):
         asked = away.asked
-        outcome = await mounted.call(operation.run, mounted, seconds=_LONGEST_QUESTION)
+        outcome = await mounted.call(operation.run, mounted, seconds=_MAX_QUESTION_SECONDS)
         action = outcome.value.get("action") if isinstance(outcome.value, dict) else None
         if away.asked > asked and action in ("continue", "modify", "inject_context"):
             what = f"{operation.name} asked, got no answer, and let it pass with {action!r}"
@@ -365,4 +380,4 @@ async def denies_without_an_answer(mounted: MountedModule) -> None:
             return
 
 
-_LONGEST_QUESTION = 4_000.0
+_MAX_QUESTION_SECONDS = 4_000.0

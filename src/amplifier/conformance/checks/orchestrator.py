@@ -1,7 +1,4 @@
-"""Checks of loops: events and transcript of a turn, hooks, errors, graceful stops, the limit, and cancellation at every suspension.
-
-Loops run in a scripted session, and the rules of the contract read the log of what they did.
-"""
+"""Check loops: turns with hooks, errors and stops, the limit, and cancellation."""
 
 from __future__ import annotations
 
@@ -34,6 +31,9 @@ from amplifier.conformance.target.turn_session import (
     needs_coordinator,
 )
 
+# A loop runs in a session with doubles for models, tools, hooks and the context. They follow a
+# script and log each call, and the rules of the contract read that log.
+
 LOOPS = ("orchestrator",)
 
 EVERY_TURN = tuple(f"O{number}" for number in (*range(3, 25), 26, 29, 30))
@@ -41,7 +41,7 @@ EVERY_TURN = tuple(f"O{number}" for number in (*range(3, 25), 26, 29, 30))
 
 
 def one_turn(prompt: str, *answers: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-    """A case of one turn, in which the model answers with these blocks one after the other."""
+    """Return a case of one turn, in which the model gives these answers one after the other."""
     return {
         **more,
         "turns": [{"prompt": prompt, "answers": [{"blocks": blocks} for blocks in answers]}],
@@ -58,7 +58,7 @@ def report(
     session: ScriptedSession,
     turn: RecordedTurn | None = None,
 ) -> None:
-    """Report violations."""
+    """Report violations as findings, with the line of the loop if it is known."""
     error = None if turn is None or turn.outcome is None else turn.outcome.error
     for clause, what in violations:
         line = None if turn is None or error is not None else place_of(turn, clause)
@@ -71,14 +71,17 @@ _known: set[Any] = set()
 
 @asynccontextmanager
 async def known_loop(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
-    """The mounted loop, after a first turn in another session; None if mount gave none."""
+    """Mount the loop, after a first turn in another session. None if mount returned none."""
     await run_first_turn(ctx)
     async with with_instance(ctx) as mounted:
         yield mounted
 
 
 async def run_first_turn(ctx: CheckContext) -> None:
-    """Run one turn without checking it: the scripted model needs to know whether the loop offers it tools."""
+    """Run one turn without checking it.
+
+    It shows whether the loop offers tools to the model, which the script depends on.
+    """
     if ctx.loaded.target.file in _known:
         return
     _known.add(ctx.loaded.target.file)
@@ -89,7 +92,7 @@ async def run_first_turn(ctx: CheckContext) -> None:
 
 @check("O1", kind="structure", types=LOOPS, on=with_instance)
 async def has_the_shape(mounted: MountedModule) -> None:
-    """Reads execute and its parameters, and runs a turn with the five arguments of the contract alone."""
+    """Inspect execute, and run a turn with only the five arguments of the contract."""
     what, error = _problem_with_execute(mounted.instance), None
     if what is None:
         outcome = (
@@ -113,15 +116,16 @@ def _problem_with_execute(loop: Any) -> str | None:
     names = ("prompt", "context", "providers", "tools", "hooks")
     required = (*names, "coordinator") if needs_coordinator(execute) else names
     problem = binding_error(execute, **dict.fromkeys(required))
-    return (
-        problem
-        and f"execute does not take prompt, context, providers, tools and hooks by keyword: {problem}"
-    )
+    expected = "prompt, context, providers, tools and hooks by keyword"
+    return problem and f"execute does not take {expected}: {problem}"
 
 
 @check(*EVERY_TURN, kind="behaviour", types=LOOPS, inputs="turns", on=known_loop)
 async def keeps_turns(mounted: MountedModule) -> None:
-    """Runs turns with scripted models, tools and hooks that deny, modify, ask or inject, errors and graceful stops, and compares what the loop does with the script."""
+    """Run scripted turns with hooks, errors and graceful stops, and compare log and script.
+
+    Hooks deny, modify, ask or inject.
+    """
     ctx = mounted.ctx
     session = ScriptedSession(mounted, ctx.case)
     for turn in await session.run_turns():
@@ -134,11 +138,11 @@ async def keeps_turns(mounted: MountedModule) -> None:
     if session.gave_up == "O20":
         ctx.fault(
             "O20",
-            "after a deny at provider:request the loop asks its hooks again without end",
+            "after a deny at provider:request the loop emits the event again without end",
             given=ctx.case,
         )
     elif session.gave_up is not None:
-        what = "in a turn of a few answers the model was asked again without end"
+        what = "in a turn of a few answers the model was called again without end"
         ctx.fault(session.gave_up, what, given=ctx.case)
 
 
@@ -150,15 +154,16 @@ def _check_next_turn(ctx: CheckContext, session: ScriptedSession) -> None:
         and first.outcome.kind == "raised"
         and last.went_through
     ):
-        outcome, asked = last.outcome, bool(last.positions("asked"))
-        what = f"in the turn after a provider's error execute {outcome}{'' if asked else ' and did not call the model'}"
-        is_good = outcome is not None and outcome.returned and asked
+        outcome, has_called = last.outcome, bool(last.positions("asked"))
+        what = f"in the turn after a provider's error execute {outcome}"
+        what += "" if has_called else " and did not call the model"
+        is_good = outcome is not None and outcome.returned and has_called
         ctx.expect(is_good, "O26", what, error=outcome and outcome.error, given=session.case)
 
 
 @check("O14", kind="behaviour", types=LOOPS, on=known_loop)
 async def tells_failures_from_successes(mounted: MountedModule) -> None:
-    """Compares the stored results of tools that raise with those of tools that return nothing."""
+    """Compare the stored results of tools that raise with those of tools that return nothing."""
     ctx = mounted.ctx
     calls = [
         {"call": "alpha", "does": "nothing"},
@@ -169,22 +174,25 @@ async def tells_failures_from_successes(mounted: MountedModule) -> None:
     turn = (await ScriptedSession(mounted, one_turn("Try.", calls, _DONE)).run_turns())[0]
     stored = {
         call_id: result
-        for _, each in turn.entries("stored")
-        for call_id, result in results_in(each.data)
+        for _, entry in turn.entries("stored")
+        for call_id, result in results_in(entry.data)
     }
     texts = [
         words_of(stored.get(call.id, "")).replace(call.id, "").strip() for call in turn.script.calls
     ]
     for call, text in list(zip(turn.script.calls, texts, strict=True))[2:]:
         if call.id in stored and (not text or text in texts[:2]):
-            what = f"for a tool that raised the model gets {text!r}, as for one that succeeded without output"
-            ctx.fault("O14", what)
+            what = f"for a tool that raised the model gets {text!r}"
+            ctx.fault("O14", f"{what}, as for one that succeeded without output")
             return
 
 
 @check("O13", kind="behaviour", types=LOOPS)
 async def tells_empty_from_not_made(ctx: CheckContext) -> None:
-    """Compares the stored results of tools that return nothing with those of calls that were not made, after a graceful stop and after a cancellation."""
+    """Compare the stored results of tools that return nothing with results of calls not made.
+
+    A graceful stop and a cancellation leave calls that are not made.
+    """
     await run_first_turn(ctx)
     names = ("alpha", "beta", "gamma")
     stopped = [{"call": name, "steps": 40, "stops": name == "alpha"} for name in names * 3]
@@ -198,15 +206,15 @@ async def tells_empty_from_not_made(ctx: CheckContext) -> None:
         turn = await _run_alone(ctx, one_turn("Look.", blocks, _DONE), cancelled_at)
         if turn is None:
             return
-        made = _ids_of(turn, "returned")
-        not_made |= {text for call_id, text in _told_results(turn) if call_id not in made}
+        returned = _ids_of(turn, "returned")
+        not_made |= {text for call_id, text in _plain_results(turn) if call_id not in returned}
     case = one_turn("Try.", empty, _DONE)
     turn = await _run_alone(ctx, case)
     if turn is None:
         return
-    made = _ids_of(turn, "returned")
-    for call_id, text in _told_results(turn):
-        if call_id in made and text and text in not_made:
+    returned = _ids_of(turn, "returned")
+    for call_id, text in _plain_results(turn):
+        if call_id in returned and text and text in not_made:
             what = f"a tool returned nothing, and its result was stored as {text[:100]!r}"
             ctx.fault("O13", f"{what}, as that of a call that was not made", given=case)
             return
@@ -218,7 +226,7 @@ _CANCELLED_AT = (6, 10, 15)
 async def _run_alone(
     ctx: CheckContext, case: dict[str, Any], cancelled_at: int = 0
 ) -> RecordedTurn | None:
-    """Run the turn of a case in a session of its own; None if mount gave no loop."""
+    """Run the turn of a case in a new session. None if mount returned no loop."""
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return None
@@ -232,8 +240,8 @@ def _ids_of(turn: RecordedTurn, kind: str) -> set[str]:
     return {call.id for call in calls if call is not None}
 
 
-def _told_results(turn: RecordedTurn) -> list[tuple[str, str]]:
-    """Return the stored results as texts without the ids of their calls."""
+def _plain_results(turn: RecordedTurn) -> list[tuple[str, str]]:
+    """Return the stored results by call id, as texts without that id."""
     return [
         (call_id, words_of(result).replace(call_id, "").strip())
         for _, call_id, result in turn.stored_results
@@ -242,38 +250,35 @@ def _told_results(turn: RecordedTurn) -> list[tuple[str, str]]:
 
 @check("O25", kind="behaviour", types=LOOPS)
 async def chooses_the_provider(ctx: CheckContext) -> None:
-    """Offers three providers; the first is asked, or the one that the setting ``default_provider`` names."""
-    asked = await _asked(ctx, {})
-    if asked is not None:
-        ctx.expect(
-            asked == "one", "O25", f"of the providers one, two and three {asked!r} was asked"
-        )
+    """Offer three providers. The loop has to call the first, or the one in ``default_provider``."""
+    name = await _called_provider(ctx, {})
+    if name is not None:
+        what = f"of the providers one, two and three {name!r} was called"
+        ctx.expect(name == "one", "O25", what)
     if "default_provider" in settings_in(ctx.loaded.target):
-        asked = await _asked(ctx, {"default_provider": "two"})
-        if asked is not None:
-            ctx.expect(
-                asked == "two",
-                "O25",
-                f"with default_provider 'two' the provider {asked!r} was asked",
-            )
+        name = await _called_provider(ctx, {"default_provider": "two"})
+        if name is not None:
+            what = f"with default_provider 'two' the provider {name!r} was called"
+            ctx.expect(name == "two", "O25", what)
 
 
-async def _asked(ctx: CheckContext, config: dict[str, Any]) -> str | None:
+async def _called_provider(ctx: CheckContext, config: dict[str, Any]) -> str | None:
+    """Return the provider that a turn with these settings calls. None if it calls none."""
     async with ctx.mount(config={**ctx.loaded.config, **config}) as mounted:
         if mounted.instance is None:
             return None
         turn = await ScriptedSession(mounted, {**ONE_TOOL, "providers": 3}).run_turn()
-        return next((each.name for _, each in turn.entries("asked")), None)
+        return next((entry.name for _, entry in turn.entries("asked")), None)
 
 
 @check("O27", "O28", kind="behaviour", types=LOOPS, on=with_instance)
 async def tells_how_it_goes(mounted: MountedModule) -> None:
-    """Reads the events of a plain turn: content_block, prompt:submit and prompt:complete."""
+    """Read the events of a plain turn: content_block, prompt:submit and prompt:complete."""
     ctx = mounted.ctx
     turn = await ScriptedSession(mounted, {**ONE_TOOL, "streams": True}).run_turn()
     if turn.outcome is None or not turn.outcome.returned:
         return
-    names = [each.name for _, each in turn.events]
+    names = [event.name for _, event in turn.events]
     kind = type(mounted.instance)
     generates = any(inspect.isasyncgenfunction(getattr(kind, name, None)) for name in dir(kind))
     if not generates and not any(name.startswith("content_block:") for name in names):
@@ -291,17 +296,17 @@ async def tells_how_it_goes(mounted: MountedModule) -> None:
 _SECONDS = 60.0
 _SETTLING_STEPS = 10
 _REPEATS = 12
-"""How often a turn is cancelled at the first suspension of each tool and provider: slots run out."""
+"""Cancellations at the first suspension of each tool and provider, so that lost slots run out."""
 _ACTIONS = {
     "started": "was started",
     "returned": "returned",
     "raised": "raised",
-    "asked": "was asked",
+    "asked": "was called",
     "answered": "answered",
     "stored": "was stored",
 }
 _TRANSCRIPT = ("O5", "O6", "O11", "O12", "O13")
-"""The clauses that a turn cut short has to keep."""
+"""The clauses that an interrupted turn has to keep."""
 
 _PARALLEL = one_turn(
     "Do both.",
@@ -328,12 +333,12 @@ def _failing(*answers: dict[str, Any]) -> dict[str, Any]:
 
 _ONE_CALL: dict[str, Any] = {"blocks": [{"call": "alpha"}]}
 FAILING = {
-    "a provider that answers when it is asked again": _failing(
+    "a provider that answers at the second attempt": _failing(
         _ONE_CALL, {"error": "RateLimitError", "times": 1}, _ONE_CALL, {"blocks": _DONE}
     ),
     "a provider that always refuses": _failing(_ONE_CALL, {"error": "RateLimitError"}),
 }
-"""Turns that fail, or may fail, by their provider. They are cancelled as well."""
+"""Turns that fail, or may fail, because of their provider. They are cancelled as well."""
 
 
 # ── the limit ──
@@ -341,27 +346,24 @@ FAILING = {
 
 @check("O5", "O6", "O11", "O12", "O13", "O23", kind="behaviour", types=LOOPS)
 async def has_a_limit(ctx: CheckContext) -> None:
-    """Lets the model call a tool in every answer, counts its calls, and repeats that after turns that ended otherwise."""
+    """Let the model call a tool in every answer, and count its answers, also after other turns."""
     await run_first_turn(ctx)
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return
         first = await _count(mounted, ctx)
         if first > MAX_ENDLESS_MODEL_CALLS:
-            ctx.fault(
-                "O23",
-                f"a model that never stops was asked more than {MAX_ENDLESS_MODEL_CALLS} times in one turn",
-            )
+            what = "a model that never stops was called more than"
+            ctx.fault("O23", f"{what} {MAX_ENDLESS_MODEL_CALLS} times in one turn")
             return
         second = await _count(mounted)
     async with ctx.mount() as mounted:
+        # The limit is of another kind, such as a time.
         if await _count(mounted) != first:
-            return  # a limit of another kind, such as a time
+            return
     if second < first:
-        ctx.fault(
-            "O23",
-            f"in a first turn the model was asked {first} times, in the next one {second} times",
-        )
+        what = f"in a first turn the model was called {first} times"
+        ctx.fault("O23", f"{what}, in the next one {second} times")
         return
     async with ctx.mount() as mounted:
         for ending in ({"blocks": _DONE}, {"error": "NotFoundError"}, {"blocks": _DONE}):
@@ -376,19 +378,24 @@ async def has_a_limit(ctx: CheckContext) -> None:
         session.detach()
         after = await _count(mounted)
         if after < first:
-            what = f"at first the model was asked {first} times; after turns of other kinds only {after} times"
-            ctx.fault("O23", what)
+            what = f"at first the model was called {first} times"
+            ctx.fault("O23", f"{what}; after turns of other kinds only {after} times")
 
 
 async def _count(mounted: MountedModule, checked: CheckContext | None = None) -> int:
-    """How often a model that never stops is called; with ``checked``, the transcript of that turn is checked as well."""
+    """Count the calls of a model that never stops, in one turn.
+
+    Args:
+        mounted: The mounted loop.
+        checked: The check that reports faults of the transcript. None to count only.
+    """
     session = ScriptedSession(mounted, ONE_TOOL, endless=True)
     turn = await session.run_turn(seconds=_SECONDS)
     turn.is_limited = True
     if checked is not None and session.gave_up is None:
         report(
             checked,
-            (each for each in turn_violations(turn) if each[0] in _TRANSCRIPT),
+            (violation for violation in turn_violations(turn) if violation[0] in _TRANSCRIPT),
             session,
             turn,
         )
@@ -401,7 +408,7 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 
 @check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
-    """Cancels turns at each suspension of models, tools, hooks and context, and reads the transcript."""
+    """Cancel turns at each suspension of models, tools, hooks and context. Read the transcript."""
     await run_first_turn(ctx)
     for name, case in {**CANCELLED, **FAILING}.items():
         async with ctx.mount() as mounted:
@@ -410,8 +417,8 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
             session = ScriptedSession(mounted, case)
             usual = (await session.run_turn()).outcome
             if usual is None or not (usual.returned or name in FAILING):
-                what = f"the turn with {name} does not end by itself, so it was not cancelled at every suspension"
-                ctx.notes.append(what)
+                what = f"the turn with {name} does not return"
+                ctx.notes.append(f"{what}, so it was not cancelled at every suspension")
                 continue
             last, tried = "", set[str]()
             for k in chosen_suspensions(ctx, session.suspensions, ctx.points * 4):
@@ -436,7 +443,7 @@ async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
 
 
 def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str, usual: Outcome) -> None:
-    """Report a turn that was not cancelled, and did not end as such turns do."""
+    """Report a turn that was not cancelled and has another kind of ending than usual."""
     outcome = turn.outcome
     if outcome is None or outcome.kind != usual.kind:
         what = f"after a cancelled turn execute {outcome}"
@@ -446,14 +453,18 @@ def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str, usual: Outco
 
 
 async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
-    """Report a cancelled turn that ended by itself, what is wrong with the transcript of another, and whatever it started and did not end with it."""
+    """Report the faults of a cancelled turn.
+
+    They are a normal end, a transcript that breaks the contract, and work that outlasts the turn.
+    """
     turn, where = session.turn, session.cancelled_where
     about: dict[str, Any] = {
         "given": in_words("turns", session.case),
         "cancelled_at": where,
         "location": session.cancelled_line,
     }
-    outcome = turn.outcome  # none if the cancellation came out of execute
+    # None if the cancellation left execute, as it should.
+    outcome = turn.outcome
     # An error that is on its way out may get there before a cancellation.
     is_scripted = turn.ends_with_a_failure and not session.was_delivered
     is_raised = outcome is not None and outcome.kind == "raised" and not is_scripted
@@ -468,7 +479,7 @@ async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
     ended = len(turn.log)
     for _ in range(_SETTLING_STEPS if session.running else 2):
         await anyio.lowlevel.checkpoint()
-    late = [each for each in turn.log[ended:] if each.kind in _ACTIONS]
+    late = [entry for entry in turn.log[ended:] if entry.kind in _ACTIONS]
     if late or session.running:
         action = f"{late[0].name!r} {_ACTIONS[late[0].kind]}" if late else "a tool still ran"
         what = f"a turn was cancelled and had ended, and afterwards {action}"

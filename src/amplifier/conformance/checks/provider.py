@@ -1,7 +1,4 @@
-"""Checks of providers: members, responses, usage, tool calls and their ids, errors, description, mounting, streams, and what is sent to a service.
-
-Requests are built from JSON values.
-"""
+"""Check providers: members, responses, usage, calls, errors, mounting, streams and requests."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ _OTHER_REASONS = (
     ProviderUnavailableError,
     RateLimitError,
 )
-"""Errors that have other reasons than the content of a request."""
+"""Errors with other causes than the content of a request."""
 _EVENT_SECONDS = 0.2
 _USAGE_KEYS = ("input_tokens", "output_tokens")
 _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
@@ -81,14 +78,14 @@ _CACHE_KEYS = ("cache_read_tokens", "cache_write_tokens")
 
 @asynccontextmanager
 async def with_provider(ctx: CheckContext, **options: Any) -> AsyncIterator[MountedModule | None]:
-    """The mounted provider; None if there is none that can be called."""
+    """Provide the mounted provider, or None if there is none that can be called."""
     async with ctx.mount(**options) as mounted:
         yield mounted if isinstance(mounted.instance, Provider) else None
 
 
 @asynccontextmanager
 async def with_stream(ctx: CheckContext, **options: Any) -> AsyncIterator[MountedModule | None]:
-    """The mounted provider; None if it has no stream."""
+    """Provide the mounted provider, or None if it has no stream."""
     async with with_provider(ctx, **options) as mounted:
         yield (
             None
@@ -98,10 +95,10 @@ async def with_stream(ctx: CheckContext, **options: Any) -> AsyncIterator[Mounte
 
 
 async def complete(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
-    """Call complete; report a response that breaks a clause by itself."""
+    """Call complete, and report a response that violates a clause on its own."""
     outcome = await mounted.call(mounted.instance.complete, request, **options)
     problem = problem_with(outcome.value) if outcome.returned else None
-    if problem is not None and all(each.clause != problem[0] for each in mounted.ctx.faults):
+    if problem is not None and all(fault.clause != problem[0] for fault in mounted.ctx.faults):
         mounted.ctx.fault(*problem)
     return outcome
 
@@ -109,13 +106,13 @@ async def complete(mounted: MountedModule, request: ChatRequest, **options: Any)
 async def complete_alone(
     ctx: CheckContext, request: ChatRequest, config: dict[str, Any] | None = None
 ) -> Outcome:
-    """What a fresh provider makes of a request; late if there is none that can be called."""
+    """Send a request to a fresh provider. The outcome is late if there is none to call."""
     async with with_provider(ctx, config=config) as mounted:
         return Outcome(kind="late") if mounted is None else await complete(mounted, request)
 
 
 async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> Outcome:
-    """Call complete; report a change of the request, and a response that breaks a clause."""
+    """Call complete, and report a changed request or a response that violates a clause."""
     before = snapshot(request)
     outcome = await complete(mounted, request, **options)
     expect_unchanged(mounted.ctx, request, before)
@@ -126,7 +123,7 @@ async def send(mounted: MountedModule, request: ChatRequest, **options: Any) -> 
 
 @check("P1", kind="structure", types=_PROVIDER, on=with_instance)
 async def has_five_members(mounted: MountedModule) -> None:
-    """Reads the name and calls each of the four methods; two of them have to be async."""
+    """Read the name and call each of the four methods, two of which have to be async."""
     own_name: Any = getattr(mounted.instance, "name", None)
     if not isinstance(own_name, str) or not own_name:
         mounted.ctx.fault("P1", f"the provider's name is {own_name!r}; expected a text")
@@ -137,7 +134,7 @@ async def has_five_members(mounted: MountedModule) -> None:
 
 
 _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
-"""The clauses about responses, which a provider that never answers does not show."""
+"""The clauses about responses, which cannot be decided if a provider never answers."""
 
 
 @check(
@@ -145,7 +142,7 @@ _OF_RESPONSES = ("P3", "P4", "P5", "P6", "P7", "P8", "P9", "P14", "P23")
     kind="behaviour", types=_PROVIDER, inputs="provider_requests", needs_success=_OF_RESPONSES,
 )  # fmt: skip
 async def takes_every_request(ctx: CheckContext) -> None:
-    """Sends requests with every role and block type, and checks the requests afterwards and the responses."""
+    """Send requests with every role and block type, then check the requests and responses."""
     async with with_provider(ctx) as mounted:
         if mounted is None:
             return
@@ -160,38 +157,37 @@ async def takes_every_request(ctx: CheckContext) -> None:
 
 
 async def _answers_plainly(ctx: CheckContext) -> bool:
-    """Whether a fresh provider answers an ordinary first request."""
+    """Return whether a fresh provider answers an ordinary first request."""
     return (await complete_alone(ctx, asking("Hello."))).returned
 
 
 def expect_unchanged(ctx: CheckContext, request: ChatRequest, before: Any) -> None:
-    """Report a request that is not what it was."""
+    """Report a changed request."""
     after = snapshot(request)
     if after != before:
         changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-        ctx.fault("P8", f"complete changed the request: {', '.join(changed)} is not what it was")
+        ctx.fault("P8", f"complete changed the request: {', '.join(changed)} is different now")
 
 
 def check_calls(mounted: MountedModule, response: ChatResponse) -> None:
-    """Report what is wrong with the result of parse_tool_calls for a response."""
+    """Report a wrong result of parse_tool_calls for a response."""
     parsed, expected = _parsed(mounted, response), call_tuples(calls_of(response))
     if parsed != expected:
-        mounted.ctx.fault(
-            "P10",
-            f"parse_tool_calls gave {parsed!r} for a response of its own with the calls {expected!r}",
-        )
+        what = f"parse_tool_calls gave {parsed!r} for its own response with the calls {expected!r}"
+        mounted.ctx.fault("P10", what)
 
 
 def _parsed(mounted: MountedModule, response: ChatResponse) -> Any:
     try:
         calls = mounted.instance.parse_tool_calls(response)
-    except BaseException as error:  # noqa: BLE001 — foreign code, which is not async here: nothing is cancelled
+    # Foreign code that is not async, so nothing is cancelled here.
+    except BaseException as error:  # noqa: BLE001
         return f"{type(error).__name__}: {error}"
     return call_tuples(calls) if isinstance(calls, (list, tuple)) else repr(calls)
 
 
 def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
-    """Report a thinking block that came back with another signature than it was sent with."""
+    """Report a thinking block that came back with another signature."""
     if not isinstance(response, ChatResponse):
         return
     sent = {
@@ -206,16 +202,20 @@ def _check_echo(ctx: CheckContext, request: ChatRequest, response: Any) -> None:
             and block.thinking in sent
             and block.signature != sent[block.thinking]
         ):
-            what = f"the thought {block.thinking!r} was sent with the signature {sent[block.thinking]!r}"
-            ctx.fault("P6", f"{what} and came back with {block.signature!r}")
+            what = (
+                f"the thought {block.thinking!r} was sent with the signature "
+                f"{sent[block.thinking]!r} and came back with {block.signature!r}"
+            )
+            ctx.fault("P6", what)
 
 
 @check(
     "P3", "P4", "P5", "P6", "P8", "P9", "P10", "P11", "P14", "P19", "P23",
-    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES, on=with_provider,
+    kind="behaviour", types=_PROVIDER, inputs="provider_dialogues", needs_success=_OF_RESPONSES,
+    on=with_provider,
 )  # fmt: skip
 async def leads_a_conversation(mounted: MountedModule) -> None:
-    """Holds conversations of several turns with tool results; checks responses, events, ids and earlier requests."""
+    """Hold conversations of several turns. Check responses, events, ids and earlier requests."""
     ctx, case = mounted.ctx, mounted.ctx.case
     ids: set[str] = set()
     past: list[tuple[str, Any, Any]] = []
@@ -237,23 +237,24 @@ async def leads_a_conversation(mounted: MountedModule) -> None:
         for what, value, earlier in past:
             if snapshot(value) != earlier:
                 clause = "P8" if what == "request" else "P14"
-                ctx.fault(clause, f"an earlier {what} was changed when the next one was asked for")
+                ctx.fault(clause, f"an earlier {what} was changed by the next request")
                 break
         past += [("request", request, before), ("response", response, snapshot(response))]
         if _is_over(ctx):
             return
         request = continued(request, response, words)
+        # As if the rest no longer fitted the budget.
         if case.get("compacts") and request.messages[-1].role == "user":
-            del request.messages[:-1]  # the rest does not fit the budget any more
+            del request.messages[:-1]
 
 
 def _is_over(ctx: CheckContext) -> bool:
-    """Whether anything but an event is wrong; a conversation whose events are wrong goes on."""
+    """Return whether there is any fault except of events, with which a conversation continues."""
     return any(fault.clause not in ("P11", "P23") for fault in ctx.faults)
 
 
 async def _check_failure(ctx: CheckContext, outcome: Outcome, turns: int) -> None:
-    """Report what is wrong with an error that the turn of a conversation ended with."""
+    """Report a wrong error at the end of a turn."""
     options = ctx.case["options"]
     if options and turns == 1 and await _answers_plainly(ctx):
         what = f"complete with the keywords {sorted(options)} {outcome}; without them it answers"
@@ -262,17 +263,21 @@ async def _check_failure(ctx: CheckContext, outcome: Outcome, turns: int) -> Non
     check_error(ctx, outcome)
     if turns == 1 or not isinstance(outcome.error, InvalidRequestError):
         return
-    # Refused at a later turn: either so many turns are too many, or the provider refuses its own response.
+    # After a refusal at a later turn, either the turns are too many, or the provider refuses its
+    # own response.
     async with ctx.mount() as fresh:
         plain = [await complete(fresh, asking("Hello.")) for _ in range(turns)]
-    if all(each.returned for each in plain):
-        what = f"a conversation with the provider's own answers was refused at turn {turns}: {outcome.error}"
+    if all(answer.returned for answer in plain):
+        what = (
+            "a conversation with the provider's own answers was refused "
+            f"at turn {turns}: {outcome.error}"
+        )
         ctx.fault("P6", what, error=outcome.error)
 
 
 @check("P5", "P11", "P23", kind="behaviour", types=_PROVIDER)
 async def counts_each_call_alone(ctx: CheckContext) -> None:
-    """Sends one request several times; each answer is reported with its usage, and where the content stays the same, the counted tokens must not grow from call to call."""
+    """Send one request several times, and compare the reported and counted usage of the answers."""
     async with with_provider(ctx) as mounted:
         if mounted is None:
             return
@@ -285,21 +290,20 @@ async def counts_each_call_alone(ctx: CheckContext) -> None:
                 check_events(ctx, responses[-1], events[emitted:])
         models = (await mounted.call(mounted.instance.list_models)).value
     if not all(
-        isinstance(each, ChatResponse) and isinstance(each.usage, Usage) for each in responses
+        isinstance(response, ChatResponse) and isinstance(response.usage, Usage)
+        for response in responses
     ):
         return
     _check_cost(ctx, responses[0].usage, models)
     contents = {
-        without_ids(ChatResponse(content=each.content, tool_calls=each.tool_calls))
-        for each in responses
+        without_ids(ChatResponse(content=response.content, tool_calls=response.tool_calls))
+        for response in responses
     }
     for key in ("input_tokens", "output_tokens", "total_tokens"):
-        counts = [getattr(each.usage, key) for each in responses]
+        counts = [getattr(response.usage, key) for response in responses]
         if len(contents) == 1 and all(one < two for one, two in itertools.pairwise(counts)):
-            ctx.fault(
-                "P5",
-                f"the same request, answered the same way, counts {counts} {key}: they add up over calls",
-            )
+            what = f"the same request, answered the same way, counts {counts} {key}"
+            ctx.fault("P5", f"{what}: they add up over calls")
             return
 
 
@@ -314,36 +318,43 @@ _PASSING: tuple[dict[str, Any], ...] = (
     {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}]},
     {"model": "no-such-model"},
 )
-"""What one request has and the next one has not."""
+"""Fields of one request that the next one does not have."""
 
 
 @check("P14", kind="behaviour", types=_PROVIDER)
 async def forgets_the_request_before(ctx: CheckContext) -> None:
-    """Sends a request with options, models, tools or messages of its own, then one without them; the second is answered as after any other request."""
+    """Send a request with special fields, then a plain one, which is answered as always."""
     async with with_provider(ctx) as mounted:
         if mounted is None:
             return
         listed = (await mounted.call(mounted.instance.list_models)).value
-    models = [each.id for each in listed if isinstance(each, ModelInfo)] if listed else []
+    models = [model.id for model in listed if isinstance(model, ModelInfo)] if listed else []
     for tools in (True, False):
         usual = await _answers_after(ctx, {}, tools)
+        # Its answers differ anyway.
         if usual is None or usual != await _answers_after(ctx, {}, tools):
-            return  # what it answers differs by itself
-        for own in (*_PASSING, *({"model": each} for each in models[:3])):
+            return
+        for own in (*_PASSING, *({"model": model} for model in models[:3])):
             answers = await _answers_after(ctx, own, tools)
-            # A refused request need not count as a turn.
+            # A refused request may not count as a turn.
             if answers is None or answers[1] in usual:
                 continue
             if await _answers_after(ctx, own, tools) == answers:
-                what = f"after a request with {next(iter(own))!r} one without it was answered {answers[1][:120]}"
-                ctx.fault("P14", f"{what}; expected {usual[1][:120]}", given=own)
+                what = (
+                    f"after a request with {next(iter(own))!r} one without it was answered "
+                    f"{answers[1][:120]}; expected {usual[1][:120]}"
+                )
+                ctx.fault("P14", what, given=own)
                 return
 
 
 async def _answers_after(
     ctx: CheckContext, own: dict[str, Any], has_tools: bool
 ) -> tuple[str, str] | None:
-    """Return the answers to a request with values of its own and to a plain one after it; None if one is refused."""
+    """Return the answers to a request with special fields and to a plain one after it.
+
+    None if one of them is refused.
+    """
     plain = to_dict(asking("Hello. Please use a tool."))
     if not has_tools:
         plain["tools"] = None
@@ -377,9 +388,9 @@ _ODD_OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
-    """Report a cost that is far from what the provider's own price list makes of the tokens; cached tokens may be cheaper."""
+    """Report a cost that is far from the provider's own prices. Cached tokens may be cheaper."""
     prices = (
-        [each.pricing for each in models if each.pricing is not None]
+        [model.pricing for model in models if model.pricing is not None]
         if isinstance(models, list)
         else []
     )
@@ -387,11 +398,11 @@ def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
         return
     listed = [
         (
-            usage.input_tokens * each.input_per_million
-            + usage.output_tokens * each.output_per_million
+            usage.input_tokens * price.input_per_million
+            + usage.output_tokens * price.output_per_million
         )
         / 1e6
-        for each in prices
+        for price in prices
     ]
     if not min(listed) / 2 <= float(usage.cost_usd) <= max(listed) * 2 + 1e-5:
         what = f"{usage.input_tokens} and {usage.output_tokens} tokens cost {usage.cost_usd}"
@@ -400,7 +411,7 @@ def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
 
 @check("P4", "P19", kind="behaviour", types=_PROVIDER)
 async def says_what_it_cannot_do(ctx: CheckContext) -> None:
-    """Sends options that it may not support; it has to return a response or raise an LLMError."""
+    """Send options that it may not support, which need a response or an LLMError."""
     if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
@@ -431,19 +442,21 @@ def check_error(ctx: CheckContext, outcome: Outcome) -> None:
 
 
 async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str, Any]]:
-    """The llm:response events so far; waits a moment for those that are emitted in a task of their own."""
+    """Return the llm:response events so far, after a short wait for those of separate tasks."""
     with anyio.move_on_after(_EVENT_SECONDS):
-        while len(mounted.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110 — a recorder has no event to wait for
+        # A recorder has no event to wait for.
+        while len(mounted.events.get_events("llm:response")) < wanted:  # noqa: ASYNC110
             await anyio.sleep(0.001)
     return [data for _, data in mounted.events.get_events("llm:response")]
 
 
 def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
     """Report an llm:response event that is missing, or lacks the usage of its response."""
+    # Once is enough.
     if any(fault.clause in ("P11", "P23") for fault in ctx.faults):
-        return  # once is enough
+        return
     if not events:
-        ctx.fault("P11", "a response was there and llm:response had not been emitted")
+        ctx.fault("P11", "a response was returned before llm:response was emitted")
         return
     usage = events[-1].get("usage")
     usage = to_dict(usage) if isinstance(usage, Usage) else usage
@@ -455,7 +468,7 @@ def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[st
             ctx.fault("P23", f"llm:response was emitted with usage {usage!r}, without {key!r}")
             return
     counted = response.usage
-    assert isinstance(counted, Usage)  # checked before
+    assert isinstance(counted, Usage)
     cached = [key for key in _CACHE_KEYS if getattr(counted, key) is not None]
     # Providers count cached input tokens in different ways.
     compared = (
@@ -465,13 +478,13 @@ def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[st
     )
     for key in compared:
         if usage.get(key) != getattr(counted, key):
-            what = f"the response has {key}={getattr(counted, key)}; llm:response has {usage.get(key)!r}"
-            ctx.fault("P23", what)
+            own = getattr(counted, key)
+            ctx.fault("P23", f"the response has {key}={own}; llm:response has {usage.get(key)!r}")
             return
 
 
 _FINISH_REASONS = (None, "tool_calls", "tool_use", "stop", "end_turn")
-"""Services end a response with calls in any of these ways."""
+"""Finish reasons with which services end a response with calls."""
 _CALL: dict[str, Any] = {"name": "look", "input": {"text": "é", "n": [1, {"deep": None}]}}
 _BLOCKS: tuple[dict[str, Any], ...] = (
     {"type": "thinking", "thinking": "a thought", "signature": "c2lnbmF0dXJl"},
@@ -481,12 +494,12 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
     _CALL,
     {"name": "count", "input": {"text": "x", "b": False}},
 )
-"""Blocks of a response; those without a type are calls, of which two are equal but for their ids."""
+"""Blocks of a response. Those without a type are calls, two of which differ only in their ids."""
 
 
 @check("P10", kind="behaviour", types=_PROVIDER, on=with_provider)
 async def reads_calls(mounted: MountedModule) -> None:
-    """Passes responses with calls between other blocks to parse_tool_calls."""
+    """Pass responses with calls between other blocks to parse_tool_calls."""
     ctx = mounted.ctx
     for reason, blocks in itertools.product(
         _FINISH_REASONS, (_BLOCKS, _BLOCKS[::-1], _BLOCKS[:1], ())
@@ -508,7 +521,7 @@ async def reads_calls(mounted: MountedModule) -> None:
 
 
 def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
-    """A response with these blocks; those without a type are calls."""
+    """Return a response with these blocks. Those without a type are calls."""
     content = [
         block
         if "type" in block
@@ -544,7 +557,7 @@ _CONNECTING = (
 
 @check("P12", "P13", "P20", "P24", kind="structure", types=_PROVIDER)
 async def describes_itself(ctx: CheckContext) -> None:
-    """Calls get_info while it watches for connections, and list_models with and without credentials."""
+    """Call get_info and watch for connections, and list_models with and without credentials."""
     async with with_provider(ctx) as mounted:
         if mounted is None:
             return
@@ -557,11 +570,10 @@ async def describes_itself(ctx: CheckContext) -> None:
                 ctx.fault("P24", f"get_info tried to reach a service: {what}")
             defaults = outcome.value.defaults or {}
             for key in ("context_window", "max_output_tokens"):
-                if not isinstance(defaults.get(key), int):
-                    ctx.fault(
-                        "P20",
-                        f"the defaults of get_info have {key} {defaults.get(key)!r}; expected a number",
-                    )
+                value = defaults.get(key)
+                if not isinstance(value, int):
+                    what = f"the defaults of get_info have {key} {value!r}; expected a number"
+                    ctx.fault("P20", what)
         await _check_models(mounted, "")
     if ctx.has_violations:
         return
@@ -582,7 +594,7 @@ async def _check_models(mounted: MountedModule, how: str) -> None:
             "P12", f"list_models{how} {outcome}; expected a list", error=outcome.error
         )
     elif outcome.returned and not (
-        isinstance(models, list) and all(isinstance(each, ModelInfo) for each in models)
+        isinstance(models, list) and all(isinstance(model, ModelInfo) for model in models)
     ):
         mounted.ctx.fault(
             "P12", f"list_models{how} returned {str(models)[:120]}; expected a list of ModelInfo"
@@ -591,7 +603,7 @@ async def _check_models(mounted: MountedModule, how: str) -> None:
 
 @check("P15", kind="structure", types=_PROVIDER, without_instance=("P15",))
 async def declines_politely(ctx: CheckContext) -> None:
-    """Mounts it without settings and without keys in the environment; it should decline with a warning, not fail."""
+    """Mount it without settings and keys, where it should decline with a warning and not fail."""
     needs = [key for key in settings_in(ctx.loaded.target) if is_secret(key)]
     if not needs and not secret_variables(ctx.loaded):
         return
@@ -611,7 +623,7 @@ async def declines_politely(ctx: CheckContext) -> None:
 
 @check("P18", kind="structure", types=_PROVIDER, on=CheckContext.mount)
 async def can_be_closed(mounted: MountedModule) -> None:
-    """Looks for a cleanup that can close a provider with a close method."""
+    """Look for a cleanup that can close a provider with a close method."""
     ctx = mounted.ctx
     provider = mounted.instance
     closing = [name for name in ("aclose", "close") if callable(getattr(provider, name, None))]
@@ -625,7 +637,7 @@ async def can_be_closed(mounted: MountedModule) -> None:
 
 @check("P17", kind="behaviour", types=_PROVIDER)
 async def shows_what_it_sends(ctx: CheckContext) -> None:
-    """Turns on a flag such as raw, if there is one, and compares the events with those without it."""
+    """Turn on a flag such as raw, if there is one, and compare the events with and without it."""
     flags = [
         key
         for key in settings_in(ctx.loaded.target)
@@ -639,7 +651,7 @@ async def shows_what_it_sends(ctx: CheckContext) -> None:
         return
     for name in ("llm:request", "llm:response"):
         if name in loud and not loud[name] - quiet.get(name, set()):
-            ctx.fault("P17", f"with {flags[0]}=True {name} holds nothing more than without it")
+            ctx.fault("P17", f"with {flags[0]}=True {name} has no more keys than without it")
             return
     if "llm:request" not in loud:
         ctx.fault("P17", f"with {flags[0]}=True llm:request is not emitted")
@@ -648,22 +660,22 @@ async def shows_what_it_sends(ctx: CheckContext) -> None:
 async def _events_of_a_call(
     ctx: CheckContext, flags: dict[str, bool]
 ) -> dict[str, set[str]] | None:
-    """The keys of the payloads of one call's events; None if there was no answer."""
+    """Return the keys of the payloads of one call's events. None if there was no answer."""
     try:
         async with with_provider(ctx, config={**ctx.loaded.config, **flags}) as mounted:
             if mounted is None or not (await complete(mounted, asking("Hello."))).returned:
                 return None
-            found: dict[str, set[str]] = {}
+            keys: dict[str, set[str]] = {}
             for name, payload in mounted.events.events:
-                found.setdefault(name, set()).update(payload)
-            return found
+                keys.setdefault(name, set()).update(payload)
+            return keys
     except MountFailed:
         return None
 
 
 @check("P11", "P21", "P23", kind="behaviour", types=_PROVIDER)
 async def streams_the_same(ctx: CheckContext) -> None:
-    """Compares the last chunk of a stream with the response of complete, and the deltas with the whole."""
+    """Compare the last chunk of a stream, and its deltas, with the response of complete."""
     own = [(text,) for text in texts_in(ctx.loaded.target) if " " in text][:_MAX_OWN_TEXTS]
     thinking = _config(ctx, "thinking")
     for words, config in (
@@ -676,14 +688,15 @@ async def streams_the_same(ctx: CheckContext) -> None:
             response = await _streamed_response(mounted, words)
         if response is None or ctx.faults:
             return
-        async with ctx.mount(config=config) as mounted:  # who has the response may stop reading
+        # A reader that has the response may stop.
+        async with ctx.mount(config=config) as mounted:
             await mounted.call(_streamed, mounted.instance, _said(words), is_left=True)
             check_events(ctx, response, await response_events(mounted, 1))
         whole = [await _whole(ctx, words, config), await _whole(ctx, words, config)]
         if None not in whole and whole[0] == whole[1] and without_ids(response) != whole[0]:
             ctx.fault(
                 "P21",
-                "the response of the last chunk is not what complete returns for the same request",
+                "the response of the last chunk differs from that of complete to the same request",
             )
 
 
@@ -700,12 +713,13 @@ def _said(words: tuple[str, ...]) -> ChatRequest:
 
 
 async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> ChatResponse | None:
-    """The response at the end of a stream, whose chunks are checked; None if there is none to compare with."""
+    """Read a stream, check its chunks, and return its response. None if there is none."""
     ctx, request = mounted.ctx, _said(words)
     before = snapshot(request)
     outcome = await mounted.call(_streamed, mounted.instance, request)
+    # Another kind of stream, or none for this request.
     if not outcome.returned or outcome.value is None:
-        return None  # another kind of stream, or none for this request
+        return None
     chunks: list[StreamChunk] = outcome.value
     expect_unchanged(ctx, request, before)
     last = chunks[-1] if chunks else None
@@ -723,7 +737,10 @@ async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> 
 async def _streamed(
     provider: Any, request: ChatRequest, *, is_left: bool = False
 ) -> list[StreamChunk] | None:
-    """The chunks of a stream, read to its end or left at the response; None for another kind of stream."""
+    """Return the chunks of a stream, read to its end or to the response.
+
+    None for another kind of stream.
+    """
     manager = provider.stream(request)
     if not hasattr(type(manager), "__aenter__"):
         return None
@@ -740,36 +757,34 @@ async def _streamed(
 
 @check("P22", kind="behaviour", types=_PROVIDER, on=with_stream)
 async def streams_without_a_block(mounted: MountedModule) -> None:
-    """Reads a stream with async for alone, to its end, others only to their first chunks, and one until its reader is cancelled."""
+    """Read a stream without its block, leave others early, and cancel the reader of one."""
     ctx = mounted.ctx
     blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
+    # Another kind of stream, or none for this request.
     if not blocked.returned or not blocked.value:
-        return  # another kind of stream, or none for this request
+        return
     bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
     if not bare.returned:
         ctx.fault("P22", f"reading a stream with async for alone {bare}", error=bare.error)
     elif bare.value is None:
-        ctx.fault(
-            "P22", "what stream returns is no async iterator: it lacks __aiter__ or __anext__"
-        )
+        what = "the result of stream is not an async iterator: it lacks __aiter__ or __anext__"
+        ctx.fault("P22", what)
     elif [chunk.kind for chunk in bare.value[-1:]] != [chunk.kind for chunk in blocked.value[-1:]]:
-        ctx.fault(
-            "P22",
-            "read with async for alone a stream ends with another kind of chunk than inside its block",
+        what = (
+            "with async for alone, a stream ends with another kind of chunk than inside its block"
         )
+        ctx.fault("P22", what)
     if ctx.faults:
         return
     early = await mounted.call(_leave_early, mounted.instance, asking("Hello."))
     again = await mounted.call(_streamed, mounted.instance, asking("Hello."))
     if early.kind == "late" or (early.returned and again.kind == "late"):
-        ctx.fault(
-            "P22",
-            f"of {_EARLY} streams that were left early, in their blocks, or after them, one never ends",
-        )
+        what = f"of {_EARLY} streams that were left early, or after them, one never ends"
+        ctx.fault("P22", what)
         return
     left = await mounted.call(_cancelled_reader, mounted.instance, asking("Hello."))
     if left.returned and left.value is not None:
-        ctx.fault("P22", f"after its reader was cancelled a stream goes on: {left.value}")
+        ctx.fault("P22", f"after its reader was cancelled a stream continues: {left.value}")
 
 
 async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] | None:
@@ -780,7 +795,7 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
 
 
 _EARLY = 20
-"""How many streams are left before their ends: each may keep a slot."""
+"""Number of streams that are left early, since each may keep a slot."""
 
 
 async def _leave_early(provider: Any, request: ChatRequest) -> None:
@@ -790,7 +805,10 @@ async def _leave_early(provider: Any, request: ChatRequest) -> None:
 
 
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
-    """What a stream yields after its reader was cancelled; None if it has ended, or never waited."""
+    """Return the chunk of a stream after its reader was cancelled.
+
+    None if the stream has ended, or never waited.
+    """
     stream = provider.stream(request)
     while True:
         with anyio.CancelScope() as scope:
@@ -808,7 +826,7 @@ async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
 
 
 def _check_blocks(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
-    """Report blocks that a stream begins and does not end under their own index, once each; a stream may leave out both."""
+    """Report blocks of a stream whose beginnings and ends don't match. A stream may omit both."""
     begun = [chunk.index for chunk in chunks if chunk.kind == "block_start"]
     ended = [chunk.index for chunk in chunks if chunk.kind == "block_end"]
     if begun and ended and sorted(begun) != sorted(ended):
@@ -862,7 +880,7 @@ async def _whole(
     return without_ids(response) if isinstance(response, ChatResponse) else None
 
 
-# ── what is sent and received: providers that can be configured to use the fake LLM server ──
+# ── requests and responses on the wire, of providers that can use the fake LLM server ──
 
 _SENT_SIGNATURE = "c2VudC1zaWduYXR1cmU="
 _SENT_REDACTED = "c2VudC1yZWRhY3RlZA=="
@@ -870,16 +888,17 @@ _RETRYABLE = {401: False, 400: False, 429: True, 503: True}
 
 
 def _config(ctx: CheckContext, scenario: str) -> dict[str, Any] | None:
-    """The settings with another scenario; None if the provider does not use the server."""
+    """Return the settings for a scenario. None if the provider does not use the server."""
     return with_scenario(ctx.loaded.config, scenario) if is_served(ctx.loaded.config) else None
 
 
 async def _exchange(
     ctx: CheckContext, scenario: str, request: ChatRequest
 ) -> tuple[ChatResponse, dict[str, Any], EventRecorder] | None:
-    """Send a request in a scenario; the response, the last HTTP request of the provider, and the events.
+    """Send a request in a scenario.
 
-    None if the provider does not use the server or returns no response.
+    Returns the response, the last HTTP request of the provider, and the events. None if the
+    provider does not use the server or returns no response.
     """
     config = _config(ctx, scenario)
     if config is None:
@@ -897,11 +916,11 @@ async def _exchange(
 
 @check("P6", kind="behaviour", types=_PROVIDER)
 async def reads_the_wire(ctx: CheckContext) -> None:
-    """Lets the server think, answer and call a tool; reads what the conversation became on the wire, and what the answer became in the response."""
-    found = await _exchange(ctx, "thinking", _conversation())
-    if found is None:
+    """Compare a conversation with its form on the wire, and the response with the answer."""
+    exchange = await _exchange(ctx, "thinking", _conversation())
+    if exchange is None:
         return
-    response, sent, _ = found
+    response, sent, _ = exchange
     # Of the protocols only this one has signed thinking blocks.
     is_signed = str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
     for problem in (
@@ -914,7 +933,7 @@ async def reads_the_wire(ctx: CheckContext) -> None:
 
 
 def _conversation() -> ChatRequest:
-    """A conversation with a mark in each of its parts."""
+    """Return a conversation with a mark in each of its parts."""
     content = [
         {"type": "thinking", "thinking": "mark-thought", "signature": _SENT_SIGNATURE},
         {"type": "redacted_thinking", "data": _SENT_REDACTED},
@@ -926,7 +945,8 @@ def _conversation() -> ChatRequest:
         messages=[
             Message(role="system", content="mark-zero"),
             Message(role="user", content=[TextBlock(text="mark-one")]),
-            Message(role="assistant", content=content),  # type: ignore[arg-type]  # blocks may be given as dicts
+            # A message converts dicts to blocks.
+            Message(role="assistant", content=content),  # type: ignore[arg-type]
             Message(role="tool", tool_call_id="toolu_mark1", content="mark-five"),
             Message(role="tool", tool_call_id="toolu_mark2", content="mark-six"),
             Message(role="user", content="mark-seven"),
@@ -936,7 +956,7 @@ def _conversation() -> ChatRequest:
 
 
 def _problem_with_sent(body: dict[str, Any], is_signed: bool) -> str | None:
-    """What of the conversation is not in an HTTP request: a part, their order, an id or a signature."""
+    """Describe a part of the conversation that is missing from an HTTP request, or out of order."""
     everything, text = (
         json.dumps(body),
         json.dumps(body.get("messages") or body.get("input") or body),
@@ -950,10 +970,10 @@ def _problem_with_sent(body: dict[str, Any], is_signed: bool) -> str | None:
     places = [text.find(mark) for mark in marks[1:]]
     if places != sorted(places):
         return "the parts of the conversation reached the service in another order"
-    for each in ("toolu_mark1", "toolu_mark2"):
-        times = everything.count(each)
+    for call_id in ("toolu_mark1", "toolu_mark2"):
+        times = everything.count(call_id)
         if times < 2:
-            return f"the id {each!r} of a call and its result reached the service {times} times"
+            return f"the id {call_id!r} of a call and its result reached the service {times} times"
     for what, sent in (("signature", _SENT_SIGNATURE), ("redacted thought", _SENT_REDACTED)):
         if is_signed and sent not in everything:
             return f"the {what} {sent!r} of the conversation did not reach the service"
@@ -961,10 +981,11 @@ def _problem_with_sent(body: dict[str, Any], is_signed: bool) -> str | None:
 
 
 def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | None:
-    """What of the service's answer is not in the response: the call, the text or a thought."""
+    """Describe a part of the service's answer that is missing from the response."""
     calls = calls_of(response)
     if [(call.name, call.arguments) for call in calls] != [("look", {"text": "é 0"})]:
-        return f"the service called 'look' with {{'text': 'é 0'}}; the response has {call_tuples(calls)!r}"
+        received = call_tuples(calls)
+        return f"the service called 'look' with {{'text': 'é 0'}}; the response has {received!r}"
     if not any(
         isinstance(block, TextBlock) and "mark-seven" in block.text for block in response.content
     ):
@@ -982,7 +1003,10 @@ def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | Non
         THOUGHT,
         SIGNATURE,
     ):
-        return f"the service sent a thought with the signature {SIGNATURE!r}; the response has {thought!r}"
+        return (
+            f"the service sent a thought with the signature {SIGNATURE!r}; "
+            f"the response has {thought!r}"
+        )
     if getattr(redacted, "data", None) != REDACTED:
         return f"the service sent a redacted thought {REDACTED!r}; the response has {redacted!r}"
     return None
@@ -990,27 +1014,30 @@ def _problem_with_received(response: ChatResponse, is_signed: bool) -> str | Non
 
 @check("P16", kind="behaviour", types=_PROVIDER)
 async def sends_no_loose_call(ctx: CheckContext) -> None:
-    """Sends a call without a result, and reads whether the provider repaired that before it sent the request."""
+    """Send a call without a result, which the provider should repair in its request."""
     call = ToolCallBlock(id="toolu_loose", name="look", input={})
     messages = [
         Message(role="user", content="Look."),
         Message(role="assistant", content=[call]),
         Message(role="user", content="And?"),
     ]
-    found = await _exchange(ctx, "auto", ChatRequest(messages=messages, tools=tool_specs()))
-    if found is None:
+    exchange = await _exchange(ctx, "auto", ChatRequest(messages=messages, tools=tool_specs()))
+    if exchange is None:
         return
-    _, sent, events = found
+    _, sent, events = exchange
     if json.dumps(sent["body"]).count("toolu_loose") == 1:
-        ctx.fault("P16", "a tool call without a result was sent to the service as it was")
+        ctx.fault("P16", "a tool call without a result was sent to the service unchanged")
     elif not events.get_events("provider:tool_sequence_repaired"):
-        what = "a tool call without a result was repaired, and provider:tool_sequence_repaired not emitted"
+        what = (
+            "a tool call without a result was repaired, "
+            "and provider:tool_sequence_repaired not emitted"
+        )
         ctx.fault("P16", what)
 
 
 @check("P19", kind="behaviour", types=_PROVIDER)
 async def names_failures(ctx: CheckContext) -> None:
-    """Lets the server return error codes, and refuses the connection; reads what the call raises."""
+    """Let the server return error codes, refuse the connection, and check the errors."""
     for status, may_help in _RETRYABLE.items():
         config = _config(ctx, f"status-{status}")
         if config is None:
@@ -1035,5 +1062,5 @@ async def _check_refusal(
         check_error(ctx, outcome)
         error = outcome.error
         if isinstance(error, LLMError) and may_help is not None and error.retryable is not may_help:
-            found = f"after {what} {type(error).__name__} has retryable={error.retryable}"
-            ctx.fault("P19", f"{found}; expected {may_help}", error=error)
+            actual = f"after {what} {type(error).__name__} has retryable={error.retryable}"
+            ctx.fault("P19", f"{actual}; expected {may_help}", error=error)

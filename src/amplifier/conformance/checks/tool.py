@@ -1,10 +1,4 @@
-"""Checks of tools: members and schema, results for valid and invalid inputs, and whether the schema tells the truth.
-
-For that, inputs are searched that a tool's schema accepts and the tool refuses for their shape. A refusal alone proves little: a file may not exist, a list may be empty. So
-it is reported only with its counterpart: a key or a choice that the tool refuses in the words it has for those that do not exist, an input that the schema forbids and the
-tool accepts, a key that turns every refusal into success. A tool may accept more than its schema does. Only the properties of the input itself are examined, not those of
-objects inside it.
-"""
+"""Check tools: members, schema, results for valid and invalid inputs, and the schema's truth."""
 
 from __future__ import annotations
 
@@ -68,13 +62,13 @@ from amplifier.models import ToolResult
 
 Input = dict[str, Any]
 _CUT = "\\ufffd"
-"""What decoding puts in place of bytes that are no character, as JSON writes it."""
+"""JSON text of the character that replaces undecodable bytes."""
 _polling: set[str] = set()
-"""Tools of which a late call waits for more than nothing; finding that out takes long, and once is enough."""
+"""Tools whose late calls are not stuck. Finding that out takes long, so it is done once."""
 
 
 class _PrintDetector(io.TextIOBase):
-    """Replaces standard output and keeps the line of the module that prints."""
+    """Replaces standard output and records the line of the module that prints."""
 
     def __init__(self, ctx: CheckContext) -> None:
         self._owns = ctx.loaded.target.owns
@@ -99,7 +93,7 @@ class ToolCallSeries(CallSeries):
         self._done: list[Input] = []
 
     async def run(self, inputs: Iterable[Input]) -> None:
-        """Make the calls, then compare the tool's description with what it was."""
+        """Make the calls, then compare the tool's description with that before."""
         output = _PrintDetector(self.ctx)
         async with self.ctx.mount() as mounted:
             tool = mounted.instances.get(self._tool)
@@ -155,7 +149,7 @@ class ToolCallSeries(CallSeries):
         self._done.append(given)
 
     def _is_raised_on_purpose(self, error: BaseException | None) -> bool:
-        """Whether an error comes from a raise statement of the module, and not from code that it called."""
+        """Return whether a raise statement of the module itself raised an error."""
         *_, (frame, line) = traceback.walk_tb(None if error is None else error.__traceback__)
         file = frame.f_code.co_filename
         return self.ctx.loaded.target.owns(file) and linecache.getline(file, line).split()[:1] == [
@@ -168,7 +162,8 @@ class ToolCallSeries(CallSeries):
                 "T5", f"execute returned {type(result).__name__}, expected a ToolResult", shown
             )
             return
-        success: Any = result.success  # assignments are checked, but not by every subclass
+        # A subclass may leave assignments unchecked.
+        success: Any = result.success
         if not isinstance(success, bool):
             self.fault("T6", f"success is {result.success!r}, expected True or False", shown)
         elif not result.success and not result.error:
@@ -183,16 +178,17 @@ class ToolCallSeries(CallSeries):
             problem = json_problem(getattr(result, part))
             if problem is not None:
                 self.fault("T9", f"the {part} holds {problem}, which is not JSON", shown)
-        said = fingerprint([result.output, result.error])
-        if _CUT in said and _CUT not in fingerprint(shown):
-            self.fault(
-                "T9",
-                f"a character was cut in two: {said[max(0, said.index(_CUT) - 40) :][:80]}",
-                shown,
-            )
+        text = fingerprint([result.output, result.error])
+        if _CUT in text and _CUT not in fingerprint(shown):
+            cut = text[max(0, text.index(_CUT) - 40) :][:80]
+            self.fault("T9", f"a character was cut in two: {cut}", shown)
 
     async def _check_late(self, given: Input) -> None:
-        """A call that never ends may be what the input demands; one that ends in a new session was broken by another."""
+        """Make a late call again in a new session, alone and after earlier ones.
+
+        The input may demand an endless call. If the call ends in a new session, an earlier call
+        has broken it.
+        """
         for earlier in [None, *reversed(self._done[-6:]), self._done[0] if self._done else None]:
             try:
                 async with self.ctx.mount() as mounted:
@@ -212,7 +208,7 @@ class ToolCallSeries(CallSeries):
                 what = f"execute never ends once it was called with {fingerprint(earlier)[:150]}"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
             elif self._tool not in _polling and await self._waits_indefinitely(given):
-                what = "execute never returns: it waits for something that nothing is left to bring about"
+                what = "execute never returns: nothing is left that could end its wait"
                 self.fault("T5", what, {"tool": self._tool, "input": given})
             else:
                 self.ctx.notes.append(f"execute of {self._tool!r} {outcome} on some input")
@@ -229,32 +225,33 @@ class ToolCallSeries(CallSeries):
 
 
 def _description(tool: Any) -> dict[str, Any]:
-    """Name, description and schema, each under the clause that fixes it."""
-    found: dict[str, Any] = {"T7": copy.deepcopy(schema_of(tool))}
+    """Return name, description and schema, each under the clause that demands it to be stable."""
+    parts: dict[str, Any] = {"T7": copy.deepcopy(schema_of(tool))}
     for member, clause in (("name", "T2"), ("description", "T3")):
-        with suppress(BaseException):  # another check reports it; nothing is awaited here
-            found[clause] = getattr(tool, member)
-    return found
+        # Another check reports the error. Nothing is awaited here.
+        with suppress(BaseException):
+            parts[clause] = getattr(tool, member)
+    return parts
 
 
 _TOOL = ("tool",)
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 
 
 @check("T1", "T2", "T3", "T14", kind="structure", types=_TOOL, on=CheckContext.mount)
 async def is_a_tool(mounted: MountedModule) -> None:
-    """Reads name and description of the mounted tool, and calls execute with an empty input."""
+    """Read name and description of the mounted tool, and call execute with an empty input."""
     ctx = mounted.ctx
     for at, tool in mounted.instances.items():
         name = await _read(mounted, tool, "name", "T2")
         await _read(mounted, tool, "description", "T3")
         if isinstance(name, str) and name.strip():
-            is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _LONGEST_NAME
+            is_good = _SNAKE_CASE.fullmatch(name) and len(name) <= _MAX_NAME_LENGTH
             ctx.expect(
                 is_good,
                 "T14",
-                f"the name is {name!r}; expected snake_case, at most {_LONGEST_NAME} long",
+                f"the name is {name!r}; expected snake_case, at most {_MAX_NAME_LENGTH} long",
             )
         await _check_execute(mounted, at, tool)
 
@@ -305,7 +302,7 @@ async def _check_execute(mounted: MountedModule, at: str, tool: Any) -> None:
 
 @check("T7", "T11", kind="structure", types=_TOOL, on=CheckContext.mount)
 async def describes_its_input(mounted: MountedModule) -> None:
-    """Reads the schema twice and validates it against the meta-schema of JSON Schema."""
+    """Read the schema twice and validate it against the meta-schema of JSON Schema."""
     ctx = mounted.ctx
     for at, tool in mounted.instances.items():
         try:
@@ -322,7 +319,7 @@ async def describes_its_input(mounted: MountedModule) -> None:
                 "T7", f"the schema of {at!r} is not a valid JSON Schema of an object: {problem}"
             )
         elif schema != schema_of(tool):
-            ctx.fault("T7", f"the schema of {at!r} is another one every time it is read")
+            ctx.fault("T7", f"the schema of {at!r} changes every time it is read")
 
 
 @check(
@@ -330,19 +327,20 @@ async def describes_its_input(mounted: MountedModule) -> None:
     kind="behaviour", types=_TOOL, inputs="tool_inputs", needs_success=("T9",),
 )  # fmt: skip
 async def answers_inputs(ctx: CheckContext) -> None:
-    """Calls it with inputs: all that its schema names, some that have one defect, drawn ones that are valid, almost valid, or any JSON object."""
+    """Call it with inputs of its schema, with defective ones, and with drawn JSON objects."""
     await ToolCallSeries(ctx, ctx.case["tool"]).run(ctx.case["inputs"])
 
 
 @check("T6", kind="behaviour", types=_TOOL)
 async def admits_failures(ctx: CheckContext) -> None:
-    """Lets the file system refuse every access during a call; one that reports success all the same has the effect that it has otherwise."""
+    """Let the file system refuse all access during a call, whose success needs its usual effect."""
     async with ctx.mount() as mounted:
         count = 0 if ctx.loaded.starts_processes else len(typical_operations(mounted))
-    for number in range(min(count, _MOST_OPERATIONS)):
+    for number in range(min(count, _MAX_OPERATIONS)):
         made, left_out = await _effect(ctx, number, "made"), await _effect(ctx, number, "left out")
+        # It fails, or has no visible effect.
         if made is None or made == left_out:
-            continue  # it fails, or has no effect that shows
+            continue
         refused = await _effect(ctx, number, "refused")
         if (
             refused is not None
@@ -351,16 +349,22 @@ async def admits_failures(ctx: CheckContext) -> None:
         ):
             async with ctx.mount() as mounted:
                 operation = typical_operations(mounted)[number]
-            what = "the file system refused every access during the call, which reported success and had no effect"
+            what = (
+                "the file system refused every access during the call, "
+                "which reported success and had no effect"
+            )
             ctx.fault("T6", what, given=operation.given)
             return
 
 
-_MOST_OPERATIONS = 6
+_MAX_OPERATIONS = 6
 
 
 async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
-    """What other calls show after a call was made, left out, or made while every access to files is refused; None if it failed or accessed none."""
+    """Return the results of all operations after one was made, left out, or made without access.
+
+    None if that operation failed, or accessed no file.
+    """
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)
         if how != "left out":
@@ -374,23 +378,23 @@ async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
                 ).value
             if not accessed or not isinstance(value, list) or value[:1] != [True]:
                 return None
-        # The last one first: what reads comes after what writes in most schemas.
-        shown = [
-            await mounted.call(each.run, mounted, seconds=SECONDS_PER_CALL)
-            for each in reversed(operations)
+        # The last one first, because most schemas name reading after writing.
+        outcomes = [
+            await mounted.call(operation.run, mounted, seconds=SECONDS_PER_CALL)
+            for operation in reversed(operations)
         ]
-        return [mounted.without_session(repr(each.value)) for each in shown]
+        return [mounted.without_session(repr(outcome.value)) for outcome in outcomes]
 
 
-# ── calls that were interrupted ──
+# ── interrupted calls ──
 
-_MOST_INTERRUPTED = 2
-"""Inputs of a tool with which a process is killed: each costs one or two."""
+_MAX_INTERRUPTED = 2
+"""Inputs of a tool with which a process is killed. Each costs one or two processes."""
 
 
 @check("T16", kind="behaviour", types=_TOOL)
 async def reconciles_interrupted_calls(ctx: CheckContext) -> None:
-    """Kills the process of a call before its result is acknowledged, asks reconcile, does what it says, and counts effects in files."""
+    """Kill the process of a call before it is acknowledged, follow reconcile, count effects."""
     async with ctx.mount() as mounted:
         having = [
             name
@@ -401,7 +405,7 @@ async def reconciles_interrupted_calls(ctx: CheckContext) -> None:
     for name in having:
         made = 0
         for given in samples:
-            if given["tool"] == name and made < _MOST_INTERRUPTED and not ctx.faults:
+            if given["tool"] == name and made < _MAX_INTERRUPTED and not ctx.faults:
                 made += await _interrupt(ctx, name, given["input"])
 
 
@@ -422,10 +426,16 @@ async def _interrupt(ctx: CheckContext, name: str, given: Input) -> bool:
         if not call_and_kill(call, directory.parent):
             return False
         if await _repeats(ctx, call, directory, NotDone):
-            what = "reconcile returned NotDone() for a call that had its effect before its process was killed; it was made twice"
+            what = (
+                "reconcile returned NotDone() for a call that had its effect before its process "
+                "was killed; it was made twice"
+            )
             ctx.fault("T16", what, given={"tool": name, "input": given})
         elif await _repeats(ctx, call.other(), directory, Done):
-            what = "reconcile returned Done() for a call that was never made, after one with the same input; its effect is lost"
+            what = (
+                "reconcile returned Done() for a call that was never made, "
+                "after one with the same input; its effect is lost"
+            )
             ctx.fault("T16", what, given={"tool": name, "input": given})
     with private_directories() as (directory, _):
         if not ctx.faults and await _repeats(ctx, call, directory, Done):
@@ -435,18 +445,21 @@ async def _interrupt(ctx: CheckContext, name: str, given: Input) -> bool:
 
 
 async def _repeats(ctx: CheckContext, call: InterruptedCall, directory: Path, answer: type) -> bool:
-    """Return True if reconcile gives this answer and the call, made now, has an effect.
+    """Return whether reconcile gives this answer and the call still has an effect.
 
-    A call without one, such as writing the same value again, may be answered in any way.
+    For a call without an effect, such as writing the same value again, any answer is correct.
     """
     beside: Any = SimpleNamespace(directory=directory, temporary=directory.parent / "tmp")
     async with ctx.mount(beside=beside) as mounted:
         tool = mounted.instances[call.tool]
-        found = await mounted.call(tool.reconcile, copy.deepcopy(call.arguments), call.current)
-        if found.returned and not isinstance(found.value, Done | NotDone | Unknown):
-            what = f"reconcile returned {type(found.value).__name__}; expected Done(result), NotDone() or Unknown()"
+        result = await mounted.call(tool.reconcile, copy.deepcopy(call.arguments), call.current)
+        if result.returned and not isinstance(result.value, Done | NotDone | Unknown):
+            what = (
+                f"reconcile returned {type(result.value).__name__}; "
+                "expected Done(result), NotDone() or Unknown()"
+            )
             ctx.fault("T16", what, given={"tool": call.tool, "input": call.arguments})
-        if not found.returned or not isinstance(found.value, answer):
+        if not result.returned or not isinstance(result.value, answer):
             return False
         before = digest_of(directory.parent)
         with call_scope(call.current):
@@ -459,11 +472,17 @@ async def _repeats(ctx: CheckContext, call: InterruptedCall, directory: Path, an
 
 # ── the schema against the behaviour ──
 
+# These checks search inputs that a tool's schema accepts and the tool refuses for their shape. A
+# refusal alone proves little, since a file may not exist or a list may be empty. So it is reported
+# only with its counterpart: a key or choice that the tool refuses in the words for one that does
+# not exist, an input that the schema forbids and the tool accepts, or a key that turns every
+# refusal into success. A tool may accept more than its schema.
+
 Found = tuple[str, Input]
-"""What is wrong, and an input that shows it."""
+"""A fault and an input that shows it."""
 
 _CALLS = 3_000
-_MOST_TRIES = 250
+_MAX_QUESTIONS = 250
 _UNKNOWN_KEY = "no_such_key"
 _CONDITIONS = ("anyOf", "oneOf", "if", "dependentSchemas", "dependentRequired", "not")
 _OTHER_TYPES: tuple[Any, ...] = (
@@ -476,19 +495,19 @@ _OTHER_TYPES: tuple[Any, ...] = (
     [1234],
     {"text": "text"},
 )
-"""Nothing empty and no small number: tools often take those for a missing value, or for an open file."""
+"""Neither empty values nor small numbers, which may stand for a missing value or an open file."""
 _NO_CHOICES: tuple[Any, ...] = ("no_such_choice", 1234, ["text"], {"text": "text"}, True)
 _PLAUSIBLE = (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5)
 _SHAPE_WORDS = re.compile(
-    r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|dict|bool|boolean|number|"
-    r"object|array|float|unhashable|attribute|operand|indices|convert)\b",
+    r"\b(must|should|expect|expected|requires?|required|missing|type|int|integer|str|string|list|"
+    r"dict|bool|boolean|number|object|array|float|unhashable|attribute|operand|indices|convert)\b",
     re.IGNORECASE,
 )
 
 
 @check("T8", kind="behaviour", types=_TOOL, needs_success=("T8",))
 async def tells_the_truth(ctx: CheckContext) -> None:
-    """Searches inputs that the schema accepts and the tool refuses for their shape, with a counterpart that proves it."""
+    """Search inputs that the schema accepts and the tool refuses for their shape, with proof."""
     async with ctx.mount() as mounted:
         schemas = {name: schema_of(tool) for name, tool in mounted.instances.items()}
     for name, schema in schemas.items():
@@ -506,9 +525,10 @@ async def tells_the_truth(ctx: CheckContext) -> None:
 async def _untruth(
     ctx: CheckContext, schema: dict[str, Any], ask: Asking, accepts: Accepts
 ) -> Found | None:
-    """Return what is wrong with a schema of an object, and a value that shows it."""
+    """Return a fault of the schema of an object, and a value that shows it."""
     target = ctx.loaded.target
-    inputs = [each for each in valid_inputs(schema, CANARY, choices_in(target)) if accepts(each)]
+    valid = valid_inputs(schema, CANARY, choices_in(target))
+    inputs = [given for given in valid if accepts(given)]
     searched = SchemaCheck(
         schema,
         ask,
@@ -527,9 +547,9 @@ _MAX_OBJECTS = 6
 async def _untruth_inside(
     ctx: CheckContext, schema: dict[str, Any], ask: Asking, accepts: Accepts
 ) -> Found | None:
-    """Return what is wrong with the schema of an object at any depth of the input.
+    """Return a fault of the schema of an object at any depth of the input.
 
-    The object alone varies, in an input that the tool takes, if there is one.
+    Only the object varies, in an input that the tool accepts if there is one.
     """
     names = ("$defs", "definitions")
     shared: dict[str, Any] = {name: schema[name] for name in names if name in schema}
@@ -540,8 +560,8 @@ async def _untruth_inside(
     drawn.sort(key=lambda given: len(fingerprint(given)))
     for place, part in objects:
         whole = {**shared, **part}
-        is_meant = acceptor(whole)
-        having = [given for given in drawn if is_meant and is_meant(value_at(given, place))]
+        fits = acceptor(whole)
+        having = [given for given in drawn if fits and fits(value_at(given, place))]
         if not having:
             continue
         taken = [given for given in having[:_MAX_WHOLES] if await ask(given) is True]
@@ -571,7 +591,7 @@ _NO_CHOICE = "no_such_choice"
 
 @check("T8", kind="behaviour", types=_TOOL, needs_success=("T8",))
 async def takes_what_it_offers(ctx: CheckContext) -> None:
-    """Searches choices, at any depth of the schema, that the tool refuses in every input, in the words it has for a value that the schema forbids."""
+    """Search choices of the schema that the tool always refuses like a forbidden value."""
     if ctx.loaded.starts_processes:
         return
     async with ctx.mount() as mounted:
@@ -608,11 +628,14 @@ async def _refused_choice(
     place: Place,
     choice: Any,
 ) -> Input | None:
-    """Return an input that shows that a choice at a place is refused for itself; None if it may be refused for another reason."""
+    """Return an input in which a choice is refused for itself.
+
+    None if there may be another reason for the refusal.
+    """
     having = [answer for given, answer in answers if repr(value_at(given, place)) == repr(choice)]
     if not having or not all(isinstance(answer, str) for answer in having):
         return None
-    # Only the choice is another one in these.
+    # These differ in the choice only.
     bases: list[Input] = [
         with_value(given, place, choice)
         for given, answer in answers
@@ -627,7 +650,7 @@ async def _refused_choice(
             return None
         if words.replace(str(choice), _NO_CHOICE) != forbidden:
             return None
-    # It may need what other calls have made.
+    # It may need the effect of other calls.
     async with ctx.mount() as mounted:
         for given in [*ctx.loaded.chosen_inputs.get(name, ()), *bases]:
             outcome = await mounted.call(
@@ -640,11 +663,14 @@ async def _refused_choice(
 
 Answered = bool | str | None
 Asking = Callable[[Input], Awaitable[Answered]]
-"""Returns True if a tool accepts an input, the words of its refusal if not, None if it was not asked or raised."""
+"""Returns True if a tool accepts an input, or the words of its refusal.
+
+None if the tool raised, or was not called.
+"""
 
 
 def _asking(ctx: CheckContext, name: str, budget: Budget) -> Asking:
-    """Return a function that mounts a tool anew for every input, so that no result depends on another."""
+    """Return a function that mounts a tool anew for every input, to keep results independent."""
 
     async def ask(given: Input) -> bool | str | None:
         if budget.is_spent():
@@ -667,12 +693,12 @@ class SchemaCheck:
     """The schema of a tool against its behaviour.
 
     Args:
-        schema: A schema that can be used.
+        schema: A valid schema.
         ask: Passes an input to the tool.
-        file_name: The name of a file that exists.
+        file_name: The name of an existing file.
         inputs: Inputs that the schema accepts.
-        accepts: Decides what the schema accepts. None decides by the schema itself.
-        choices: Words that the tool's source compares with.
+        accepts: Returns whether an input is accepted. None to decide by the schema.
+        choices: Words of comparisons in the tool's source.
         words: Keys that its source looks up.
     """
 
@@ -695,13 +721,13 @@ class SchemaCheck:
             key: resolved(part, schema) for key, part in properties_of(self._top).items()
         }
         self._values = Values(schema, file_name)
-        self._choices = [each for each in choices if is_harmless(each)][:20]
-        self._undeclared = [each for each in words if each not in self._parts and is_harmless(each)]
+        self._choices = [choice for choice in choices if is_harmless(choice)][:20]
+        self._undeclared = [key for key in words if key not in self._parts and is_harmless(key)]
         self._inputs = [given for given in inputs if accepts(given)]
         self._known: dict[str, bool | str | None] = {}
 
     async def find(self) -> Found | None:
-        """The first inaccuracy."""
+        """Return the first fault. None if there is none."""
         answers = [await self._ask(given) for given in self._inputs]
         if not any(isinstance(answer, str) for answer in answers):
             return None
@@ -717,15 +743,16 @@ class SchemaCheck:
             self._false_bound,
         ):
             for key in self._parts:
-                found = await find(key)
-                if found is not None:
-                    return f"{found[0]}: {str(await self._ask(found[1]))[:150]}", found[1]
+                fault = await find(key)
+                if fault is not None:
+                    what, given = fault
+                    return f"{what}: {str(await self._ask(given))[:150]}", given
         return await self._undeclared_key()
 
     async def _ask(self, given: Input) -> bool | str | None:
-        """True if the tool accepts an input, the words of its refusal if not; None if it raised, or was not asked."""
+        """Call the tool as `Asking` describes, at most once for each input."""
         key = fingerprint(given)
-        if key not in self._known and len(self._known) < _MOST_TRIES:
+        if key not in self._known and len(self._known) < _MAX_QUESTIONS:
             self._known[key] = await self._ask_tool(given)
         return self._known.get(key)
 
@@ -736,9 +763,10 @@ class SchemaCheck:
         return key in required_of(self._top)
 
     async def _same_refusal(self, words: str) -> Found | None:
-        """Return a problem if every valid input is refused in the words for a forbidden value."""
+        """Return a fault if every valid input is refused in the words for a forbidden value."""
+        # Something that it needs may be missing.
         if not _SHAPE_WORDS.search(words):
-            return None  # something that it needs may be missing
+            return None
         for key in self._parts:
             if _without(words, key) in (None, words):
                 continue
@@ -750,12 +778,14 @@ class SchemaCheck:
         return None
 
     async def _unknown_key(self, key: str) -> Found | None:
-        """A key that it refuses as it does one that does not exist, in every mode that is known to work without it."""
+        """Return a key that it refuses like an unknown one, in every mode that works without it."""
         bases = [
             given for given in self._inputs if key not in given and await self._ask(given) is True
         ]
-        if self._is_required(key) or any(each in self._top for each in _CONDITIONS) or not bases:
-            return None  # which keys it takes may depend on others
+        # The accepted keys may depend on others.
+        is_conditional = any(condition in self._top for condition in _CONDITIONS)
+        if self._is_required(key) or is_conditional or not bases:
+            return None
         having = [given for given in self._inputs if key in given]
         if not await self._all_refused(having) or not await self._works_in_every_mode(
             bases[0], key
@@ -764,16 +794,22 @@ class SchemaCheck:
         value = self._values.plain(self._parts[key], key)
         for base in bases:
             with_it, unknown = [
-                await self._ask({**base, each: value}) for each in (key, _UNKNOWN_KEY)
+                await self._ask({**base, name: value}) for name in (key, _UNKNOWN_KEY)
             ]
             named = _without(with_it, key)
             if named is None or named == with_it or named != _without(unknown, _UNKNOWN_KEY):
                 return None
-        what = f"the schema names {key!r}, the tool refuses every input with it, like one with an unknown key"
+        what = (
+            f"the schema names {key!r}, the tool refuses every input with it, "
+            "like one with an unknown key"
+        )
         return what, {**bases[0], key: value}
 
     async def _works_in_every_mode(self, base: Input, without: str) -> bool:
-        """Whether an input works with every choice of every other property: a key may belong to one of them."""
+        """Return whether an input works with every choice of every other property.
+
+        Otherwise the key may belong to one of the choices.
+        """
         for key, part in self._parts.items():
             choices = _closed(part) or (self._choices if kinds_of(part) == ["string"] else [])
             for choice in choices if key != without else ():
@@ -783,22 +819,24 @@ class SchemaCheck:
         return True
 
     async def _other_type_or_key(self, key: str) -> Found | None:
-        """A property of which it takes no value, and takes one that the schema forbids, or one under another name."""
+        """Return a property that it accepts only with a forbidden value, or under another name."""
         having = [given for given in self._inputs if key in given]
         if not await self._all_refused(having):
             return None
         given, words = having[0], str(await self._ask(having[0]))
+        # It may expect a number in a text, or a name.
         if any(
             [
-                await self._ask(each) is True
-                for each in self._with_values(key, given, _PLAUSIBLE, valid=True)
+                await self._ask(plausible) is True
+                for plausible in self._with_values(key, given, _PLAUSIBLE, valid=True)
             ]
         ):
-            return None  # it may expect a number in a text, or a name
+            return None
         what = f"the schema accepts this {key!r}, the tool refuses it and takes"
         rest = {name: value for name, value in given.items() if name != key}
+        # The value is required, so it may belong to another name.
         if isinstance(await self._ask(rest), str):
-            for word in self._undeclared:  # so it is required, under some name
+            for word in self._undeclared:
                 if await self._ask({**rest, word: given[key]}) is True:
                     return f"{what} the key {word!r} instead", given
         if _SHAPE_WORDS.search(words) or _without(words, key) != words:
@@ -813,10 +851,10 @@ class SchemaCheck:
         self, key: str, given: Input, values: tuple[Any, ...], *, valid: bool
     ) -> list[Input]:
         changed = [{**given, key: value} for value in values]
-        return [each for each in changed if self._accepts(each) is valid]
+        return [variant for variant in changed if self._accepts(variant) is valid]
 
     async def _needed_key(self, key: str) -> Found | None:
-        """A key that is not required, without which it refuses every input in the same words, which name it."""
+        """Return an optional key that it names in the refusal of every input without it."""
         lacking = [given for given in self._inputs if key not in given]
         words = {await self._ask(given) for given in lacking}
         if (
@@ -835,7 +873,7 @@ class SchemaCheck:
         return None
 
     async def _false_bound(self, key: str) -> Found | None:
-        """Return a value at a bound that it refuses as it does one beyond the bound."""
+        """Return a value at a bound that it refuses like one beyond the bound."""
         working = [
             given for given in self._inputs if key in given and await self._ask(given) is True
         ]
@@ -854,19 +892,17 @@ class SchemaCheck:
         return None
 
     async def _undeclared_key(self) -> Found | None:
-        """A key that the schema does not name, without which it refuses every input."""
+        """Return a key that the schema does not name, without which it refuses every input."""
         for word in self._undeclared if await self._all_refused(self._inputs) else ():
+            what = f"the schema does not name {word!r}, and the tool refuses every input without it"
             for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
                 for given in self._inputs[:2]:
                     if await self._ask({**given, word: value}) is True:
-                        return (
-                            f"the schema does not name {word!r}, and the tool refuses every input without it",
-                            given,
-                        )
+                        return what, given
         return None
 
     async def _false_choice(self, key: str) -> Found | None:
-        """A choice that it refuses as it does a value that the schema forbids."""
+        """Return a choice that it refuses like a value that the schema forbids."""
         working = [
             given for given in self._inputs if key in given and await self._ask(given) is True
         ]
@@ -883,13 +919,16 @@ class SchemaCheck:
                 self._with_values(key, given, others, valid=False) if words is not None else ()
             ):
                 if _without_value(await self._ask(forbidden), forbidden[key]) == words:
-                    what = f"the schema offers {json.dumps(choice)} for {key!r}, the tool refuses it like a value that"
-                    return f"{what} the schema forbids", given
+                    what = (
+                        f"the schema offers {json.dumps(choice)} for {key!r}, "
+                        "the tool refuses it like a value that the schema forbids"
+                    )
+                    return what, given
         return None
 
 
 def _closed(schema: dict[str, Any]) -> list[Any]:
-    """All values of a property, if there are only some."""
+    """Return all values of a property if their number is limited."""
     listed = schema.get("enum")
     return (
         list(listed[:12])
@@ -903,13 +942,13 @@ def _closed(schema: dict[str, Any]) -> list[Any]:
 def _one_of_each_type(schema: dict[str, Any], values: Values) -> list[Any]:
     least = schema.get("minimum")
     is_union = len(kinds_of(schema)) > 1 or any(
-        isinstance(schema.get(each), list) for each in ("anyOf", "oneOf")
+        isinstance(schema.get(key), list) for key in ("anyOf", "oneOf")
     )
     return values.alternatives(schema)[:8] if is_union else [least] if type(least) is int else []
 
 
 def _without(words: bool | str | None, key: str) -> str | None:
-    """The words of a refusal with a placeholder for the name of a key; None if there are none."""
+    """Return the words of a refusal with a placeholder for a key. None if there are none."""
     return (
         re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words)
         if isinstance(words, str)
@@ -918,15 +957,19 @@ def _without(words: bool | str | None, key: str) -> str | None:
 
 
 def _without_value(words: bool | str | None, value: Any) -> str | None:
-    """The words of a refusal with a placeholder for a value; None if there are none, or if they do not name a text."""
+    """Return the words of a refusal with a placeholder for a value.
+
+    None if there are none, or if they do not name a text.
+    """
     if not isinstance(words, str):
         return None
     names = {"NoneType": None, "null": None, "bool": True, "boolean": True}
     spellings = {repr(value), str(value), json.dumps(value, default=repr), type(value).__name__}
     spellings |= {name for name, meant in names.items() if type(meant) is type(value)}
-    found = words
+    result = words
     for spelling in sorted(filter(None, spellings), key=len, reverse=True):
-        found = found.replace(spelling, "<value>")
-    if isinstance(value, str) and found == words:
-        return None  # a message without the value may be about anything
-    return found.replace("'<value>'", "<value>").replace('"<value>"', "<value>")
+        result = result.replace(spelling, "<value>")
+    # A message without the value may be about anything.
+    if isinstance(value, str) and result == words:
+        return None
+    return result.replace("'<value>'", "<value>").replace('"<value>"', "<value>")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
+
+from amplifier.conformance.target.calls import Budget
 
 Path = tuple[str | int, ...]
 Fails = Callable[[Any], bool]
@@ -17,21 +20,38 @@ _FIXED |= {"request", "stops", "submit", *_KEPT} - {"say", "think", "reason", "s
 """Keys whose values are words of a case, or that name something."""
 
 
-def shrunk(case: Any, fails: Fails) -> Any:
+class _Enough(Exception):
+    """Ends the search wherever it is."""
+
+
+def shrunk(case: Any, fails: Fails, budget: Budget, tries: int) -> Any:
     """Return the smallest case found that still fails.
 
     Lists get shorter, keys are left out, and texts get shorter, until nothing more can go.
 
     Args:
         case: JSON values, which fail.
-        fails: Returns whether a case fails in the same way. It may stop the search by returning
-            False for every further case.
+        fails: Returns whether a case fails in the same way.
+        budget: Ends the search when it is spent. The search itself takes time in a large case.
+        tries: Number of cases tried at most.
     """
     best, before = case, None
-    while best != before:
-        before = best
-        for path in list(_paths(best)):
-            best = _shrunk_at(best, path, fails)
+
+    def is_smaller(candidate: Any) -> bool:
+        nonlocal best, tries
+        if tries <= 0 or budget.is_spent():
+            raise _Enough
+        tries -= 1
+        if not fails(candidate):
+            return False
+        best = candidate
+        return True
+
+    with suppress(_Enough):
+        while best != before:
+            before = best
+            for path in list(_paths(best)):
+                _shrink_at(best, path, is_smaller)
     return best
 
 
@@ -48,21 +68,20 @@ def _paths(value: Any, path: Path = ()) -> Iterator[Path]:
             yield from _paths(value[index], (*path, index))
 
 
-def _shrunk_at(case: Any, path: Path, fails: Fails) -> Any:
-    """Return the case with the value at a place as small as it can be."""
+def _shrink_at(case: Any, path: Path, fails: Fails) -> None:
+    """Try the case with smaller and smaller values at a place."""
     try:
         value: Any = _value_at(case, path)
     except (KeyError, IndexError, TypeError):
-        return case  # it went with something around it
+        return  # it went with something around it
     if isinstance(value, dict):
         for key in [key for key in value if key not in _KEPT]:
             smaller = {name: member for name, member in value.items() if name != key}
-            candidate = _with_value(case, path, smaller)
-            if fails(candidate):
-                case, value = candidate, smaller
-        return case
+            if fails(_with_value(case, path, smaller)):
+                value = smaller
+        return
     if not isinstance(value, list | str):
-        return case
+        return
     rest: Any = value
     # An empty text would be another case: much depends on whether there is one.
     least = 1 if isinstance(value, str) else 0
@@ -71,15 +90,13 @@ def _shrunk_at(case: Any, path: Path, fails: Fails) -> Any:
         at, is_smaller = 0, False
         while at < len(rest):
             part = rest[:at] + rest[at + size :]
-            candidate = _with_value(case, path, part)
-            if len(part) >= least and fails(candidate):
-                case, rest, is_smaller = candidate, part, True
+            if len(part) >= least and fails(_with_value(case, path, part)):
+                rest, is_smaller = part, True
             else:
                 at += size
         if size == 1 and not is_smaller:
             break
         size = max(size // 2, 1)
-    return case
 
 
 def _value_at(case: Any, path: Path) -> Any:

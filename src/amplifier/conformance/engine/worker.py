@@ -179,8 +179,12 @@ CALLS = 4_000
 """The calls of the module in all cases of the quick profile; only one that starts processes reaches it."""
 SHRINKING = 150
 """Cases tried at most in making one smaller."""
+SHRINKING_LISTED = 50
+"""Cases tried at most in making one smaller without Hypothesis, for each broken clause."""
 SHRINKING_CALLS = 3_000
 """The calls of the module in these cases."""
+SHRINKING_SECONDS = 2.0
+"""Seconds of work in these cases, shared by the clauses that a step finds broken."""
 
 
 def explore(
@@ -204,30 +208,40 @@ def explore(
 
     quiet = quiet_settings(examples, Phase.explicit, Phase.generate)
     seeded(ctx.seed)(quiet(given(cases)(trial)))()
+    seconds = SHRINKING_SECONDS / max(len(failing), 1)
     return [
-        _smallest(cases, play, clause, ctx, examples) or fault for clause, fault in failing.items()
+        _smallest(cases, play, clause, ctx, examples, seconds) or fault
+        for clause, fault in failing.items()
     ]
 
 
+class _Enough(BaseException):
+    """Raised in a case that Hypothesis tries, to end its search. It would handle an `Exception`."""
+
+
 def _smallest(
-    cases: SearchStrategy[Any], play: Play, clause: str, ctx: CheckContext, examples: int
+    cases: SearchStrategy[Any],
+    play: Play,
+    clause: str,
+    ctx: CheckContext,
+    examples: int,
+    seconds: float,
 ) -> Fault | None:
     best: list[Fault] = []
     left = examples + SHRINKING
-    budget = ctx.budget(SHRINKING_CALLS)
+    budget = ctx.budget(SHRINKING_CALLS, seconds)
 
     def breaks(case: Any) -> bool:
         nonlocal left, best
         left -= 1
         if left < 0 or budget.is_spent():
-            return False
+            raise _Enough
         found = [fault for fault in play(case) if fault.clause == clause]
         best = found or best
         return bool(found)
 
-    with suppress(
-        HypothesisException
-    ):  # not reproduced: the module does not do the same every time
+    # An error of Hypothesis: the module does not do the same every time.
+    with suppress(HypothesisException, _Enough):
         quiet = quiet_settings(examples + SHRINKING, Phase.generate, Phase.shrink)
         find(cases, breaks, settings=quiet, random=random.Random(ctx.seed))
     return best[0] if best else None
@@ -423,19 +437,17 @@ class Runner:
         cases, examples = strategy(self._facts), self._examples
         play = partial(self._play, check)
         drawn = explore(cases, play, self._stage(None), examples=examples, known=set(known))
-        shown = [self._shrunk(check, fault, places[name]) for name, fault in known.items()]
-        return [*shown, *(self._shrunk(check, fault, fault.case) for fault in drawn)]
+        large = [(fault, places[name]) for name, fault in known.items()]
+        large += [(fault, fault.case) for fault in drawn]
+        seconds = SHRINKING_SECONDS / max(len(large), 1)
+        return [self._shrunk(check, fault, case, seconds) for fault, case in large]
 
-    def _shrunk(self, check: Check, fault: Fault, case: Any) -> Fault:
+    def _shrunk(self, check: Check, fault: Fault, case: Any, seconds: float) -> Fault:
         """Return the fault of the smallest case that breaks the clause in the same way."""
-        smallest, gist, left = fault, _gist(fault.what), SHRINKING
-        budget = self._stage(None).budget(SHRINKING_CALLS)
+        smallest, gist = fault, _gist(fault.what)
 
         def fails(candidate: Any) -> bool:
-            nonlocal smallest, left
-            left -= 1
-            if left < 0 or budget.is_spent():
-                return False
+            nonlocal smallest
             self._is_shrinking = True
             try:
                 token = fault.case if candidate is case else None
@@ -449,8 +461,9 @@ class Runner:
             smallest = alike[0] if alike else smallest
             return bool(alike)
 
-        smallest_case = shrunk(case, fails)
-        left, self._is_locating = max(left, 1), True
+        budget = self._stage(None).budget(SHRINKING_CALLS, seconds)
+        smallest_case = shrunk(case, fails, budget, SHRINKING_LISTED)
+        self._is_locating = True
         fails(smallest_case)
         self._is_locating = False
         return smallest

@@ -1,4 +1,4 @@
-"""Calls of one module in one session: a series of which each broken clause is reported once, and how two texts differ."""
+"""Make series of calls in one session, in which each violated clause is reported once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NEVER = 1_000_000_000
 SECONDS_PER_CALL = 1.5
 _MAX_LATE_CALLS = 2
 _CALLS = 3_000
-"""The limit of a series in the quick profile."""
+"""Budget of a series in the quick profile."""
 
 
 class CallSeries:
-    """The calls, and what all of them have to keep.
+    """A series of calls with a budget.
 
     Args:
-        ctx: Faults are reported there, one for each clause.
+        ctx: Collects the faults, one for each clause.
     """
 
     def __init__(self, ctx: CheckContext) -> None:
@@ -35,7 +35,7 @@ class CallSeries:
 
     @property
     def is_over(self) -> bool:
-        """Whether the budget is used up, or the module does not return any more."""
+        """Whether the budget is used up, or the module no longer returns."""
         if self._late >= _MAX_LATE_CALLS:
             self.ctx.cut_short(f"{self._late} calls did not return, so no more were made")
             return True
@@ -47,7 +47,7 @@ class CallSeries:
         """Call a function with a copy of an input.
 
         Returns:
-            The outcome, the copy, and what the copy has become if the function changed it.
+            The outcome, the copy, and the changed content if the function changed the copy.
         """
         own, before = copy.deepcopy(given), fingerprint(given)
         outcome = await mounted.call(function, own, seconds=SECONDS_PER_CALL)
@@ -56,7 +56,7 @@ class CallSeries:
         return outcome, own, None if after == before else after
 
     def fault(self, clause: str, what: str, given: Any, **details: Any) -> None:
-        """Report a broken clause, the first time."""
+        """Report the first violation of a clause."""
         if clause not in self._reported:
             self._reported.add(clause)
             self.ctx.fault(clause, what, given=given, **details)
@@ -69,7 +69,7 @@ class CallSeries:
 
 @asynccontextmanager
 async def with_instance(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
-    """The mounted module; None if mount gave no instance."""
+    """Provide the mounted module, or None if mount gave no instance."""
     async with ctx.mount() as mounted:
         yield None if mounted.instance is None else mounted
 
@@ -94,30 +94,28 @@ async def check_method(
         ctx.fault(clause, f"{name} cannot be called as the contract demands: {outcome.error}")
 
 
-def chosen_suspensions(ctx: CheckContext, suspensions: int, most: int) -> list[int]:
-    """All suspensions of a call, or a sample with the first and the last one."""
+def chosen_suspensions(ctx: CheckContext, suspensions: int, limit: int) -> list[int]:
+    """Return all suspensions of a call, or a sample with the first and the last one."""
     every = range(1, suspensions + 1)
-    if suspensions <= most:
+    if suspensions <= limit:
         return list(every)
-    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, most)})
+    return sorted({1, suspensions, *random.Random(ctx.seed).sample(every, limit)})
 
 
-_AROUND = 24
-_LONGEST = 60
+_CHARACTERS_BEFORE = 24
+_CHARACTERS_AFTER = 60
 
 
 def first_difference(usual: str, other: str) -> str:
-    """Two texts where they begin to differ, for a report: the other one, and what was expected."""
+    """Show two texts from their first difference on, for a report."""
     at = next(
         (place for place, (one, two) in enumerate(zip(usual, other, strict=False)) if one != two),
         None,
     )
     at = min(len(usual), len(other)) if at is None else at
-    start = max(0, at - _AROUND)
+    start, end = max(0, at - _CHARACTERS_BEFORE), at + _CHARACTERS_AFTER
     usual, other = (
-        ("…" if start else "")
-        + text[start : at + _LONGEST]
-        + ("…" if len(text) > at + _LONGEST else "")
+        ("…" if start else "") + text[start:end] + ("…" if len(text) > end else "")
         for text in (usual, other)
     )
     return f"{other}; expected {usual}"

@@ -1,7 +1,4 @@
-"""Rules of the contract about one turn: its events, requests and transcript, hook results and graceful stops.
-
-Each rule yields pairs of a broken clause and how it was broken. Rules read only the log of the doubles.
-"""
+"""Rules of the contract about one turn: its events, requests, transcript, hooks and stops."""
 
 from __future__ import annotations
 
@@ -21,11 +18,14 @@ from amplifier.conformance.target.turn_script import (
 )
 from amplifier.conformance.target.turn_session import RESULT_KEYS, SCHEMA
 
+# Each rule yields pairs of a broken clause and a description. Rules read only the log of the
+# doubles, so they need no access to the loop.
+
 Violation = tuple[str, str]
 
 
 def turn_violations(turn: RecordedTurn) -> Iterator[Violation]:
-    """Every clause that a turn breaks, however it ended."""
+    """Yield the clauses that a turn breaks, whatever its ending."""
     yield from _check_frame(turn)
     yield from _check_answer(turn)
     yield from _check_model_calls(turn)
@@ -50,11 +50,14 @@ _PLACES: dict[str, tuple[tuple[str, str | None], ...]] = {
     **dict.fromkeys(("O21", "O26"), (("failed", None),)),
     **dict.fromkeys(("O24", "O30"), (("stored", "assistant"), ("answered", None))),
 }
-"""The entries of the log that a clause is about, the best first."""
+"""The log entries that a clause is about, by clause, with the most telling ones first."""
 
 
 def place_of(turn: RecordedTurn, clause: str) -> str | None:
-    """Return the line of the loop that did last what a clause is about; None if none is known."""
+    """Return the line of the loop that last acted on the subject of a clause.
+
+    None if no line is known.
+    """
     for kind, name in _PLACES.get(clause, ()):
         lines = [entry.line for _, entry in turn.entries(kind, name) if entry.line is not None]
         if lines:
@@ -66,8 +69,8 @@ def place_of(turn: RecordedTurn, clause: str) -> str | None:
 
 
 def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
-    """execution:start comes first, execution:end and orchestrator:complete once, however the turn ends."""
-    names = [each.name for _, each in turn.events]
+    """Check the first event and the two final ones, which every ending of a turn has to have."""
+    names = [event.name for _, event in turn.events]
     if names[:1] != ["execution:start"]:
         yield "O4", f"the first event of the turn was {names[0] if names else 'none at all'}"
     ends = turn.entries("event", "execution:end")
@@ -81,16 +84,12 @@ def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
         status = end.data.get("status")
         allowed = _allowed_statuses(turn)
         if status not in allowed:
-            yield (
-                "O5",
-                f"execution:end had the status {status!r} in a turn that {ending}; expected {' or '.join(allowed)}",
-            )
-        late = [each for each in turn.log[position:] if each.kind in ("asked", "started")]
+            what = f"execution:end had the status {status!r} in a turn that {ending}"
+            yield "O5", f"{what}; expected {' or '.join(allowed)}"
+        late = [entry for entry in turn.log[position:] if entry.kind in ("asked", "started")]
         if late:
-            yield (
-                "O5",
-                f"after execution:end {'the model was asked' if late[0].kind == 'asked' else 'a tool was run'}",
-            )
+            action = "the model was called" if late[0].kind == "asked" else "a tool was run"
+            yield "O5", f"after execution:end {action}"
 
 
 def _ending(turn: RecordedTurn) -> str:
@@ -123,11 +122,11 @@ def _times(count: int) -> str:
 # ── the returned text ──
 
 _MIN_THOUGHT = 12
-"""Characters of a thought that no answer contains by chance."""
+"""Length from which a thought is not in an answer by chance."""
 
 
 def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
-    """Execute returns a str with the text of the model's last answer, if nothing ended the turn early."""
+    """Check that execute returns the text of the last answer, unless the turn ended early."""
     outcome = turn.outcome
     if outcome is None or turn.is_cancelled:
         return
@@ -146,26 +145,22 @@ def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
         last = turn.answers[-1][1]
         missing = [text for text in last.texts if text.strip() not in outcome.value]
         if last.number and missing:
-            yield (
-                "O3",
-                f"execute returned {outcome.value[:80]!r}, without {missing[0][:80]!r} of the model's last answer",
-            )
+            what = f"execute returned {outcome.value[:80]!r}, without {missing[0][:80]!r}"
+            yield "O3", f"{what} of the model's last answer"
         for thought in last.thoughts:
             if (
                 len(thought.strip()) >= _MIN_THOUGHT
                 and last.texts
                 and thought.strip() in outcome.value
             ):
-                yield (
-                    "O3",
-                    f"execute returned {outcome.value[:80]!r}, of which {thought!r} is from a thinking block",
-                )
+                what = f"execute returned {outcome.value[:80]!r}"
+                yield "O3", f"{what}, of which {thought!r} is from a thinking block"
 
 
 def offer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
-    """Report tools that no request of a session offers, and tools that are offered as others than they are.
+    """Yield tools that no request of a session offers, and tools offered with other parameters.
 
-    One request may leave tools out, for a plan or a summary, so all of them are looked at together.
+    One request may leave tools out, for a plan or a summary, so all requests are read together.
     """
     asked = [entry.data for turn in turns for _, entry in turn.entries("asked") if entry.data]
     if not asked or not all(turn.went_through for turn in turns):
@@ -191,7 +186,7 @@ def offer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
 
 
 def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]:
-    """No turn returns the text of an answer from an earlier turn."""
+    """Yield turns that return the text of an answer from an earlier turn."""
     marks: list[str] = []
     for turn in turns:
         returned = "" if turn.outcome is None else turn.outcome.value
@@ -204,7 +199,7 @@ def repeated_answer_violations(turns: list[RecordedTurn]) -> Iterator[Violation]
 
 
 def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
-    """provider:request before and provider:response after each model call; the prompt stored before the first."""
+    """Check the events around each model call, and that the prompt is stored before the first."""
     requests = responses = answered = 0
     for entry in turn.log:
         if entry.kind == "event":
@@ -220,14 +215,12 @@ def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
             if requests <= answered:
                 yield (
                     "O7",
-                    f"the model was asked (call {answered + 1}) without a provider:request before",
+                    f"the model was called (call {answered + 1}) without a provider:request before",
                 )
                 return
             if responses < answered:
-                yield (
-                    "O7",
-                    f"the model was asked again without a provider:response after its answer {answered}",
-                )
+                what = "the model was called again without a provider:response"
+                yield "O7", f"{what} after its answer {answered}"
                 return
     if responses < answered and not turn.is_cancelled and not turn.context_failed:
         yield "O7", f"provider:response was {_times(responses)} for {answered} answers of the model"
@@ -237,13 +230,13 @@ def _check_model_calls(turn: RecordedTurn) -> Iterator[Violation]:
 def _check_prompt(turn: RecordedTurn) -> Iterator[Violation]:
     asked = turn.positions("asked")
     stored = [
-        (position, text_of(each.data.get("content")))
-        for position, each in turn.entries("stored", "user")
+        (position, text_of(entry.data.get("content")))
+        for position, entry in turn.entries("stored", "user")
     ]
     prompt = turn.script.prompt.strip()
     if asked and not any(position < asked[0] and prompt in text for position, text in stored):
         when = "had not yet been" if any(prompt in text for _, text in stored) else "was not"
-        yield "O9", f"when the model was asked the prompt {when} stored as a user's message"
+        yield "O9", f"when the model was called, the prompt {when} stored as a user's message"
     exact = [text for _, text in stored if text.strip() == prompt]
     if len(exact) > 1 and turn.script.submit is None:
         yield "O9", f"the prompt was stored {len(exact)} times"
@@ -253,16 +246,16 @@ def _check_prompt(turn: RecordedTurn) -> Iterator[Violation]:
 
 
 def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
-    """tool:pre before each run, tool:post after each return, tool:error after each raise, about the right tool."""
+    """Check tool:pre before each run of a tool, and tool:post or tool:error after it."""
     for event in ("tool:pre", "tool:post"):
-        for _, each in turn.entries("event", event):
-            yield from _check_payload(turn, event, each.data)
-    names = {each.name for _, each in turn.entries("started")}
+        for _, entry in turn.entries("event", event):
+            yield from _check_payload(turn, event, entry.data)
+    names = {entry.name for _, entry in turn.entries("started")}
     for name in sorted(names):
         pres = [
             position
-            for position, each in turn.entries("event", "tool:pre")
-            if each.data.get("tool_name") == name
+            for position, entry in turn.entries("event", "tool:pre")
+            if entry.data.get("tool_name") == name
         ]
         for number, position in enumerate(turn.positions("started", name), 1):
             if sum(pre < position for pre in pres) < number:
@@ -273,8 +266,8 @@ def _check_tool_events(turn: RecordedTurn) -> Iterator[Violation]:
         # A loop may treat any other value than a ToolResult as an error.
         returns = [
             at
-            for at, each in turn.entries("returned", name)
-            if not getattr(each.data["call"], "is_odd", False)
+            for at, entry in turn.entries("returned", name)
+            if not getattr(entry.data["call"], "is_odd", False)
         ]
         if not _followed(turn, returns, "tool:post", name):
             yield "O8", f"the tool {name!r} returned, and no tool:post followed"
@@ -292,22 +285,19 @@ def _check_payload(turn: RecordedTurn, event: str, data: Mapping[str, Any]) -> I
         and calls
         and not any(call.id == call_id and call.tool == name for call in calls)
     ):
-        yield (
-            "O8",
-            f"{event} is about the tool {name!r} and the call {call_id!r}, which do not belong together",
-        )
+        what = f"{event} is about the tool {name!r} and the call {call_id!r}"
+        yield "O8", f"{what}, which do not belong together"
     if event == "tool:post" and not any(key in data for key in RESULT_KEYS):
-        yield (
-            "O8",
-            "tool:post does not hold what the tool returned (neither tool_result nor result)",
-        )
+        yield "O8", "tool:post does not hold the tool's result (neither tool_result nor result)"
 
 
 def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -> bool:
-    """Whether each position has an event of its own after it."""
-    events = [at for at, each in turn.entries("event", event) if each.data.get("tool_name") == name]
+    """Return whether each position can be paired with an event after it."""
+    events = [
+        at for at, entry in turn.entries("event", event) if entry.data.get("tool_name") == name
+    ]
     return all(
-        sum(at < each for each in events) >= len(positions) - index
+        sum(at < event_at for event_at in events) >= len(positions) - index
         for index, at in enumerate(positions)
     )
 
@@ -316,21 +306,22 @@ def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -
 
 
 def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
-    """Every request contains the view that the context returned for it, whole and in order."""
+    """Check that each request contains the view that the context returned for it, in order."""
+    # The views of such a turn are limited.
     if turn.is_limited:
-        return  # its views are limited
+        return
     before = -1
     for position, asked in turn.entries("asked"):
         if asked.data is None:
-            yield "O10", "the provider was asked with something that is no ChatRequest"
+            yield "O10", "the provider was called with something that is not a ChatRequest"
             return
-        views = [each.data for at, each in turn.entries("view") if before < at < position]
+        views = [view.data for at, view in turn.entries("view") if before < at < position]
         request = asked.data["messages"]
         # A retry after an error may send the same request again.
         if not views and not any(before < at < position for at in turn.positions("failed")):
             yield (
                 "O10",
-                "a request was made without asking get_messages_for_request since the last one",
+                "a request was made without a call of get_messages_for_request since the last one",
             )
             return
         missing = (
@@ -339,10 +330,8 @@ def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
             or _missing_results(turn, position, request)
         )
         if views and missing:
-            yield (
-                "O10",
-                f"a request leaves out what get_messages_for_request gave for it: {missing}",
-            )
+            what = "a request leaves out a part of the view that get_messages_for_request returned"
+            yield "O10", f"{what}: {missing}"
             return
         if "earlier0x" in words_of(request) and views and "earlier0x" not in words_of(views):
             yield "O10", "a request shows messages that get_messages_for_request had left out"
@@ -351,8 +340,11 @@ def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
 
 
 def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
-    """What a request lacks of the newest view, or of an equal older one; None if nothing."""
-    found = None
+    """Return the part of the newest view that a request lacks.
+
+    None if the request contains that view, or an older one that differs in its first message only.
+    """
+    missing = None
     newest = [_shape(message) for message in views[-1][1:]] if views else []
     for view in reversed(views):
         if [_shape(message) for message in view[1:]] != newest:
@@ -360,33 +352,36 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
         lacking = _not_in_order(view, request)
         if lacking is None:
             return None
-        found = found or lacking
-    return found
+        missing = missing or lacking
+    return missing
 
 
 def _missing_calls(
     turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]
 ) -> str | None:
-    """A call of an assistant message in the view that the request does not contain."""
+    """Return a call of the view's assistant messages that the request lacks. None if it has all."""
     viewed = words_of(
         [message for view in views[-1:] for message in view if message.get("role") == "assistant"]
     )
     shown = words_of([message for message in request if message.get("role") == "assistant"])
     ids = [call.id for call in turn.calls]
     return next(
-        (f"the call {each!r}" for each in ids if each in viewed and each not in shown), None
+        (f"the call {call_id!r}" for call_id in ids if call_id in viewed and call_id not in shown),
+        None,
     )
 
 
 def _missing_results(
     turn: RecordedTurn, position: int, request: list[dict[str, Any]]
 ) -> str | None:
-    """A result that was stored before the request and is not in it, because the view was too old."""
+    """Return a result that was stored before the request and is not in it. None for no such result.
+
+    The loop then used a view that was too old.
+    """
     stored = [call_id for at, call_id, _ in turn.stored_results if at < position]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
-    return next(
-        (f"the result of {each!r}, stored before" for each in stored if each not in shown), None
-    )
+    missing = (call_id for call_id in stored if call_id not in shown)
+    return next((f"the result of {call_id!r}, stored before" for call_id in missing), None)
 
 
 def _shape(message: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -397,13 +392,14 @@ def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> 
     position = 0
     for message in view:
         role, call_id, text = _shape(message)
+        # An empty message may be left out.
         if not text.strip() and not call_id:
-            continue  # an empty message may be left out
+            continue
         while position < len(request) and not _shows(request[position], role, call_id, text):
             position += 1
         if position == len(request):
             return f"the {role} message {text[:60]!r}"
-        # The next one may be in the same message: messages of one role may be joined.
+        # The next one may be in the same message, since a loop may join messages of one role.
         shown, content = words_of(request[position:]), message.get("content")
         for block in content if isinstance(content, list) else []:
             signature = block.get("signature") if isinstance(block, Mapping) else None
@@ -414,7 +410,7 @@ def _not_in_order(view: list[dict[str, Any]], request: list[dict[str, Any]]) -> 
 
 def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bool:
     if message.get("role") != role or (
-        call_id and call_id not in [each for each, _ in results_in(message)]
+        call_id and call_id not in [result_id for result_id, _ in results_in(message)]
     ):
         return False
     shown = text_of(message.get("content")) or words_of(message.get("content"))
@@ -425,13 +421,16 @@ def _shows(message: Mapping[str, Any], role: Any, call_id: Any, text: str) -> bo
 
 
 def _check_transcript(turn: RecordedTurn) -> Iterator[Violation]:
-    """Each answer is stored unchanged, then one result for each of its calls, in order, before the next model call."""
+    """Check that each answer is stored unchanged, then one result for each of its calls, in order.
+
+    All of them have to be stored before the next model call.
+    """
     if turn.context_failed or turn.broke_on_odd_result:
         return
     known = {call.id for call in turn.calls}
     for _, call_id, _ in turn.stored_results:
         if call_id not in known:
-            what = f"a result was stored under {call_id!r}, which is the id of no call"
+            what = f"a result was stored under {call_id!r}, which is not the id of a call"
             yield "O12", f"{what}; there are {sorted(known)}"
             return
     for position, answer in turn.answers:
@@ -449,10 +448,8 @@ def _check_stored(
         if not answer.number or turn.is_cancelled or turn.was_stopped:
             return
         if answer.calls or answer.texts or defined:
-            yield (
-                "O24",
-                f"the model's answer {answer.texts or [call.id for call in answer.calls]} was not stored",
-            )
+            shown = answer.texts or [call.id for call in answer.calls]
+            yield "O24", f"the model's answer {shown} was not stored"
         elif answer.structured():
             yield "O30", f"the model's answer {answer.structured()} was not stored"
         return
@@ -475,21 +472,19 @@ def _check_stored(
         missing = _first_missing(expected, blocks)
         if missing is not None:
             what = f"a {missing['type']} block was not stored as it came: {missing}"
-            yield (
-                clause,
-                f"{what}; stored was {str(contents[0] if len(contents) == 1 else contents)[:160]}",
-            )
+            stored = str(contents[0] if len(contents) == 1 else contents)
+            yield clause, f"{what}; stored was {stored[:160]}"
             return
 
 
 def _first_missing(expected: list[dict[str, Any]], blocks: list[Any]) -> dict[str, Any] | None:
-    """The first expected block that the blocks do not hold in that order; None if they hold all."""
+    """Return the first expected block that is missing. None if all are there in their order."""
     position = 0
-    for each in expected:
-        while position < len(blocks) and not _holds(blocks[position], each):
+    for block in expected:
+        while position < len(blocks) and not _holds(blocks[position], block):
             position += 1
         if position == len(blocks):
-            return each
+            return block
         position += 1
     return None
 
@@ -497,16 +492,17 @@ def _first_missing(expected: list[dict[str, Any]], blocks: list[Any]) -> dict[st
 def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
     if not isinstance(block, Mapping):
         return False
-    extra = block.get("extra")  # holds the fields of a block of an unknown type
+    # A block of an unknown type has its fields in "extra".
+    extra = block.get("extra")
     shown = {**(extra if isinstance(extra, Mapping) else {}), **block}
     return all(shown.get(key) == value for key, value in expected.items())
 
 
 def _stored_at(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
-    """The position of the stored message of an answer; None if there is none."""
+    """Return the position of the stored message of an answer. None if it was not stored."""
     ids = [call.id for call in answer.calls]
-    for at, each in turn.entries("stored", "assistant"):
-        if at <= position or not all(call_id in words_of(each.data) for call_id in ids):
+    for at, entry in turn.entries("stored", "assistant"):
+        if at <= position or not all(call_id in words_of(entry.data) for call_id in ids):
             continue
         is_of_a_later_answer = any(position < later < at for later in turn.positions("answered"))
         return None if not ids and is_of_a_later_answer else at
@@ -517,26 +513,27 @@ def _check_results(
     turn: RecordedTurn, position: int, stored_at: int | None, answer: Answer
 ) -> Iterator[Violation]:
     ids = [call.id for call in answer.calls]
-    stored = [found for found in turn.stored_results if found[1] in ids]
+    stored = [result for result in turn.stored_results if result[1] in ids]
     order = [call_id for _, call_id, _ in stored]
     if stored_at is None:
         storing = [
-            words_of(each.data)
-            for _, each in turn.entries("storing", "assistant")
+            words_of(entry.data)
+            for _, entry in turn.entries("storing", "assistant")
             if turn.is_cancelled
         ]
-        if stored and any(all(call_id in words for call_id in ids) for words in storing):
-            return  # nothing shows whether the cancelled add_message stored the answer
+        # Nothing shows whether the cancelled add_message stored the answer.
+        if stored and any(all(call_id in text for call_id in ids) for text in storing):
+            return
         if stored:
             orphans = sorted(set(order))
-            yield "O11", f"results of {orphans} were stored without the answer that asked for them"
+            yield "O11", f"results of {orphans} were stored without the answer that has these calls"
         elif not turn.is_cancelled and not turn.was_stopped:
             yield "O13", f"the calls {ids} got no results"
         return
     if stored and stored[0][0] < stored_at:
         yield (
             "O11",
-            f"the result of {stored[0][1]!r} was stored before the answer that asked for it",
+            f"the result of {stored[0][1]!r} was stored before the answer that has the call",
         )
     asked = turn.next_asked(position)
     for call in answer.calls:
@@ -547,32 +544,32 @@ def _check_results(
     if order != ids:
         yield "O12", f"the calls were {ids}, and their results were stored as {order}"
     if asked is not None and any(at > asked for at, _, _ in stored):
-        yield "O13", "the model was asked again before every call of its answer had a result"
+        yield "O13", "the model was called again before every call of its answer had a result"
     if not turn.is_cancelled:
         yield from _check_contents(turn, answer, {call_id: result for _, call_id, result in stored})
 
 
 def _fate(turn: RecordedTurn, call: Call) -> str:
     if call.does == "unknown":
-        return "of a tool that does not exist"
+        return "its tool does not exist"
     decisions = [
-        each.data["what"]
-        for _, each in turn.entries("decision", "tool:pre")
-        if each.data["number"] == call.number
+        decision.data["what"]
+        for _, decision in turn.entries("decision", "tool:pre")
+        if decision.data["number"] == call.number
     ]
     if decisions:
-        return f"for which a hook returned: {decisions[0]}"
-    ran = any(each.data["call"] == call for _, each in turn.entries("started"))
-    return f"whose tool {call.does}" if ran else "whose tool was not run"
+        return f"a hook returned: {decisions[0]}"
+    ran = any(entry.data["call"] == call for _, entry in turn.entries("started"))
+    return f"its tool {call.does}" if ran else "its tool was not run"
 
 
 def _check_contents(
     turn: RecordedTurn, answer: Answer, results: dict[str, Any]
 ) -> Iterator[Violation]:
     finished = {
-        each.data["call"].key
-        for _, each in turn.entries("returned")
-        if each.data["call"] is not None
+        entry.data["call"].key
+        for _, entry in turn.entries("returned")
+        if entry.data["call"] is not None
     }
     for call in answer.calls:
         if (
@@ -587,8 +584,8 @@ def _check_contents(
         if call.mark in text:
             lost = [word for word in _PARTS.get(call.does, ()) if not _is_in(word, text)]
             if lost:
-                what = f"the result stored for {call.id!r} does not hold {lost[0]!r} of what the tool returned"
-                yield "O13", f"{what}: {text[:120]!r}"
+                what = f"the result stored for {call.id!r} does not hold {lost[0]!r}"
+                yield "O13", f"{what} of the result of the tool: {text[:120]!r}"
                 return
             continue
         others = [
@@ -597,10 +594,8 @@ def _check_contents(
         if others:
             yield "O12", f"under the id {call.id!r} the result of the call {others[0]!r} was stored"
         else:
-            yield (
-                "O13",
-                f"the result stored for {call.id!r} does not hold what the tool returned: {text[:120]!r}",
-            )
+            what = f"the result stored for {call.id!r} does not hold the result of the tool"
+            yield "O13", f"{what}: {text[:120]!r}"
         return
 
 
@@ -609,11 +604,11 @@ _PARTS = {
     "returns list": ("2.5", "a"),
     "fails": ("it did not work",),
 }
-"""The parts of a result, beside its mark, that have to reach the model."""
+"""The parts of a result that have to reach the model, beside its mark, by action of the tool."""
 
 
 def _is_in(word: str, text: str) -> bool:
-    """Return whether a text holds a word as it is, or as JSON may write it."""
+    """Return whether a text holds a word, plain or escaped as in JSON."""
     return word in text or json.dumps(word)[1:-1] in text
 
 
@@ -628,7 +623,7 @@ _REFUSALS = (
 
 
 def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
-    """Every hook result of the turn that the loop did not follow."""
+    """Yield the hook results of a turn that the loop did not follow."""
     calls = {call.number: call for call in turn.script.calls}
     for position, decision in turn.entries("decision"):
         what, number = decision.data["what"], decision.data["number"]
@@ -639,7 +634,7 @@ def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
         elif decision.data["action"] == "deny":
             later = [at for at in turn.positions("asked") if at > position]
             if later:
-                yield "O20", f"the model was asked although a hook had denied {decision.name}"
+                yield "O20", f"the model was called although a hook had denied {decision.name}"
         if what in ("inject once", "inject into the result", "ask yes, inject once"):
             yield from _check_injected_once(turn, position, decision)
         if what in ("inject", "inject as user", "ask yes, inject") and decision.name in (
@@ -652,7 +647,9 @@ def hook_violations(turn: RecordedTurn) -> Iterator[Violation]:
 def _check_pre(
     turn: RecordedTurn, position: int, call: Call, decision: LogEntry
 ) -> Iterator[Violation]:
-    runs = [each.data["input"] for _, each in turn.entries("started") if each.data["call"] == call]
+    runs = [
+        entry.data["input"] for _, entry in turn.entries("started") if entry.data["call"] == call
+    ]
     what = decision.data["what"]
     if what in ("deny", "deny silently"):
         if runs:
@@ -660,24 +657,22 @@ def _check_pre(
         elif what == "deny" and not _reaches_model(turn, position, call, decision.data["word"]):
             yield "O15", "a hook denied a tool at tool:pre, and the model did not get the reason"
     elif what == "modify":
-        wrong = [given for given in runs if given != {"key": call.new_key}]
+        wrong = [arguments for arguments in runs if arguments != {"key": call.new_key}]
         if wrong:
-            yield (
-                "O16",
-                f"a hook changed what the tool is given to {call.new_key!r} at tool:pre, and it got {wrong[0]}",
-            )
+            change = f"a hook changed the tool's arguments to {call.new_key!r} at tool:pre"
+            yield "O16", f"{change}, and it got {wrong[0]}"
     elif what.startswith("ask "):
         answers = [
-            each.data for _, each in turn.entries("approval") if decision.data["word"] in each.name
+            entry.data
+            for _, entry in turn.entries("approval")
+            if decision.data["word"] in entry.name
         ]
         if runs and "Allow" not in answers:
             how = "the user denied it" if answers else "the user was not asked"
             yield "O17", f"a hook asked for approval at tool:pre, {how}, and the tool was run"
         if not runs and "Allow" in answers:
-            yield (
-                "O17",
-                "a hook asked for approval at tool:pre, the user allowed it, and the tool was not run",
-            )
+            request = "a hook asked for approval at tool:pre"
+            yield "O17", f"{request}, the user allowed it, and the tool was not run"
 
 
 def _reaches_model(turn: RecordedTurn, position: int, call: Call, word: str) -> bool:
@@ -693,72 +688,67 @@ def _check_post(turn: RecordedTurn, call: Call, decision: LogEntry) -> Iterator[
     text = words_of(_result(turn, call))
     what = decision.data["what"]
     if what == "modify" and text and (call.mark in text or call.new_mark not in text):
-        yield (
-            "O16",
-            f"a hook changed the result to {call.new_mark!r} at tool:post, and stored was {text[:120]!r}",
-        )
+        change = f"a hook changed the result to {call.new_mark!r} at tool:post"
+        yield "O16", f"{change}, and stored was {text[:120]!r}"
     if what in ("deny", "deny silently") and call.mark in text:
         yield "O29", "a hook denied a result at tool:post, and it was stored all the same"
     elif what == "deny" and text and decision.data["word"] not in text:
-        yield (
-            "O29",
-            f"a hook denied a result at tool:post, and stored was {text[:120]!r}, without its reason",
-        )
+        stored = f"stored was {text[:120]!r}, without its reason"
+        yield "O29", f"a hook denied a result at tool:post, and {stored}"
 
 
 def _result(turn: RecordedTurn, call: Call) -> Any:
-    """The stored result of a call; None if there is none."""
+    """Return the stored result of a call. None if there is none."""
     return next((result for _, call_id, result in turn.stored_results if call_id == call.id), None)
 
 
 def _check_injection(turn: RecordedTurn, position: int, decision: LogEntry) -> Iterator[Violation]:
     word = decision.data["word"]
-    stored = [at for at, each in turn.entries("stored") if word in words_of(each.data)]
+    stored = [at for at, entry in turn.entries("stored") if word in words_of(entry.data)]
     asked = turn.next_asked(position)
+    subject = f"the text that a hook injected at {decision.name}"
     if not stored:
-        yield "O18", f"what a hook injected at {decision.name} was not stored"
+        yield "O18", f"{subject} was not stored"
     elif len(stored) > 1:
-        yield "O18", f"what a hook injected at {decision.name} was stored {len(stored)} times"
+        yield "O18", f"{subject} was stored {len(stored)} times"
     elif asked is not None and stored[0] > asked:
-        yield (
-            "O18",
-            f"what a hook injected at {decision.name} was stored only after the model had been asked again",
-        )
+        yield "O18", f"{subject} was stored only after the model had been called again"
 
 
 def _check_injected_once(
     turn: RecordedTurn, position: int, decision: LogEntry
 ) -> Iterator[Violation]:
     word = decision.data["word"]
-    if any(word in words_of(each.data) for _, each in turn.entries("stored")):
-        yield "O19", f"what a hook injected for one request only, at {decision.name}, was stored"
+    if any(word in words_of(entry.data) for _, entry in turn.entries("stored")):
+        subject = "the text that a hook injected for one request only"
+        yield "O19", f"{subject}, at {decision.name}, was stored"
     later = [word in words_of(asked.data) for at, asked in turn.entries("asked") if at > position]
     times = sum(later)
     # At prompt:submit a loop need not follow anything but a deny.
     if later and not later[0] and decision.name != "prompt:submit":
-        yield "O19", f"what a hook injected for the next request, at {decision.name}, was not in it"
+        subject = "the text that a hook injected for the next request"
+        yield "O19", f"{subject}, at {decision.name}, was not in it"
     elif times > 1:
-        yield (
-            "O19",
-            f"what a hook injected for one request, at {decision.name}, was in {times} of them",
-        )
+        subject = "the text that a hook injected for one request"
+        yield "O19", f"{subject}, at {decision.name}, was in {times} of them"
 
 
-_MANY_ATTEMPTS = 20
+_MAX_ATTEMPTS = 20
 
 
 def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
-    """An error of the provider leaves execute as it is, and is announced."""
+    """Check that execute raises the error of a provider unchanged, and that it is emitted."""
     failed, outcome = turn.entries("failed"), turn.outcome
     if not failed or outcome is None:
         return
     if outcome.kind == "late":
-        if len(failed) > _MANY_ATTEMPTS:
-            what = f"a provider that always fails was asked {len(failed)} times"
+        if len(failed) > _MAX_ATTEMPTS:
+            what = f"a provider that always fails was called {len(failed)} times"
             yield "O23", f"{what}, and the turn had not ended"
         return
+    # Another attempt was answered.
     if turn.answers and turn.answers[-1][0] > failed[-1][0]:
-        return  # another attempt was answered
+        return
     error = failed[-1][1].data
     if not isinstance(outcome.error, type(error)):
         yield "O21", f"the provider raised {type(error).__name__}, and execute {outcome}"
@@ -770,29 +760,29 @@ def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
 
 
 def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterator[Violation]:
-    """After a graceful stop running tools finish, and nothing new starts.
+    """Check that running tools finish after a graceful stop, and that nothing new starts.
 
     Args:
-        turn: What happened.
-        is_on_island: The loop runs in another thread than its tools. The call of a tool that it had announced before the
-            stop may be on its way then.
+        turn: The record of the turn.
+        is_on_island: True if the loop runs in another thread than its tools. The call of a tool
+            that it had announced before the stop may then be on its way.
     """
     stops = turn.positions("stop")
     if not stops:
         return
     stop = stops[0]
     if turn.next_asked(stop) is not None:
-        yield "O22", "the model was asked after a graceful stop"
+        yield "O22", "the model was called after a graceful stop"
     on_the_way = {
-        (each.data or {}).get("tool_name")
-        for at, each in turn.entries("event")
-        if is_on_island and each.name == "tool:pre" and at < stop
+        (event.data or {}).get("tool_name")
+        for at, event in turn.entries("event")
+        if is_on_island and event.name == "tool:pre" and at < stop
     }
-    for at, each in turn.entries("started"):
-        if at > stop and each.name not in on_the_way:
-            yield "O22", f"the tool {each.name!r} was started after a graceful stop"
+    for at, tool in turn.entries("started"):
+        if at > stop and tool.name not in on_the_way:
+            yield "O22", f"the tool {tool.name!r} was started after a graceful stop"
             break
-    for at, each in turn.entries("interrupted"):
+    for at, tool in turn.entries("interrupted"):
         if at > stop and not turn.is_cancelled:
-            yield "O22", f"the running tool {each.name!r} was cancelled by a graceful stop"
+            yield "O22", f"the running tool {tool.name!r} was cancelled by a graceful stop"
             break

@@ -174,7 +174,7 @@ def _is_marked(message: Message) -> bool:
 
 
 def _is_certainly(shown: Message, message: Message) -> bool:
-    """Return whether a message of a view is not an addition, such as a summary that begins alike."""
+    """Return whether a message of a view is from the history, and not a summary or the like."""
     return (
         bool(shown.get("tool_call_id") or call_ids(shown))
         or shows(shown, message)

@@ -113,14 +113,18 @@ class Budget:
 
     Args:
         calls: Number of calls.
+        seconds: Seconds of `worked_time`, for work whose result may depend on them.
     """
 
-    def __init__(self, calls: float) -> None:
+    def __init__(self, calls: float, seconds: float = math.inf) -> None:
         self._until = work_done() + calls
+        self._end = worked_time() + seconds
 
     def is_spent(self) -> bool:
         """Return whether the work is used up."""
-        return work_done() >= self._until
+        if work_done() >= self._until:
+            return True
+        return self._end < math.inf and worked_time() >= self._end
 
 
 # ── virtual time ──

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 import os
 import signal
 import tempfile
@@ -423,9 +424,10 @@ class CheckContext:
         """Whether the profile is the thorough one."""
         return self.points >= _THOROUGH_POINTS
 
-    def budget(self, calls: float) -> Budget:
-        """Return a budget of calls for the check, which is larger in the thorough profile."""
-        return Budget(calls * (_MORE_WHEN_THOROUGH if self.is_thorough else 1))
+    def budget(self, calls: float, seconds: float = math.inf) -> Budget:
+        """Return a budget for the check, which is larger in the thorough profile."""
+        more = _MORE_WHEN_THOROUGH if self.is_thorough else 1
+        return Budget(calls * more, seconds * more)
 
     def cut_short(self, reason: str) -> None:
         """Report an incomplete check, whose clauses count as not examined."""

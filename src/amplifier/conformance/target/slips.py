@@ -27,7 +27,8 @@ class SlipDetector:
 
     An error counts if the line itself made it and did not raise it by hand, and if neither that
     function nor a caller in the module handles it under its name: ``except Exception`` expects
-    nothing in particular.
+    nothing in particular. Two kinds do not count. A special method such as ``__getattr__`` may
+    owe its caller the error, and a broad handler may stand for a test whether a value is None.
 
     Attributes:
         found: The line and the error of each slip, in order.
@@ -71,11 +72,23 @@ class SlipDetector:
 
     def _judge(self, frame: FrameType, error: BaseException, *, is_here: bool) -> None:
         file, line = frame.f_code.co_filename, frame.f_lineno
+        if _is_special(frame.f_code.co_name) or _is_about_none(error):
+            return
         names = {each.__name__ for each in type(error).__mro__ if issubclass(each, _SLIPS)}
         if _expects(file, line, frozenset(names)) or (is_here and _raises(file, line)):
             self._expected.append(error)
         elif is_here and all(error is not known for _, known in self.found):
             self.found.append((self._target.location_at(file, line), error))
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name not in ("__init__", "__call__")
+
+
+def _is_about_none(error: BaseException) -> bool:
+    if isinstance(error, AttributeError):
+        return error.obj is None and error.name is not None
+    return isinstance(error, TypeError) and "NoneType" in str(error)
 
 
 @cache

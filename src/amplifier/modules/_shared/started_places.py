@@ -6,7 +6,6 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Final
 
 _CODE: Final = re.compile(
@@ -44,7 +43,7 @@ def _named(value: object, directory: str) -> Iterator[str]:
     if isinstance(value, Mapping):
         module, source = value.get("module"), value.get("source")
         if isinstance(module, str) and isinstance(source, str) and "\0" not in source:
-            folder = str(Path(source.removeprefix("file://")).expanduser())
+            folder = os.path.expanduser(source.removeprefix("file://"))  # noqa: PTH111 - never raises
             if "/" in source or source in (".", "..") or os.path.lexists(folder):
                 yield folder
                 yield f"{folder}/amplifier_module_{module.replace('-', '_')}"

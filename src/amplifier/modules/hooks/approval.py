@@ -732,8 +732,9 @@ async def mount(
 def rule_for_call(call: Call) -> dict[str, Any] | None:
     """Return the narrowest rule that a user would expect of "always", in the form of a plan.
 
-    A simple command is allowed with exactly these words, in a sandbox only if it ran in one. An
-    edit is allowed for the real place of this file. Of any other tool, every call is allowed.
+    A simple command is allowed with exactly these words, inside a sandbox if it ran in one, and
+    otherwise outside. An edit is allowed for the real place of this file. Of any other tool, every
+    call is allowed.
 
     Returns:
         The rule, or None if there is none. No rule allows a compound command.

@@ -1,4 +1,4 @@
-"""The one agent turn that all loops share: call the model, run its tools, repeat until it answers without tool calls."""
+"""The agent turn that all loops share."""
 
 from ._options import TurnOptions, read_options
 from ._turn import Turn, TurnOrchestrator, mount_loop

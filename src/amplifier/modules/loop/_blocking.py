@@ -1,4 +1,4 @@
-"""Names a tool whose code blocked the event loop."""
+"""Log the tools that block the event loop."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ BLOCKING_SECONDS = 1.0
 _last = threading.local()
 
 
-class named_if_blocking(
-    Coroutine[Any, Any, _T]
-):  # reads like a function: await named_if_blocking(…)
-    """Await a tool's coroutine, and log the tool if one step of it keeps the event loop busy.
+# Neither backend has a hook for this that is free while nothing blocks. The debug mode of asyncio
+# and the instruments of trio slow down every task. To time the steps of this one coroutine takes a
+# quarter of a microsecond for each. In every other way the object stands for the coroutine, so that
+# `cr_await` leads tracebacks and task listings into the tool.
 
-    Neither backend has a hook for this that costs nothing while nothing blocks: asyncio's debug mode
-    and trio's instruments slow down every task. Timing the steps of this one coroutine takes a quarter
-    of a microsecond for each. It stands for the coroutine in every other way, so that `cr_await` leads
-    tracebacks and task listings on into the tool.
+
+class named_if_blocking(Coroutine[Any, Any, _T]):
+    """Await a tool's coroutine, and log the tool if a step of it blocks the event loop.
 
     Args:
         coroutine: The call of the tool.
-        tool: Its name.
+        tool: The name of the tool.
     """
 
     __slots__ = ("_coroutine", "_tool")
@@ -87,13 +86,14 @@ class named_if_blocking(
         return self._coroutine.cr_running
 
     def _warn(self, began: float) -> None:
-        # A tool that runs a sub-agent is not blamed for the tool that blocked inside of it.
+        # A tool that runs a sub-agent isn't blamed for the tool that blocked inside it.
         if getattr(_last, "warned", -1.0) >= began:
             return
         _last.warned = now = perf_counter()
         _logger.warning(
-            "the tool %r blocked the event loop for %.1f s: nothing else ran meanwhile, and no stop could reach it. Make it "
-            "a plain `def` without quick=True, which runs in a thread, or call what blocks with asyncio.to_thread or "
+            "the tool %r blocked the event loop for %.1f s: nothing else ran meanwhile, and no "
+            "stop could reach it. Make it a plain `def` without quick=True, which runs in a "
+            "thread, or move the blocking call into asyncio.to_thread or "
             "anyio.to_thread.run_sync",
             self._tool,
             now - began,

@@ -1,7 +1,4 @@
-"""Calls that run at the same time, and the text of failures.
-
-`Coordinator.call_within` and `contain_errors` contain what a single call raises.
-"""
+"""Run calls at the same time, and describe failures."""
 
 from __future__ import annotations
 
@@ -13,15 +10,14 @@ from amplifier.contracts import contain_errors, contained_failure
 
 
 async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run calls at the same time; the first failure cancels the others.
-
-    No failure leaves through a child task: on asyncio KeyboardInterrupt and SystemExit would end the whole event loop
-    there, and a task group would wrap the rest.
+    """Run calls at the same time. The first failure cancels the others.
 
     Raises:
-        BaseException: What one call raised, unchanged.
-        ExceptionGroup: What several raised.
+        BaseException: The error of one call, unchanged.
+        ExceptionGroup: The errors of several calls.
     """
+    # No failure propagates out of a child task. On asyncio, KeyboardInterrupt and SystemExit would
+    # end the event loop there, and a task group would wrap other errors.
     failures: list[BaseException] = []
 
     async def run(call: Callable[[], Awaitable[None]]) -> None:
@@ -30,10 +26,12 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
                 await call()
         except GeneratorExit as exc:
             failures.append(exc)
-            raise  # this coroutine may be being closed; then there is no loop to cancel anything in
+            # Perhaps this coroutine is being closed. Then there is no loop that could cancel.
+            raise
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as exc:  # noqa: BLE001 — raised below, in the caller's task
+        # Raised below, in the caller's task.
+        except BaseException as exc:  # noqa: BLE001
             failures.append(exc)
             group.cancel_scope.cancel()
 
@@ -43,32 +41,35 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
                 for call in calls:
                     group.start_soon(run, call)
         except BaseException as exc:
-            if not failures:  # no call raised it: a cancellation, or Ctrl-C that reached this task while it waited
+            # No call raised it. It is a cancellation, or Ctrl-C that reached this waiting task.
+            if not failures:
                 if not isinstance(exc, BaseExceptionGroup) or len(exc.exceptions) > 1:
                     raise
                 failures.extend(exc.exceptions)
         if failures:
-            raise _one_of(failures)
+            raise _combine_failures(failures)
     finally:
-        failures.clear()  # an exception that names its own frame is a reference cycle
+        # An exception that names its own frame is a reference cycle.
+        failures.clear()
 
 
 def text_of(error: Exception) -> str:
-    """The message of an exception, even if its own ``__str__`` fails: that is third-party code as well."""
+    """Return the message of an exception, even if its ``__str__`` is foreign code that fails."""
     try:
         return str(error) or type(error).__name__
-    except BaseException as exc:  # noqa: BLE001 — contained_failure() raises what must pass
+    # `contained_failure` raises a cancellation and Ctrl-C again.
+    except BaseException as exc:  # noqa: BLE001
         broken = contained_failure(exc)
         return f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
 
 
-def _one_of(failures: list[BaseException]) -> BaseException:
-    """The one exception to raise for all failures: Ctrl-C before anything else, one error as itself, several as a group."""
+def _combine_failures(failures: list[BaseException]) -> BaseException:
+    """Return the exception to raise for all failures: Ctrl-C, or the one error, or a group."""
     if len(failures) == 1:
         return failures[0]
     errors = [failure for failure in failures if isinstance(failure, Exception)]
     if len(errors) == len(failures):
         return ExceptionGroup(f"{len(errors)} calls failed", errors)
     first = next(failure for failure in failures if not isinstance(failure, Exception))
-    first.__cause__ = _one_of([failure for failure in failures if failure is not first])
+    first.__cause__ = _combine_failures([failure for failure in failures if failure is not first])
     return first

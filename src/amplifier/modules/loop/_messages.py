@@ -1,11 +1,4 @@
-"""The messages of a turn: those of a request, in the forms that events and the provider get, and those that the turn stores.
-
-A context returns copies, which belong to the loop. The provider gets models of its own: nothing that it does with them reaches the
-context, a later request or a handler.
-
-What a turn stores keeps the conversation valid when the turn is cancelled: the assistant's message comes before its tool results;
-results follow in the order of the calls, one for each, whatever happens.
-"""
+"""The messages of a turn: those of its requests, and those that it stores."""
 
 from __future__ import annotations
 
@@ -20,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 import anyio
 import attrs
 
-from amplifier._internal.json import copy_json
+from amplifier._internal.json import JSON, copy_json
 from amplifier.contracts import ContextManager, Coordinator, Provider, contain_errors
 from amplifier.errors import ContractError, SessionStateError
 from amplifier.models import (
@@ -48,17 +41,18 @@ from ..context import (
 )
 
 
-def checked_messages(context: ContextManager, method: str, messages: Any) -> list[dict[str, Any]]:
-    """What a method of a context returned.
+def checked_messages(context: ContextManager, method: str, messages: JSON) -> list[dict[str, JSON]]:
+    """Return the messages from a method of a context.
 
     Raises:
-        ContractError: It is no list.
+        ContractError: They aren't a list.
     """
     if isinstance(messages, list):
         return messages
     name = type(context).__name__
     raise ContractError(
-        f"context {name} returned {type(messages).__name__} from {method}(); expected a list of messages",
+        f"context {name} returned {type(messages).__name__} from {method}(); "
+        "expected a list of messages",
         module=name,
     )
 
@@ -67,43 +61,46 @@ _ROLES: Final = frozenset(get_args(Role))
 _TEXTS: Final = frozenset({"role", "content", "name", "tool_call_id"})
 
 INSTRUCTIONS = "system_prompt"
-"""The ``source``, in the metadata, of the system messages that a loop stores for its plan."""
+"""The ``source`` in the metadata of the system messages that a loop stores for its plan."""
 
 
-def source_of(message: dict[str, Any]) -> Any:
-    """Who stored a message, where its metadata has it."""
+def source_of(message: dict[str, JSON]) -> JSON:
+    """Return the ``source`` in the metadata of a message, or None."""
     metadata = message.get("metadata")
     return metadata.get("source") if isinstance(metadata, dict) else None
 
 
-def is_instruction(message: dict[str, Any]) -> bool:
-    """Whether a loop has stored it for its plan."""
+def is_instruction(message: dict[str, JSON]) -> bool:
+    """Return whether a loop has stored the message for its plan."""
     return message.get("role") == "system" and source_of(message) == INSTRUCTIONS
 
 
-def _with_latest_instructions(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The instructions that were stored last, at the beginning, in place of all that were stored before."""
-    given = [message for message in messages if "metadata" in message and is_instruction(message)]
-    if not given or (given[0] is messages[0] and len(given) == 1):
+def _with_latest_instructions(messages: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
+    """Return the messages with only the latest instructions, at the beginning."""
+    instructions = [
+        message for message in messages if "metadata" in message and is_instruction(message)
+    ]
+    if not instructions or (instructions[0] is messages[0] and len(instructions) == 1):
         return messages
-    return [given[-1], *(message for message in messages if not is_instruction(message))]
+    return [instructions[-1], *(message for message in messages if not is_instruction(message))]
 
 
-# ── what a service's prompt cache can use again ──────────────────────────────────────────────────
-# A context that follows our contract adds at the end of its view until a compaction; tools and instructions stay as they are. So
-# a break has one of three reasons, and each is worth knowing: it costs the price of reading everything behind it anew.
+# ── prompt cache ─────────────────────────────────────────────────────────────────────────────────
+# Until a compaction, a context that keeps our contract adds only at the end of its view, and tools
+# and instructions don't change. So a break has one of three reasons. Everything behind it is read
+# and charged again.
 
 _CHARS_PER_TOKEN: Final = 4.0
 
 
 @attrs.frozen
 class PrefixBreak:
-    """A request that does not begin as the one before did.
+    """A request that doesn't begin like the previous one.
 
     Attributes:
-        reason: What changed first, in the order in which services read it.
-        same_messages: How many messages at the beginning are the same.
-        tokens: What was sent before and has to be read anew, roughly.
+        reason: The part that changed first, in the order in which services read them.
+        same_messages: The number of messages at the beginning that are the same.
+        tokens: The approximate number of tokens that were sent before and have to be read again.
     """
 
     reason: Literal["tools", "instructions", "messages"]
@@ -116,20 +113,30 @@ class RequestPrefix:
 
     def __init__(self) -> None:
         self._tools: Any = None
-        self._messages: list[dict[str, Any]] = []
+        self._messages: list[dict[str, JSON]] = []
 
     def follow(
-        self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, Any]]
+        self, tools: Sequence[ToolSpec] | None, messages: list[dict[str, JSON]]
     ) -> PrefixBreak | None:
-        """Take the next request, without what is shown once only; returns what of the one before it cannot be used again."""
-        described = [to_dict(tool) for tool in tools or ()]
+        """Note the next request and compare it with the previous one.
+
+        Args:
+            tools: The tools of the request.
+            messages: Its messages, without those that are shown once.
+
+        Returns:
+            The break, or None if the request continues the previous one.
+        """
+        specs = [to_dict(tool) for tool in tools or ()]
         before, self._messages = self._messages, messages
-        known, self._tools = self._tools, described
+        previous_specs, self._tools = self._tools, specs
         if not before:
             return None
-        if known != described:
-            return PrefixBreak("tools", 0, _tokens(known) + sum(map(_tokens, messages)))
-        if messages[: len(before)] == before:  # thousands of them, and nearly always
+        if previous_specs != specs:
+            tokens = _tokens(previous_specs) + sum(map(_tokens, messages))
+            return PrefixBreak("tools", 0, tokens)
+        # A fast comparison for the usual case, because there may be thousands.
+        if messages[: len(before)] == before:
             return None
         same = sum(
             1
@@ -144,25 +151,26 @@ class RequestPrefix:
         )
 
 
-def _tokens(value: Any) -> int:
+def _tokens(value: JSON) -> int:
     return count_tokens(value, _CHARS_PER_TOKEN)
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _models(messages: list[dict[str, Any]]) -> list[Message]:
-    """The messages as models that share nothing with them.
+def _models(messages: list[dict[str, JSON]]) -> list[Message]:
+    """Return the messages as models that share nothing with them.
 
     Raises:
-        ModelError: One of them is no message that a provider would understand.
+        ModelError: One of them isn't a valid message.
     """
     models: list[Any] = list(map(Message.__new__, repeat(Message, len(messages))))
     for model, message in zip(models, messages, strict=True):
         role, content = message.get("role"), message.get("content")
         if type(content) is not str or type(role) is not str or role not in _ROLES:
             _fill(model, message)
-        elif len(message) == 2:  # what the constructor makes of texts, in a tenth of the time
+        # This does the same as the constructor in a tenth of the time.
+        elif len(message) == 2:
             model.role = role
             model.content = content
             model.extra = {}
@@ -175,35 +183,40 @@ def _models(messages: list[dict[str, Any]]) -> list[Message]:
     return models
 
 
-def _fill(model: Any, message: dict[str, Any]) -> None:
-    given = copy_json(
-        message
-    )  # a context of third parties may return what it stores, and change it later
-    model.__init__(**(given if given.get("content") is not None else {**given, "content": ""}))
+def _fill(model: Any, message: dict[str, JSON]) -> None:
+    # A third-party context may return its stored messages, and change them later.
+    fields = copy_json(message)
+    if fields.get("content") is None:
+        fields["content"] = ""
+    model.__init__(**fields)
+
+
+# A context returns copies, which belong to the loop. The provider gets separate models, so that its
+# changes reach neither the context, nor a later request, nor a handler.
 
 
 class RequestMessages:
-    """What the model is to be shown.
+    """The messages of a request, for events and for the provider.
 
     Args:
-        messages: What the context returned.
-        prefix: How the latest request of the loop began.
+        messages: The messages from the context.
+        prefix: The beginning of the latest request of the loop.
     """
 
-    def __init__(self, messages: list[dict[str, Any]], prefix: RequestPrefix) -> None:
+    def __init__(self, messages: list[dict[str, JSON]], prefix: RequestPrefix) -> None:
         self._messages = self._lasting = _with_latest_instructions(messages)
         self._prefix = prefix
 
     def cache_break(self, tools: Sequence[ToolSpec] | None) -> PrefixBreak | None:
-        """What a service's cache has of the request before and cannot use for this one."""
+        """Return the break that keeps a service from using its cache for this request, or None."""
         return self._prefix.follow(tools, self._lasting)
 
-    def for_event(self) -> list[dict[str, Any]]:
-        """For the payload of an event, of which each handler gets a copy."""
+    def for_event(self) -> list[dict[str, JSON]]:
+        """Return the messages for the payload of an event, of which each handler gets a copy."""
         return self._messages
 
-    def call_ids(self) -> set[Any]:
-        """The ids of the tool calls in them."""
+    def call_ids(self) -> set[object]:
+        """Return the ids of the tool calls in the messages."""
         return {
             call_id
             for message in self._messages
@@ -219,7 +232,7 @@ class RequestMessages:
             if item.append_to_last_tool_result and last.get("role") == "tool":
                 content = last.get("content")
                 if isinstance(content, list):
-                    joined: Any = [*content, {"type": "text", "text": item.content}]
+                    joined: JSON = [*content, {"type": "text", "text": item.content}]
                 else:
                     joined = f"{content or ''}\n\n{item.content}"
                 messages[-1] = {**last, "content": joined}
@@ -227,10 +240,10 @@ class RequestMessages:
                 messages.append({"role": item.role, "content": item.content})
 
     def for_provider(self) -> list[Message]:
-        """As the provider gets them.
+        """Return the messages for the provider.
 
         Raises:
-            ModelError: One of them is no message that a provider would understand.
+            ModelError: One of them isn't a valid message.
         """
         return _models(self._messages)
 
@@ -238,17 +251,15 @@ class RequestMessages:
 UNANSWERED = "[interrupted: the turn ended before there was an answer]"
 
 _REFUSED = "[{} {!r} left out: the service refused the prompt]"
-_SETTLING_SECONDS = 10.0
-
-
-_MOST = 100
+_SETTLE_TIMEOUT = 10.0
+_MAX_STEERING_MESSAGES = 100
 
 
 class Steering:
-    """The messages that wait. They are taken while a turn runs and until it has its answer: none is lost without an error.
+    """Messages for the running turn, accepted until it has its answer. None is lost silently.
 
     Attributes:
-        waiting: The oldest first.
+        waiting: The messages that the turn hasn't read yet, the oldest first.
     """
 
     def __init__(self) -> None:
@@ -256,16 +267,16 @@ class Steering:
         self._is_open = False
 
     def open(self, is_open: bool = True) -> None:
-        """A turn begins; with False, it has its answer or ends without one."""
+        """Begin to accept messages. With False, stop, because the turn ends or has its answer."""
         self.waiting.clear()
         self._is_open = is_open
 
     def add(self, message: object) -> None:
-        """Take a message.
+        """Add a message.
 
         Raises:
-            SessionStateError: No turn would read it, or too many wait already.
-            ValueError: It is no text, or empty.
+            SessionStateError: No turn would read it, or too many are waiting already.
+            ValueError: It isn't text, or it is empty.
         """
         if not isinstance(message, str) or not message.strip():
             raise ValueError(f"expected a message that is text, got {message!r:.80}")
@@ -273,19 +284,21 @@ class Steering:
             raise SessionStateError(
                 "no turn is running that would read the message; begin one with execute(prompt)"
             )
-        if len(self.waiting) >= _MOST:
+        if len(self.waiting) >= _MAX_STEERING_MESSAGES:
             raise SessionStateError(
-                f"{_MOST} messages wait for the next step already; wait, or stop the turn"
+                f"{_MAX_STEERING_MESSAGES} messages are waiting for the next step already; "
+                "wait, or stop the turn"
             )
         self.waiting.append(message)
 
 
-def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What closes a turn that ended without an answer of the model: results for open calls, and a note in place of the answer.
+def closing_messages(stored: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
+    """Return the messages that close a turn without an answer of the model.
 
-    Instructions and injections of hooks do not show whether there was an answer; the last message before them does.
+    They are results for open calls, and a note in place of the answer.
     """
-    last: dict[str, Any] = next(
+    # Instructions and injections of hooks don't show whether there was an answer.
+    last: dict[str, JSON] = next(
         (message for message in reversed(stored) if not is_aside(message)), {}
     )
     role = last.get("role")
@@ -297,24 +310,24 @@ def closing_messages(stored: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @attrs.frozen
 class UnfinishedTurn:
-    """Where a turn was cut off.
+    """A turn that was interrupted.
 
     Attributes:
-        prompt: The text that began it; empty if there was none.
-        attachments: What else there was, described.
-        iterations: How often the model has answered.
-        calls: Those of the latest answer that have no result.
+        prompt: The text of its prompt. Empty without one.
+        attachments: Descriptions of the other blocks of its prompt.
+        iterations: The number of answers of the model.
+        calls: The calls of the latest answer that have no result.
     """
 
     prompt: str
-    attachments: list[dict[str, Any]]
+    attachments: list[dict[str, JSON]]
     iterations: int
     calls: list[ToolCall]
 
 
-def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
-    """The turn at the end of a conversation, if it has no answer yet."""
-    turn: list[dict[str, Any]] = []
+def unfinished_turn(stored: list[dict[str, JSON]]) -> UnfinishedTurn | None:
+    """Return the turn at the end of a conversation, if it has no answer yet."""
+    turn: list[dict[str, JSON]] = []
     for message in reversed(stored):
         if is_aside(message):
             continue
@@ -326,7 +339,7 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
     calls = open_calls(turn)
     if turn[-1].get("role") == "assistant" and not calls:
         return None
-    prompt, attachments = _described(turn[0].get("content"))
+    prompt, attachments = _describe_prompt(turn[0].get("content"))
     return UnfinishedTurn(
         prompt=prompt,
         attachments=attachments,
@@ -338,8 +351,8 @@ def unfinished_turn(stored: list[dict[str, Any]]) -> UnfinishedTurn | None:
     )
 
 
-def _described(content: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a stored prompt, and its attachments; other hosts store other things."""
+def _describe_prompt(content: JSON) -> tuple[str, list[dict[str, JSON]]]:
+    """Return the text of a stored prompt, and its attachments. Other hosts use other formats."""
     if isinstance(content, list):
         with suppress(TypeError, ValueError):
             blocks = read_prompt(content)
@@ -348,29 +361,36 @@ def _described(content: Any) -> tuple[str, list[dict[str, Any]]]:
     return content if isinstance(content, str) else "", []
 
 
-def lacks_instructions(stored: list[dict[str, Any]], text: str | None) -> bool:
-    """Whether other instructions were in force until now; a system message of the application at the beginning is in place of any."""
-    given = [message.get("content") for message in stored if is_instruction(message)]
-    if given or not text:
-        return bool(text) and given[-1] != text
+def lacks_instructions(stored: list[dict[str, JSON]], text: str | None) -> bool:
+    """Return whether the instructions differ from those in the conversation.
+
+    A system message of the application at the beginning replaces any instructions.
+    """
+    contents = [message.get("content") for message in stored if is_instruction(message)]
+    if contents or not text:
+        return bool(text) and contents[-1] != text
     return all(source_of(message) == "hook" for message in itertools.takewhile(is_aside, stored))
 
 
-def _input(arguments: Any) -> dict[str, Any]:
-    """The input of a stored call; some contexts keep it as the text that a service sent."""
+def _input(arguments: JSON) -> dict[str, JSON]:
+    """Return the input of a stored call, which some contexts keep as the text of the service."""
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = json.loads(arguments)
     return copy_json(arguments) if isinstance(arguments, dict) else {}
 
 
+# The stored messages keep the conversation valid if the turn is cancelled. The message of the
+# assistant comes before its tool results. Results follow in the order of the calls, one for each.
+
+
 class Transcript:
-    """The part of the conversation that one turn is responsible for; everything that it reads and writes goes through here.
+    """Reads and writes the conversation for one turn.
 
     Args:
-        context: Where the conversation is kept.
-        coordinator: The session's.
-        prefix: How the latest request of the loop began.
+        context: The context with the conversation.
+        coordinator: The coordinator of the session.
+        prefix: The beginning of the latest request of the loop.
     """
 
     def __init__(
@@ -379,60 +399,65 @@ class Transcript:
         self._context = context
         self._prefix = prefix
         self._coordinator = coordinator
-        self._who = f"context {type(context).__name__}"
+        self._label = f"context {type(context).__name__}"
         self._open: list[ToolCall] = []
 
-    async def stored(self) -> list[dict[str, Any]]:
-        """The whole conversation."""
-        with contain_errors(self._who):
+    async def stored(self) -> list[dict[str, JSON]]:
+        """Return the whole conversation."""
+        with contain_errors(self._label):
             return checked_messages(
                 self._context, "get_messages", await self._context.get_messages()
             )
 
     async def close_unanswered(
         self,
-        stored: list[dict[str, Any]],
+        stored: list[dict[str, JSON]],
         known_result: Callable[[ToolCall], Awaitable[ToolResult | None]],
     ) -> None:
-        """Close what an earlier turn left without an answer.
+        """Close an earlier turn without an answer, which was stopped or reached its limit.
 
-        A turn that was stopped, a process that died and the iteration limit leave such an end. The next prompt would make
-        two user messages in a row, which some services refuse.
+        Otherwise the next prompt would make two user messages in a row, which some services refuse.
 
         Args:
             stored: The whole conversation.
-            known_result: Returns the result of a call that has none in the conversation, if it is known elsewhere.
+            known_result: Returns the result of a call that has none in the conversation, if it is
+                known elsewhere.
         """
         calls = {call.id: call for call in open_calls(stored)}
         for message in closing_messages(stored):
-            if (found := calls.get(message.get("tool_call_id", ""))) is not None:
+            if (open_call := calls.get(message.get("tool_call_id", ""))) is not None:
                 call = ToolCall(
-                    id=str(found.id), name=found.name or "", arguments=_input(found.arguments)
+                    id=str(open_call.id),
+                    name=open_call.name or "",
+                    arguments=_input(open_call.arguments),
                 )
                 if (result := await known_result(call)) is not None:
                     message = result_message(call, result)  # noqa: PLW2901
             await self.add(message)
 
     async def for_request(self, provider: Provider) -> RequestMessages:
-        """What the model is to be shown."""
-        with contain_errors(self._who):
-            given = await self._context.get_messages_for_request(provider=provider)
+        """Return the messages of the next request."""
+        with contain_errors(self._label):
+            messages = await self._context.get_messages_for_request(provider=provider)
             return RequestMessages(
-                checked_messages(self._context, "get_messages_for_request", given), self._prefix
+                checked_messages(self._context, "get_messages_for_request", messages), self._prefix
             )
 
-    async def add(self, message: dict[str, Any]) -> None:
+    async def add(self, message: dict[str, JSON]) -> None:
         """Store a message that is neither an answer nor a result."""
-        with contain_errors(self._who):
+        with contain_errors(self._label):
             await self._context.add_message(message)
 
     async def add_answer(self, response: ChatResponse, calls: list[ToolCall]) -> None:
-        """Store the assistant's message; from here on its calls are owed results."""
+        """Store the assistant's message. From here on, each of its calls needs a result."""
         self._open = list(calls)
         await self.add(assistant_message(response, calls))
 
-    async def withdraw_attachments(self, blocks: list[dict[str, Any]]) -> None:
-        """The service refused the latest prompt: notes take the place of its attachments, or every later request would fail, too."""
+    async def withdraw_attachments(self, blocks: list[dict[str, JSON]]) -> None:
+        """Replace the attachments of a prompt that the service refused with notes.
+
+        Otherwise every later request would fail, too.
+        """
         notes = [
             block
             if block["type"] == "text"
@@ -443,23 +468,24 @@ class Transcript:
         for message in reversed(stored):
             if message.get("role") == "user" and message.get("content") == blocks:
                 message["content"] = notes
-                with contain_errors(self._who):
+                with contain_errors(self._label):
                     await self._context.set_messages(stored)
                 return
 
     def reopen(self, calls: list[ToolCall]) -> None:
-        """The turn goes on with an answer that is stored already: its calls are owed results."""
+        """Continue with an answer that is stored already. Each of its calls needs a result."""
         self._open = list(calls)
 
     async def add_result(self, call: ToolCall, result: ToolResult) -> None:
-        """Store the result of a call; the results of the calls before it are stored."""
+        """Store the result of a call. The results of the calls before it are stored already."""
         await self.add(result_message(call, result))
         self._open.remove(call)
 
     async def settle(self, results: dict[str, ToolResult]) -> None:
-        """The turn is being left: give every call that is still owed a result what is known, or a note.
+        """Store the known result, or a note, for each call that still needs one.
 
-        What a cancelled write has stored is not known, so the context itself is asked first.
+        This is for a turn that ends early. The context is read first, because a cancelled write may
+        have stored a result.
         """
         if self._open:
             await run_shielded(
@@ -467,10 +493,10 @@ class Transcript:
             )
 
     async def _settle(self, results: dict[str, ToolResult]) -> None:
-        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLING_SECONDS):
-            owed = {call.id for call in open_calls(await self.stored())}
+        with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _SETTLE_TIMEOUT):
+            open_ids = {call.id for call in open_calls(await self.stored())}
             for call in self._open:
-                if call.id in owed:
+                if call.id in open_ids:
                     interrupted = ToolResult(
                         success=False, error={"message": INTERRUPTED, "type": "Interrupted"}
                     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
@@ -21,26 +20,28 @@ from .._shared.configuration import (
 
 @attrs.frozen(kw_only=True)
 class TurnOptions:
-    """How a loop runs its turns.
+    """The configuration of a loop.
 
     Attributes:
         orchestrator: The loop's module id, for events.
-        max_iterations: Model calls per turn; the limit exists so that a turn ends.
-        default_provider: The provider's name; the first one mounted if absent.
-        model: The model to ask for; the provider's own default if absent.
-        system_prompt: The instructions: those given now are in force, whatever the conversation began with, unless it began with a
-            system message of the application.
-        max_parallel_tools: Tool calls of one answer that run at the same time.
-        tool_timeout: Seconds for one tool call; None for no limit.
-        provider_timeout: Seconds for one model call; None for no limit.
-        max_retries: Further attempts after a retryable error.
-        initial_delay: Seconds before the first retry; doubled for each further one.
-        max_delay: The longest of those delays.
-        max_retry_after: The longest wait that a service may ask for; a longer one is not waited, the error leaves at once.
-        answer_mode: How a typed answer is asked for: ``native``, by the provider's own means; ``tool``, by one more tool; ``auto``,
-            the former where the provider has the capability.
-        answer_attempts: Answers of one turn that may fail to fit the type before the turn fails.
-        streaming: Ask providers that can stream to do so.
+        max_iterations: Maximum number of model calls per turn.
+        default_provider: The name of the provider. The first one mounted if absent.
+        model: The model to request. The provider's default if absent.
+        system_prompt: The instructions. They replace those of earlier turns, unless the
+            conversation begins with a system message of the application.
+        max_parallel_tools: Maximum number of tool calls of one answer that run at the same time.
+        tool_timeout: Seconds for one tool call. None for no limit.
+        provider_timeout: Seconds for one model call. None for no limit.
+        max_retries: Maximum number of retries after retryable errors.
+        initial_delay: Seconds before the first retry. Doubled for each further one.
+        max_delay: Maximum delay before a retry in seconds.
+        max_retry_after: Maximum delay in seconds that a service may request. If it requests more,
+            the error is raised at once.
+        answer_mode: The way to request a typed answer. ``native`` uses a feature of the provider,
+            ``tool`` adds a tool, and ``auto`` is ``native`` if the provider has the capability.
+        answer_attempts: Number of answers in a turn that may not fit the type before the turn
+            fails.
+        streaming: Let providers stream if they can.
         select_tools: Let hooks choose the tool for every call (``tool:selecting``).
     """
 
@@ -64,7 +65,7 @@ class TurnOptions:
 
 def read_options(
     orchestrator: str,
-    config: Mapping[str, Any] | None,
+    config: Mapping[str, object] | None,
     *,
     streaming: bool = False,
     select_tools: bool = False,
@@ -72,7 +73,7 @@ def read_options(
     """Read a loop's configuration.
 
     Raises:
-        PlanError: The configuration is wrong; it lists all problems.
+        PlanError: The configuration is wrong. The error lists all problems.
     """
     return configuration.read_options(
         TurnOptions,

@@ -1,8 +1,4 @@
-"""Calls one provider: sends the request, streams or reads the answer, retries retryable errors.
-
-An answer whose stream was cut is asked for again. Before the first piece of the new one, ``content_block:reset`` announces that the
-answer begins again from its beginning.
-"""
+"""Call a provider: send the request, stream or read the answer, retry retryable errors."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from amplifier._internal.json import copy_json
+from amplifier._internal.json import JSON, copy_json
 from amplifier.contracts import Coordinator, Hooks, Provider, contain_errors, contained_failure
 from amplifier.errors import (
     BudgetError,
@@ -63,7 +59,7 @@ CallT = TypeVar("CallT", ToolCall, ToolCallBlock)
 
 
 def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tuple[str, Provider]:
-    """The provider to ask.
+    """Return the wanted provider with its name, or the first one.
 
     Raises:
         ProviderUnavailableError: There is none, or none of that name.
@@ -79,43 +75,50 @@ def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tu
     for name, provider in providers.items():
         return name, provider
     raise ProviderUnavailableError(
-        "no provider is mounted; add one to the plan's providers section, or check why it declined (logs)",
+        "no provider is mounted; add one to the providers section of the plan, or read in the log "
+        "why it declined",
         retryable=False,
     )
 
 
 def capabilities_of(provider: Provider) -> list[str]:
-    """The capabilities that a provider reports; none if it fails to."""
+    """Return the capabilities that a provider reports, or none if that fails."""
     try:
         return provider.get_info().capabilities
-    except BaseException as exc:  # noqa: BLE001 — foreign code; it is called later, and its failure reported then
+    # Foreign code. A later call will report the failure.
+    except BaseException as exc:  # noqa: BLE001
         contained_failure(exc)
         return []
 
 
-_LOOK = 0.25
-"""Seconds between two looks at the token while a retry is waited for: it has no event to wait for."""
+_POLL_INTERVAL = 0.25
+"""Seconds between two checks of the token during a retry delay. The token has no event."""
 
 
 TEXT_ONLY = "text_only"
-"""The capability of a provider whose models read nothing but text."""
+"""The capability of a provider with models that read only text."""
 
 
-class NotRepeated(Exception):  # no error: the turn ends as it was asked to
-    """A model call failed and would be repeated, but a graceful stop was requested, which starts nothing new."""
+# This isn't an error, because the turn ends as requested.
+class NotRepeated(Exception):
+    """A failed model call isn't retried, because a graceful stop starts nothing new."""
+
+
+# An answer is requested again if its stream broke off. Before the first piece of the new one,
+# ``content_block:reset`` announces that the answer starts over.
 
 
 class ProviderCaller:
     """Calls one provider on behalf of a turn.
 
     Args:
-        name: The provider's.
+        name: The name of the provider.
         provider: The provider.
-        hooks: For events.
+        hooks: Emits events.
         coordinator: Runs the calls under their deadline.
-        options: Those of the turn.
-        is_stopping: Whether the turn was asked to stop.
-        answer_tool: The tool that the model gives a typed answer with.
+        options: The options of the turn.
+        is_stopping: Returns whether the turn was asked to stop.
+        answer_tool: The name of the tool for a typed answer, or None.
     """
 
     def __init__(
@@ -131,54 +134,58 @@ class ProviderCaller:
         self.name = name
         self.provider = provider
         self._hooks = hooks
-        self._is_heard = hooks.has_handlers
+        self._has_handlers = hooks.has_handlers
         self._coordinator = coordinator
         self._options = options
         self._is_stopping = is_stopping
         self._answer_tool = answer_tool
-        self._who = f"provider {name!r}"
+        self._label = f"provider {name!r}"
         self._reported = _Reported()
         self._messages: RequestMessages | None = None
         self._name = "call"
         self._used: set[Any] = set()
 
     def price_of_input(self, request: ChatRequest, tokens: int) -> Decimal | None:
-        """The most that the service may charge for reading so many tokens, in US dollars; None if the provider does not know."""
+        """Return the maximum price of ``tokens`` input tokens in US dollars, or None if unknown."""
+        # An optional member of the contract.
+        provider: Any = self.provider
         try:
-            cost = self.provider.estimate_cost(request, input_tokens=tokens, output_tokens=0)  # type: ignore[attr-defined]  # optional
+            cost = provider.estimate_cost(request, input_tokens=tokens, output_tokens=0)
         except BaseException as exc:  # noqa: BLE001 — foreign code
             contained_failure(exc, can_wait=False)
             return None
         return cost if isinstance(cost, Decimal) else None
 
     def require_readable(self, attachments: list[dict[str, Any]]) -> None:
-        """Refuse a prompt before it is stored, if the provider declares that it reads text only.
+        """Check that the provider reads the attachments of a prompt, before that is stored.
 
         Raises:
-            InvalidRequestError: It does, and the prompt has more.
+            InvalidRequestError: The provider declares that it reads only text.
         """
         if attachments and TEXT_ONLY in capabilities_of(self.provider):
             first = attachments[0]
             title = f" {first['title']!r}" if "title" in first else ""
             model = self._options.model or self.provider.get_info().defaults.get("model")
             raise InvalidRequestError(
-                f"prompt[{first['index']}]: provider {self.name!r} (model {model!r}) reads text only, got the {first['type']}{title}; "
-                "choose a provider whose models read images and documents, or give it as text",
+                f"prompt[{first['index']}]: provider {self.name!r} (model {model!r}) reads only "
+                f"text, got the {first['type']}{title}; choose a provider with models that read "
+                "images and documents, or give it as text",
                 provider=self.name,
                 model=model,
             )
 
     def expect(self, messages: RequestMessages, name: str) -> None:
-        """The next answer is to these messages; its tool calls without an id of their own are named after ``name``."""
+        """Set the messages of the next request, and the prefix for missing ids of its calls."""
         self._messages, self._name = messages, name
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
         """Get an answer, retrying errors that are marked as retryable.
 
         Raises:
-            LLMError: What the provider raised, unchanged, when retries are used up or pointless.
+            LLMError: The error of the provider, unchanged, if it isn't retryable or no retry is
+                left.
             NotRepeated: The turn was asked to stop before a retry.
-            ContainedError: It raised something that is no ``Exception``.
+            ContainedError: The provider raised a BaseException such as SystemExit.
         """
         attempt, self._reported = 0, _Reported()
         while True:
@@ -208,73 +215,75 @@ class ProviderCaller:
                 if await self._is_stopped_within(delay):
                     await self._emit_error(exc)
                     raise NotRepeated from exc
-            except BudgetError:  # the provider was not called
+            # The provider wasn't called.
+            except BudgetError:
                 raise
             except Exception as exc:
                 await self._emit_error(exc)
                 raise
 
     async def _is_stopped_within(self, seconds: float) -> bool:
-        """Wait before a retry; True as soon as the turn is asked to stop."""
+        """Wait before a retry. Return True as soon as the turn is asked to stop."""
         until = anyio.current_time() + seconds
-        while not self._is_stopping() and (left := until - anyio.current_time()) > 0:  # noqa: ASYNC110 — see _LOOK
-            await anyio.sleep(min(left, _LOOK))
+        while not self._is_stopping() and (left := until - anyio.current_time()) > 0:  # noqa: ASYNC110
+            await anyio.sleep(min(left, _POLL_INTERVAL))
         return self._is_stopping()
 
     async def calls_of(self, response: ChatResponse) -> tuple[ChatResponse, list[ToolCall]]:
-        """An answer and its tool calls, as they are now: what the provider does with its own has no effect.
-
-        Every call has an id of its own; see `_with_own_ids`.
+        """Return an answer and copies of its tool calls, each with a unique id.
 
         Raises:
-            ContractError: The provider parsed something else.
-            ContainedError: It raised something that is no ``Exception``.
+            ContractError: The provider returned something else than a list of calls.
+            ContainedError: The provider raised a BaseException such as SystemExit.
             ModelError: The input of a call contains itself.
         """
-        response = self._named(response)
+        response = self._with_named_calls(response)
         try:
-            with contain_errors(self._who):
+            with contain_errors(self._label):
                 calls: Any = self.provider.parse_tool_calls(response)
             if isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls):
-                return response, self._with_own_ids([_own(call) for call in calls])
+                return response, self._with_unique_ids([_own(call) for call in calls])
             raise ContractError(
-                f"{self._who} parsed {calls!r:.80} as tool calls; expected a list of ToolCall",
+                f"{self._label} parsed {calls!r:.80} as tool calls; expected a list of ToolCall",
                 module=self.name,
             )
         except Exception as exc:
             await self._emit_error(exc)
             raise
 
-    def _named(self, response: ChatResponse) -> ChatResponse:
-        """An answer whose calls have ids of their own: a copy, unless they have."""
+    def _with_named_calls(self, response: ChatResponse) -> ChatResponse:
+        """Return an answer with unique ids of its calls, copied if one is replaced."""
         blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
-        own, calls = self._with_own_ids(blocks), self._with_own_ids(response.tool_calls or [])
-        if own == blocks and calls == (response.tool_calls or []):
+        unique, calls = (
+            self._with_unique_ids(blocks),
+            self._with_unique_ids(response.tool_calls or []),
+        )
+        if unique == blocks and calls == (response.tool_calls or []):
             return response
-        named, left = copy.copy(response), iter(own)
+        named, rest = copy.copy(response), iter(unique)
         named.content = [
-            next(left) if isinstance(block, ToolCallBlock) else block for block in response.content
+            next(rest) if isinstance(block, ToolCallBlock) else block for block in response.content
         ]
         named.tool_calls = calls or response.tool_calls
         return named
 
-    def _with_own_ids(self, calls: list[CallT]) -> list[CallT]:
-        """The calls of an answer in their order: an id that is empty, or used before in the conversation, is replaced.
+    def _with_unique_ids(self, calls: list[CallT]) -> list[CallT]:
+        """Return the calls of an answer, with ids replaced that are empty or already in use.
 
-        Always by the same one: a turn that is played back must find its results again.
+        The new id is always the same, so that a turn that is played back finds its results.
         """
         if calls and self._messages is not None:
             self._used |= self._messages.call_ids()
             self._messages = None
-        used, own = set(self._used), []
+        used, result = set(self._used), []
         for at, call in enumerate(calls, 1):
             call_id, numbers = call.id, itertools.count(at)
             while not call_id.strip() or call_id in used:
                 call_id = f"{self._name}_{next(numbers)}"
             used.add(call_id)
-            own.append(call if call_id == call.id else copy.copy(call))
-            own[-1].id = call_id
-        return own
+            result.append(call if call_id == call.id else copy.copy(call))
+            result[-1].id = call_id
+        return result
 
     def _is_too_long(self, exc: LLMError) -> bool:
         return (exc.retry_after or 0.0) > self._options.max_retry_after
@@ -296,12 +305,13 @@ class ProviderCaller:
     async def _ask_once(self, request: ChatRequest) -> ChatResponse:
         seconds = self._options.provider_timeout
         try:
-            return await self._coordinator.call_within(seconds, self._who, self._answer, request)
+            return await self._coordinator.call_within(seconds, self._label, self._answer, request)
         except DeadlineExceeded as exc:
-            if exc.operation != self._who:  # of a session that the provider runs
+            # The deadline belongs to a session that the provider runs.
+            if exc.operation != self._label:
                 raise
             raise LLMTimeoutError(
-                f"{self._who} gave no answer within {seconds:g} s", provider=self.name
+                f"{self._label} gave no answer within {seconds:g} s", provider=self.name
             ) from None
 
     async def _answer(self, request: ChatRequest) -> ChatResponse:
@@ -317,7 +327,7 @@ class ProviderCaller:
             response: Any = await self.provider.complete(request)
         if not isinstance(response, ChatResponse):
             raise self._broken_contract("returned", response, "a ChatResponse")
-        named = self._named(response)
+        named = self._with_named_calls(response)
         if received is not None:
             if received.has_text:
                 for chunk in received.ends(named):
@@ -326,8 +336,8 @@ class ProviderCaller:
             self._reported.begin_attempt()
             if self._reported.is_void:
                 await self._announce_reset()
-        heard = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
-        if any(map(self._is_heard, heard)):
+        events = (CONTENT_BLOCK_START, CONTENT_BLOCK_DELTA, CONTENT_BLOCK_END, THINKING_FINAL)
+        if any(map(self._has_handlers, events)):
             await self._emit_blocks(named)
         return named
 
@@ -358,11 +368,12 @@ class ProviderCaller:
                 )
 
     def _shown(self, block: ContentBlockUnion) -> dict[str, Any] | None:
-        return to_dict(block) if self._is_heard(CONTENT_BLOCK_END, "block") else None
+        return to_dict(block) if self._has_handlers(CONTENT_BLOCK_END, "block") else None
 
     async def _stream(self, request: ChatRequest) -> ChatResponse:
-        """Pass the pieces on as events; the answer itself comes last."""
-        stream: Any = self.provider.stream  # type: ignore[attr-defined]  # optional member of the contract
+        """Emit the pieces as events, and return the answer, which comes last."""
+        # An optional member of the contract.
+        stream: Any = self.provider.stream  # type: ignore[attr-defined]
         response: ChatResponse | None = None
         calls: list[ToolCallBlock] = []
         self._reported.begin_attempt()
@@ -376,9 +387,10 @@ class ProviderCaller:
                 raise self._broken_contract(
                     "opened", chunks, "an async iterator of chunks from stream()"
                 )
-            # To the very end, past the response: no one closes an async generator that is left half-way.
+            # To the end, past the response, because an abandoned async generator isn't closed.
             async for chunk in chunks:
-                kind = getattr(chunk, "kind", None)  # a provider may have a chunk class of its own
+                # A provider may use a different class of chunks.
+                kind = getattr(chunk, "kind", None)
                 if kind is None:
                     raise self._broken_contract("streamed", chunk, "a StreamChunk")
                 if kind == "response":
@@ -391,21 +403,22 @@ class ProviderCaller:
                     if kind == "block_end" and isinstance(chunk.block, ToolCallBlock):
                         calls.append(chunk.block)
                         chunk = StreamChunk(  # noqa: PLW2901
-                            kind=kind, index=chunk.index, block=self._with_own_ids(calls)[-1]
+                            kind=kind, index=chunk.index, block=self._with_unique_ids(calls)[-1]
                         )
                     await self._take(chunk)
         if response is not None:
             if self._reported.is_void:
                 await self._announce_reset()
-            return self._named(response)
+            return self._with_named_calls(response)
         raise ContractError(
-            f"provider {self.name!r} ended its stream without a response; expected a last chunk of kind 'response'",
+            f"provider {self.name!r} ended its stream without a response; "
+            "expected a last chunk of kind 'response'",
             module=self.name,
         )
 
-    def _broken_contract(self, did: str, found: object, expected: str) -> ContractError:
+    def _broken_contract(self, verb: str, value: object, expected: str) -> ContractError:
         return ContractError(
-            f"{self._who} {did} {type(found).__name__}; expected {expected}", module=self.name
+            f"{self._label} {verb} {type(value).__name__}; expected {expected}", module=self.name
         )
 
     async def _take(self, chunk: StreamChunk) -> None:
@@ -414,33 +427,27 @@ class ProviderCaller:
         await self._pass_on(chunk)
 
     async def _announce_reset(self) -> None:
-        """Take back what listeners have of the answer, which begins again."""
+        """Announce that the answer starts over, so that listeners drop its pieces."""
         discarded, self._reported = "".join(self._reported.text), _Reported()
         await self._hooks.emit(CONTENT_BLOCK_RESET, {"provider": self.name, "discarded": discarded})
 
     async def _pass_on(self, chunk: StreamChunk) -> None:
         reported = self._reported
         reported.note(chunk)
-        # Most events are pieces, and without listeners nothing is made of them.
-        emit, is_heard, index, kind = (
-            self._hooks.emit,
-            self._is_heard,
-            chunk.index,
-            chunk.block_type,
-        )
+        emit, has_handlers = self._hooks.emit, self._has_handlers
+        index, kind = chunk.index, chunk.block_type
+        # Most events are pieces, and without listeners they cost nothing.
         if chunk.kind == "block_delta":
             details: dict[str, Any] = {
                 "block_index": index,
                 "block_type": kind,
                 "delta": chunk.text,
             }
-            left = (
-                await emit(CONTENT_BLOCK_DELTA, details)
-                if is_heard(CONTENT_BLOCK_DELTA)
-                else HookResult()
-            )
-            reported.add_piece(left, details)
-            if kind in ("thinking", "reasoning") and is_heard(THINKING_DELTA):
+            result = HookResult()
+            if has_handlers(CONTENT_BLOCK_DELTA):
+                result = await emit(CONTENT_BLOCK_DELTA, details)
+            reported.add_piece(result, details)
+            if kind in ("thinking", "reasoning") and has_handlers(THINKING_DELTA):
                 await emit(THINKING_DELTA, {"block_index": index, "delta": chunk.text})
         elif chunk.kind == "block_start":
             start: dict[str, Any] = {"block_index": index, "block_type": kind}
@@ -458,11 +465,11 @@ class ProviderCaller:
 
 
 class _Reported:
-    """What listeners have received of one answer.
+    """The part of one answer that listeners have received.
 
     Attributes:
-        is_void: True if the answer comes again from its beginning, which listeners have not been told.
-        text: Its text, in pieces, as hooks have left them: what one has taken out stays out when it is taken back.
+        is_void: True if the answer starts over, before that is announced.
+        text: Its text, in pieces, as changed by hooks. A reset announces this text.
     """
 
     __slots__ = ("_has_begun", "_in_pieces", "is_void", "text")
@@ -471,10 +478,11 @@ class _Reported:
         self.is_void: bool = False
         self.text: list[str] = []
         self._has_begun = False
-        self._in_pieces: set[int] = set()  # the blocks whose text came before their end
+        # Blocks with text that arrived before their end.
+        self._in_pieces: set[int] = set()
 
     def begin_attempt(self) -> None:
-        """Note that the answer comes from its beginning."""
+        """Note that the answer comes from its beginning, perhaps again."""
         self.is_void = self._has_begun
 
     def note(self, chunk: StreamChunk) -> None:
@@ -483,17 +491,17 @@ class _Reported:
         if chunk.kind == "block_start":
             self._in_pieces.discard(chunk.index)
 
-    def add_piece(self, left: HookResult, details: dict[str, Any]) -> None:
+    def add_piece(self, result: HookResult, details: dict[str, JSON]) -> None:
         """Add a piece that listeners have received, unless a hook has denied it."""
-        if left.action != "deny" and details["block_type"] == "text":
+        if result.action != "deny" and details["block_type"] == "text":
             self._in_pieces.add(details["block_index"])
-            self._add((left.data or details).get("delta"))
+            self._add((result.data or details).get("delta"))
 
-    def add_block(self, left: HookResult, details: dict[str, Any]) -> None:
+    def add_block(self, result: HookResult, details: dict[str, JSON]) -> None:
         """Add a block that listeners have received whole."""
-        block = (left.data or details).get("block")
+        block = (result.data or details).get("block")
         if (
-            left.action != "deny"
+            result.action != "deny"
             and details["block_index"] not in self._in_pieces
             and isinstance(block, dict)
         ):
@@ -517,14 +525,14 @@ _OURS = {"tool_use": "tool_call"}
 
 
 class ReceivedStream:
-    """What a provider without ``stream`` emits of one answer; what is emitted for other calls, such as those of a hook, is not taken.
+    """Turns the events of a provider without ``stream`` into the chunks of one answer.
 
-    While their ``complete`` runs, published providers emit ``llm:stream_block_start``, ``llm:stream_block_delta`` and
-    ``llm:stream_block_end``. Here these events become the chunks of a stream. A provider that asks its service again by itself emits
-    the new answer under a new ``request_id``.
+    While their ``complete`` runs, published providers emit ``llm:stream_block_start``,
+    ``llm:stream_block_delta`` and ``llm:stream_block_end``. A provider that retries emits the new
+    answer under a new ``request_id``. Events of other calls, such as those of a hook, are ignored.
 
     Args:
-        hooks: Where it emits.
+        hooks: The registry to which the provider emits.
         begin: Called when an answer begins.
         take: Called with each chunk.
     """
@@ -538,14 +546,15 @@ class ReceivedStream:
         self._hooks = hooks
         self._begin = begin
         self._take = take
-        self._request: Any = None
-        self._blocks: dict[int, str] = {}  # the types of those that have begun
+        self._request: object = None
+        # The types of the blocks that have begun.
+        self._blocks: dict[int, str] = {}
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
         """Listen during a call."""
         handlers = {LLM_STREAM_BLOCK_START: self._start, LLM_STREAM_BLOCK_DELTA: self._delta}
-        # Last, so that it takes what the other hooks have left of a piece.
+        # Last, so that it receives a piece as changed by the other hooks.
         register = partial(self._hooks.register, priority=sys.maxsize, name="live text")
         removers = [register(event, handler) for event, handler in handlers.items()]
         outer = _receiving.set(self)
@@ -585,12 +594,13 @@ class ReceivedStream:
             )
 
     def ends(self, response: ChatResponse) -> list[StreamChunk]:
-        """The chunks that end the blocks, which only the response has whole; those that were not streamed come as one piece."""
-        open_blocks, free, chunks = (
-            sorted(self._blocks.items()),
-            max(self._blocks, default=-1) + 1,
-            [],
-        )
+        """Return the chunks that end the blocks, which only the response has whole.
+
+        A block that wasn't streamed is one piece.
+        """
+        open_blocks = sorted(self._blocks.items())
+        free = max(self._blocks, default=-1) + 1
+        chunks = []
         for block in response.content:
             known = next((item for item in open_blocks if item[1] == block.type), None)
             if known is not None:
@@ -612,5 +622,5 @@ class ReceivedStream:
 
     @property
     def has_text(self) -> bool:
-        """Whether anything was streamed."""
+        """True if a block was streamed."""
         return bool(self._blocks)

@@ -1,7 +1,4 @@
-"""Runs the tool calls of one answer: hooks, input validation, the call itself, and one result each, whatever happens.
-
-Inputs are checked against the JSON Schemas that the tools publish.
-"""
+"""Run the tool calls of one answer: hooks, input validation, the call, and one result for each."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import logging
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from types import CoroutineType
 from typing import Any
@@ -22,6 +19,7 @@ import attrs
 import orjson
 
 from amplifier._internal.json import (
+    JSON,
     LEAVES,
     SchemaRefused,
     Validator,
@@ -73,31 +71,31 @@ TOOL_SELECTED = "tool:selected"
 
 
 def refusal(message: str, kind: str) -> ToolResult:
-    """A result with the reason why a call was not carried out, for the model."""
+    """Return a result that tells the model why a call wasn't carried out."""
     return ToolResult(success=False, error={"message": message, "type": kind})
 
 
 _INTERRUPTED = (
-    "[interrupted: the process ended while this call was running, and the call was not repeated: {reason}; "
-    "whether it had an effect is not known]"
+    "[interrupted: the process ended while this call was running, and the call was not repeated: "
+    "{reason}; whether it had an effect is not known]"
 )
-_LONGEST_SHOWN = 100_000
+_MAX_QUESTION_CHARS = 100_000
 
 
 def may_have_run(step: Step) -> bool:
-    """Whether the call may have had its effect in the process that was cut off."""
+    """Return whether the call may have had its effect in an earlier process."""
     return step.is_resumed and step.was_started is not False
 
 
 def interrupted(reason: str) -> str:
-    """The result of a call that may have had its effect and is not repeated, as text for the model."""
+    """Return the text for the model about a call that may have run and isn't repeated."""
     return _INTERRUPTED.format(reason=reason)
 
 
-async def why_not_repeated(
+async def reason_not_to_repeat(
     call: ToolCall, tools: Mapping[str, Tool], hook_results: HookResults
 ) -> str | None:
-    """Why a call that may have been running must not run again, as text for the model; None if it may."""
+    """Return why a call that may have run must not be repeated, for the model, or None."""
     tool = tools.get(call.name)
     if tool is None:
         return interrupted(f"there is no tool named {call.name!r} any more")
@@ -108,7 +106,7 @@ async def why_not_repeated(
         repeatable = False
     if repeatable is None:
         question = _question(call)
-        if len(question) > _LONGEST_SHOWN:
+        if len(question) > _MAX_QUESTION_CHARS:
             return interrupted(
                 "its input is too long to be shown to a person, who would have to allow it"
             )
@@ -122,8 +120,8 @@ async def why_not_repeated(
                 reason="the process ended while this call was running",
             )
         )
-        asked = HookResult(action="ask_user", approval_prompt=gate.prompt, approval_gates=[gate])
-        applied = await hook_results.apply(asked, TOOL_PRE)
+        result = HookResult(action="ask_user", approval_prompt=gate.prompt, approval_gates=[gate])
+        applied = await hook_results.apply(result, TOOL_PRE)
         if applied.action != "deny":
             return None
         return interrupted("it was not approved")
@@ -131,61 +129,65 @@ async def why_not_repeated(
 
 
 def _question(call: ToolCall) -> str:
-    given: Any = redact_secrets(call.arguments)
-    shown = json.dumps(given, ensure_ascii=False, default=str)
-    shown = visible_text(shown, multiline=False, strict=True)
+    arguments: JSON = redact_secrets(call.arguments)
+    text = json.dumps(arguments, ensure_ascii=False, default=str)
+    text = visible_text(text, multiline=False, strict=True)
     return (
-        f"Run the tool {call.name!r} again? The process ended while this call was running, so it may have had its effect "
-        f"already.\n{shown}"
+        f"Run the tool {call.name!r} again? The process ended while this call was running, so it "
+        f"may have had its effect already.\n{text}"
     )
 
 
 def _not_started(step: Step) -> ToolResult:
-    """The result of a call that a stop prevents; an earlier process may have begun it."""
+    """Return the result of a call that a stop prevents. An earlier process may have begun it."""
     if may_have_run(step):
         return refusal(interrupted("the turn is being stopped"), "Interrupted")
     return refusal("not started: the turn is being stopped", "Cancelled")
 
 
 @attrs.define(eq=False)
-class Attempt:
+class PendingCall:
     """One call on its way to its result.
 
     Attributes:
-        tool_name: The tool to call; a hook may have chosen another one than the model.
-        given: The input, as hooks have left it.
-        has_begun: Its gates have been entered.
-        has_run: The tool was called.
-        is_reconciled: Its result is that of a call in an earlier process, as the tool has found out.
-        result: What is known of it so far; read when a turn is cut short.
-        is_over: Its result is final.
-        earlier: Those before it in its answer.
-        entered: Its gates are entered; calls start in the order of their answer.
-        judged: Hooks have decided about it; users are asked in the order of the answer.
-        asks: A user is asked about it; such calls start in the order of the answer, whichever question is answered first.
-        started: The tool is being called, or will not be.
-        left: Nothing more happens to it.
+        call: The call of the model.
+        step: The step for step wrappers.
+        group_id: The id that the calls of one answer share in events.
+        tool_name: The tool to call. A hook may choose another one than the model.
+        arguments: The input, as changed by hooks.
+        has_begun: True once its hooks are called.
+        has_run: True once the tool is called.
+        is_reconciled: True if the tool returned the result of a call in an earlier process.
+        result: Its result so far, for a turn that ends early. None before.
+        is_over: True once its result is final.
+        predecessors: The calls before it in its answer.
+        entered: Set when its hooks are called. Calls start in the order of their answer.
+        gated: Set when hooks have decided. Users are prompted in the order of the answer.
+        prompts_user: True if a user is prompted about it. Such calls start in the order of the
+            answer, whatever the order of the decisions.
+        started: Set when the tool is called, or won't be.
+        exited: Set when the call is over, with or without a result.
     """
 
     call: ToolCall
     step: Step
     group_id: str
     tool_name: str
-    given: Any
+    arguments: JSON
     has_begun: bool = False
     has_run: bool = False
     is_reconciled: bool = False
     result: ToolResult | None = None
     is_over: bool = False
-    earlier: list[Attempt] = attrs.Factory(list)
+    predecessors: list[PendingCall] = attrs.Factory(list)
     entered: anyio.Event = attrs.Factory(anyio.Event)
-    judged: anyio.Event = attrs.Factory(anyio.Event)
-    asks: bool = False
+    gated: anyio.Event = attrs.Factory(anyio.Event)
+    prompts_user: bool = False
     started: anyio.Event = attrs.Factory(anyio.Event)
-    left: anyio.Event = attrs.Factory(anyio.Event)
+    exited: anyio.Event = attrs.Factory(anyio.Event)
 
-    def about(self) -> dict[str, Any]:
-        """What events report about it."""
+    def event_fields(self) -> dict[str, str]:
+        """Return the fields that identify it in events."""
         return {
             "tool_name": self.tool_name,
             "tool_call_id": self.call.id,
@@ -193,7 +195,10 @@ class Attempt:
         }
 
     def as_resumed(self) -> dict[str, str]:
-        """For the event ``turn:resumed``: its outcome is ``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``."""
+        """Return its entry in the event ``turn:resumed``.
+
+        The outcome is ``kept``, ``started`` (for the first time), ``repeated`` or ``interrupted``.
+        """
         if not self.has_begun or self.is_reconciled:
             outcome = "kept"
         elif not self.has_run:
@@ -205,14 +210,15 @@ class Attempt:
 
 @attrs.define(eq=False)
 class _Slot:
-    """What a call of several takes before it starts, each time: its place in the order, then one of the slots."""
+    """Makes one call of several wait for its place in the order, and then for a free slot."""
 
-    _attempt: Attempt
+    _pending: PendingCall
     _limiter: anyio.CapacityLimiter | None
 
     async def __aenter__(self) -> None:
-        if self._attempt.earlier:  # trio starts tasks in any order
-            await self._attempt.earlier[-1].entered.wait()
+        # Trio starts tasks in any order.
+        if self._pending.predecessors:
+            await self._pending.predecessors[-1].entered.wait()
         if self._limiter is not None:
             await self._limiter.acquire()
 
@@ -225,10 +231,17 @@ class ToolRunner:
     """Runs tool calls for one turn.
 
     Args:
-        answer_tool: The name of the tool for the answer of the turn, whose calls run one after the other: the first one counts.
+        tools: The tools by name.
+        hooks: Emits events.
+        hook_results: Applies the results of hooks.
+        coordinator: The coordinator of the session.
+        options: The options of the turn.
+        store: Stores the result of a call.
+        answer_tool: The name of the tool for a typed answer, or None. Its calls run one after the
+            other, because only the first one counts.
 
     Attributes:
-        schemas: Those of the tools.
+        schemas: The schemas of the tools.
     """
 
     def __init__(
@@ -244,44 +257,45 @@ class ToolRunner:
         self._tools = tools
         self.schemas = ToolSchemas(tools)
         self._hooks = hooks
-        self._is_heard = hooks.has_handlers
+        self._has_handlers = hooks.has_handlers
         self._hook_results = hook_results
         self._coordinator = coordinator
         self._cancellation = coordinator.cancellation
         self._options = options
         self._store = store
         self._answer_tool = answer_tool
-        self._running: list[Attempt] = []
+        self._running: list[PendingCall] = []
 
     @property
     def results(self) -> dict[str, ToolResult]:
-        """Results so far by call id, of the calls that are running."""
+        """The results so far of the running calls, by call id."""
         return {
-            attempt.call.id: attempt.result
-            for attempt in self._running
-            if attempt.result is not None
+            pending.call.id: pending.result
+            for pending in self._running
+            if pending.result is not None
         }
 
     async def run(
         self, calls: list[ToolCall], iteration: int, *, are_resumed: bool = False
-    ) -> list[Attempt]:
-        """Run the calls, at the same time where there are several; store each result once those of the calls before it are stored.
+    ) -> list[PendingCall]:
+        """Run calls at the same time, and store their results in order.
 
         Args:
-            calls: Of one answer, in its order.
-            iteration: The model call that it answered.
-            are_resumed: They had no results yet when an earlier process was cut off.
+            calls: The calls of one answer, in its order.
+            iteration: The number of the model call that returned it.
+            are_resumed: True if the calls had no results when an earlier process ended.
 
         Returns:
-            What became of the calls.
+            The calls with their outcome.
 
         Raises:
-            BaseException: No tool's failure, which is a result, but what ends the turn: a hook result that cannot be applied,
-                a step wrapper or a context that fails, a cancellation, Ctrl-C.
+            BaseException: The turn ends: a hook result that can't be applied, the failure of a step
+                wrapper or of the context, a cancellation, Ctrl-C. The failure of a tool is a
+                result.
         """
         group_id = str(uuid.uuid4())
-        attempts = self._running = [
-            Attempt(
+        pending_calls = self._running = [
+            PendingCall(
                 call,
                 self._step(call, iteration, is_resumed=are_resumed),
                 group_id,
@@ -290,46 +304,47 @@ class ToolRunner:
             )
             for call in calls
         ]
-        if len(attempts) == 1:
-            await self._run_one(attempts[0], None)
-            await self._store_result(attempts[0])
+        if len(pending_calls) == 1:
+            await self._run_one(pending_calls[0], None)
+            await self._store_result(pending_calls[0])
         else:
-            await self._run_several(attempts)
-        self._running = []  # all are stored; a later answer may use the same ids
-        return attempts
+            await self._run_several(pending_calls)
+        # All are stored, and a later answer may use the same ids.
+        self._running = []
+        return pending_calls
 
-    async def _store_result(self, attempt: Attempt) -> None:
-        assert attempt.result is not None
-        await self._store(attempt.call, attempt.result)
+    async def _store_result(self, pending: PendingCall) -> None:
+        assert pending.result is not None
+        await self._store(pending.call, pending.result)
 
-    async def _run_several(self, attempts: list[Attempt]) -> None:
-        waiting, storing = deque(attempts), anyio.Lock()
+    async def _run_several(self, pending_calls: list[PendingCall]) -> None:
+        waiting, storing = deque(pending_calls), anyio.Lock()
         slots = self._options.max_parallel_tools
-        limiter = anyio.CapacityLimiter(slots) if len(attempts) > slots else None
+        limiter = anyio.CapacityLimiter(slots) if len(pending_calls) > slots else None
 
-        async def run_and_store(attempt: Attempt) -> None:
-            try:  # an answer takes no slot: one that waited for another, which waits for a slot, would wait for ever
-                await self._run_one(
-                    attempt, _Slot(attempt, None if self._is_answer(attempt) else limiter)
-                )
+        async def run_and_store(pending: PendingCall) -> None:
+            # Answer calls bypass the limiter. Otherwise they could deadlock.
+            slot = _Slot(pending, None if self._is_answer(pending) else limiter)
+            try:
+                await self._run_one(pending, slot)
             finally:
-                for event in (attempt.entered, attempt.judged, attempt.started, attempt.left):
+                for event in (pending.entered, pending.gated, pending.started, pending.exited):
                     event.set()
             async with storing:
                 while waiting and waiting[0].is_over:
                     await self._store_result(waiting[0])
                     waiting.popleft()
 
-        ordered_steps(attempt.step for attempt in attempts)
-        for number, attempt in enumerate(attempts):
-            attempt.earlier = attempts[:number]
-        await run_together(partial(run_and_store, attempt) for attempt in attempts)
+        ordered_steps(pending.step for pending in pending_calls)
+        for number, pending in enumerate(pending_calls):
+            pending.predecessors = pending_calls[:number]
+        await run_together(partial(run_and_store, pending) for pending in pending_calls)
 
-    def _is_answer(self, attempt: Attempt) -> bool:
-        return attempt.call.name == self._answer_tool
+    def _is_answer(self, pending: PendingCall) -> bool:
+        return pending.call.name == self._answer_tool
 
     def _step(self, call: ToolCall, iteration: int, *, is_resumed: bool) -> Step:
-        made = CurrentCall(
+        current = CurrentCall(
             kind="tool",
             session_id=self._coordinator.session_id,
             turn_number=self._coordinator.turn_number,
@@ -338,10 +353,13 @@ class ToolRunner:
             tool_name=call.name,
             is_answer=call.name == self._answer_tool,
         )
-        return Step(call=made, arguments=call.arguments, is_resumed=is_resumed)
+        return Step(call=current, arguments=call.arguments, is_resumed=is_resumed)
 
     async def known_result(self, call: ToolCall) -> ToolResult | None:
-        """The result of a call that an earlier turn left open, if a step wrapper has kept it; the call is not made."""
+        """Return the result of an open call of an earlier turn, if a step wrapper has kept it.
+
+        The tool isn't called.
+        """
         unknown = refusal("not known", "Interrupted")
 
         async def refuse() -> ToolResult:
@@ -352,152 +370,161 @@ class ToolRunner:
         )
         return result if isinstance(result, ToolResult) and result is not unknown else None
 
-    async def _run_one(self, attempt: Attempt, slot: _Slot | None) -> None:
+    async def _run_one(self, pending: PendingCall, slot: _Slot | None) -> None:
         try:
             result = await self._coordinator.run_step(
-                attempt.step,
-                partial(self._execute, attempt),
-                admit=partial(self._admit, attempt),
+                pending.step,
+                partial(self._execute, pending),
+                admit=partial(self._admit, pending),
                 limiter=slot,
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            if (
-                attempt.has_begun and attempt.result is None
-            ):  # perhaps while hooks decided, or a user was asked
+            # It was cancelled in the tool, in a hook, or while a user was prompted.
+            if pending.has_begun and pending.result is None:
                 running = refusal("cancelled while it was running", "Cancelled")
-                attempt.result = running if attempt.has_run else _not_started(attempt.step)
-                await self._emit_error(
-                    attempt, attempt.result
-                )  # a terminal event: delivered all the same
+                pending.result = running if pending.has_run else _not_started(pending.step)
+                # A terminal event, which is delivered in spite of the cancellation.
+                await self._emit_error(pending, pending.result)
             raise
         if not isinstance(result, ToolResult):
             raise ContractError(
-                f"a step wrapper returned {type(result).__name__} for a call of tool {attempt.call.name!r}; expected the "
-                "ToolResult that run() returned, or one that it kept"
+                f"a step wrapper returned {type(result).__name__} for a call of tool "
+                f"{pending.call.name!r}; expected the ToolResult that run() returned, or one that "
+                "it kept"
             )
-        attempt.result, attempt.is_over = result, True
+        pending.result, pending.is_over = result, True
 
-    async def _admit(self, attempt: Attempt) -> ToolResult | None:
-        """The result in place of the tool's if the call must not run; None if it may."""
-        attempt.entered.set()
-        for earlier in attempt.earlier if self._is_answer(attempt) else ():
-            if self._is_answer(earlier):
-                await earlier.left.wait()
-        attempt.has_begun = True
-        found: Reconciled = Unknown()
-        if may_have_run(attempt.step) and not self._cancellation.is_cancelled:
-            found = await self._reconcile(attempt)
-        if isinstance(found, Done):
-            attempt.is_reconciled = True
-            attempt.result = _own(found.tool_result)
-            return await self._after(attempt, attempt.result)
-        refused = self._too_late(attempt.step) or await self._pass_gates(
-            attempt, was_not_done=isinstance(found, NotDone)
+    async def _admit(self, pending: PendingCall) -> ToolResult | None:
+        """Return the result of a call that must not run, or None if it may."""
+        pending.entered.set()
+        for predecessor in pending.predecessors if self._is_answer(pending) else ():
+            if self._is_answer(predecessor):
+                await predecessor.exited.wait()
+        pending.has_begun = True
+        outcome: Reconciled = Unknown()
+        if may_have_run(pending.step) and not self._cancellation.is_cancelled:
+            outcome = await self._reconcile(pending)
+        if isinstance(outcome, Done):
+            pending.is_reconciled = True
+            pending.result = _own(outcome.tool_result)
+            return await self._after(pending, pending.result)
+        refused = self._too_late(pending.step) or await self._pass_gates(
+            pending, was_not_done=isinstance(outcome, NotDone)
         )
-        refused = refused or self._too_late(attempt.step)  # stopped while the hooks were deciding
+        # The turn may have been stopped while the hooks were deciding.
+        refused = refused or self._too_late(pending.step)
         if refused is not None:
-            attempt.result = refused
-            await self._emit_error(attempt, refused)
+            pending.result = refused
+            await self._emit_error(pending, refused)
         return refused
 
     def _too_late(self, step: Step) -> ToolResult | None:
         return _not_started(step) if self._cancellation.is_cancelled else None
 
-    async def _reconcile(self, attempt: Attempt) -> Reconciled:
-        """Let the tool find out what became of a call that may have run in a process that was cut off."""
-        call, seconds = attempt.call, self._options.tool_timeout
+    async def _reconcile(self, pending: PendingCall) -> Reconciled:
+        """Ask the tool for the outcome of a call that may have run in an earlier process."""
+        call, seconds = pending.call, self._options.tool_timeout
         tool = self._tools.get(call.name)
         reconcile = getattr(tool, "reconcile", None)
         if not callable(reconcile) or not isinstance(call.arguments, dict):
             return Unknown()
-        about = current_call() or attempt.step.call
+        current = current_call() or pending.step.call
         try:
             arguments = copy.deepcopy(call.arguments)
-            found = await self._coordinator.call_within(
-                seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, about
+            outcome: object = await self._coordinator.call_within(
+                seconds, f"reconcile of tool {call.name!r}", reconcile, arguments, current
             )
         except DeadlineExceeded:
             logger.warning("reconcile of tool %r did not return within %g s", call.name, seconds)
             return Unknown()
-        except Exception as exc:  # noqa: BLE001 — a tool is third-party code; what it does not find out is not known
+        # A tool is third-party code. If it fails, the outcome is unknown.
+        except Exception as exc:  # noqa: BLE001
             logger.warning(
                 "reconcile of tool %r (%s) failed with %s",
                 call.name,
                 _class_of(tool),
-                _written_out(exc),
+                _format_exception(exc),
             )
             return Unknown()
-        if isinstance(found, Done | NotDone | Unknown):
-            return found
+        if isinstance(outcome, Done | NotDone | Unknown):
+            return outcome
         logger.warning(
             "reconcile of tool %r returned %s; expected Done(result), NotDone() or Unknown()",
             call.name,
-            type(found).__name__,
+            type(outcome).__name__,
         )
         return Unknown()
 
-    async def _pass_gates(self, attempt: Attempt, *, was_not_done: bool) -> ToolResult | None:
-        """Let hooks choose, forbid or change the call; leaves what they chose in ``attempt``.
+    async def _pass_gates(self, pending: PendingCall, *, was_not_done: bool) -> ToolResult | None:
+        """Let hooks choose, forbid or change the call.
 
         Args:
-            attempt: The call.
-            was_not_done: It has had no effect in the process that was cut off.
+            attempt: The call, which receives the tool and the input that they chose.
+            was_not_done: True if it had no effect in an earlier process.
+
+        Returns:
+            The result of a call that must not run, or None if it may.
         """
-        call, step = attempt.call, attempt.step
+        call, step = pending.call, pending.step
         if may_have_run(step) and not was_not_done:
-            reason = await why_not_repeated(call, self._tools, self._hook_results)
+            reason = await reason_not_to_repeat(call, self._tools, self._hook_results)
             if reason is not None:
                 return refusal(reason, "Interrupted")
-        if self._options.select_tools and (refused := await self._select(attempt)) is not None:
+        if self._options.select_tools and (refused := await self._select(pending)) is not None:
             return refused
-        name = attempt.tool_name
+        name = pending.tool_name
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
             return refusal(f"there is no tool named {name!r}; available: {known}", "UnknownTool")
         tool = self._tools[name]
-        emitted = await self._hooks.emit(TOOL_PRE, {**attempt.about(), "tool_input": attempt.given})
+        emitted = await self._hooks.emit(
+            TOOL_PRE, {**pending.event_fields(), "tool_input": pending.arguments}
+        )
         if name == self._answer_tool:
             emitted = _without_questions(emitted)
-        attempt.asks = emitted.action == "ask_user" or bool(emitted.approval_gates)
-        for earlier in attempt.earlier if attempt.asks else ():
-            await earlier.judged.wait()
-        attempt.judged.set()
+        pending.prompts_user = emitted.action == "ask_user" or bool(emitted.approval_gates)
+        for predecessor in pending.predecessors if pending.prompts_user else ():
+            await predecessor.gated.wait()
+        pending.gated.set()
         applied = await self._hook_results.apply(emitted, TOOL_PRE, defer=True)
         if applied.action == "deny":
             return _denial(applied)
-        for earlier in attempt.earlier if attempt.asks else ():
-            if earlier.asks:
-                await earlier.started.wait()
+        for predecessor in pending.predecessors if pending.prompts_user else ():
+            if predecessor.prompts_user:
+                await predecessor.started.wait()
         if applied.action == "modify" and applied.data is not None:
-            attempt.given = applied.data.get("tool_input", attempt.given)
-        if (
-            self._tools.get(name) is not tool
-        ):  # hooks and users decided about the one that was there before
+            pending.arguments = applied.data.get("tool_input", pending.arguments)
+        # Hooks and users decided about the earlier tool.
+        if self._tools.get(name) is not tool:
             return refusal(
                 f"the tool {name!r} was replaced or removed while hooks decided about this call",
                 "UnknownTool",
             )
-        given = attempt.given
-        if not isinstance(given, dict):
-            attempt.given = {}
+        arguments = pending.arguments
+        if not isinstance(arguments, dict):
+            pending.arguments = {}
             return refusal(
-                f"arguments must be a JSON object, got {type(given).__name__}", "BadArguments"
+                f"arguments must be a JSON object, got {type(arguments).__name__}", "BadArguments"
             )
-        if (problem := await self.schemas.problem(name, given)) is not None:
+        if (problem := await self.schemas.problem(name, arguments)) is not None:
             return refusal(f"arguments do not fit the tool's schema: {problem}", "BadArguments")
         return None
 
-    async def _select(self, attempt: Attempt) -> ToolResult | None:
-        """Let hooks choose the tool for a call, in the event-driven loop; the result is a refusal if one denies it."""
-        call = attempt.call
-        asked = {
+    async def _select(self, pending: PendingCall) -> ToolResult | None:
+        """Let hooks choose the tool for a call, in the event-driven loop.
+
+        Returns:
+            The result of a call that a hook denies, or None.
+        """
+        call = pending.call
+        payload = {
             "tool_name": call.name,
             "tool_call_id": call.id,
             "tool_input": call.arguments,
             "available_tools": list(self._tools),
         }
         chosen = await self._hook_results.apply(
-            await self._hooks.emit(TOOL_SELECTING, asked), TOOL_SELECTING, defer=True
+            await self._hooks.emit(TOOL_SELECTING, payload), TOOL_SELECTING, defer=True
         )
         if chosen.action == "deny":
             return _denial(chosen)
@@ -505,47 +532,53 @@ class ToolRunner:
         if chosen.action == "modify" and chosen.data is not None:
             selected = chosen.data.get("selected_tool") or chosen.data.get("tool_name") or call.name
             if isinstance(selected, str) and selected != call.name:
-                attempt.tool_name, source = selected, "hook"
+                pending.tool_name, source = selected, "hook"
         await self._hooks.emit(
             TOOL_SELECTED,
-            {"tool_name": attempt.tool_name, "tool_call_id": call.id, "source": source},
+            {"tool_name": pending.tool_name, "tool_call_id": call.id, "source": source},
         )
         return None
 
-    async def _execute(self, attempt: Attempt) -> ToolResult:
-        call_id, name = attempt.call.id, attempt.tool_name
-        attempt.has_run = True
-        attempt.started.set()
+    async def _execute(self, pending: PendingCall) -> ToolResult:
+        call_id, name = pending.call.id, pending.tool_name
+        pending.has_run = True
+        pending.started.set()
         self._cancellation.register_tool_start(call_id, name)
         try:
-            result, failed = await self._call(name, attempt.given)
+            result, failed = await self._call(name, pending.arguments)
         finally:
             self._cancellation.register_tool_complete(call_id)
-        attempt.result = result  # before the hooks: a result is never lost to a cancelled observer
+        # Set before the hooks are called, so that a cancelled observer doesn't lose the result.
+        pending.result = result
         if failed:
-            await self._emit_error(attempt, result)
+            await self._emit_error(pending, result)
             return result
-        return await self._after(attempt, result)
+        return await self._after(pending, result)
 
-    async def _call(self, name: str, given: dict[str, Any]) -> tuple[ToolResult, bool]:
-        """Call the tool; the flag is True if it raised or overran instead of returning a result."""
+    async def _call(self, name: str, arguments: dict[str, JSON]) -> tuple[ToolResult, bool]:
+        """Call the tool. Return its result, and True if it raised or overran."""
         seconds = self._options.tool_timeout
         tool = self._tools.get(name)
-        who = f"tool {name!r}"
+        label = f"tool {name!r}"
         try:
-            result = await self._coordinator.call_within(seconds, who, self._run_tool, name, given)
-        except (
-            NoOneToAskError
-        ):  # by a session of the tool's own: this turn, too, is left to be resumed
+            result: object = await self._coordinator.call_within(
+                seconds, label, self._run_tool, name, arguments
+            )
+        # Raised by a session that the tool runs. This turn can be resumed, too.
+        except NoOneToAskError:
             raise
-        except BudgetError as exc:  # the tool was not called
+        # The tool wasn't called.
+        except BudgetError as exc:
             return refusal(text_of(exc), type(exc).__name__), True
-        except Exception as exc:  # noqa: BLE001 — a tool is third-party code; its failure is an answer for the model
-            if isinstance(exc, DeadlineExceeded) and exc.operation == who:
+        # A tool is third-party code. Its failure is a result for the model.
+        except Exception as exc:  # noqa: BLE001
+            if isinstance(exc, DeadlineExceeded) and exc.operation == label:
                 return refusal(
                     f"the tool did not return within {seconds:g} s and was cancelled", "Timeout"
                 ), True
-            logger.warning("tool %r (%s) failed with %s", name, _class_of(tool), _written_out(exc))
+            logger.warning(
+                "tool %r (%s) failed with %s", name, _class_of(tool), _format_exception(exc)
+            )
             return refusal(text_of(exc), type(exc).__name__), True
         if isinstance(result, ToolResult):
             return result, False
@@ -553,18 +586,21 @@ class ToolRunner:
         logger.warning("tool %r (%s) %s", name, _class_of(tool), problem)
         return refusal(f"the tool {problem}", "ContractError"), True
 
-    async def _run_tool(self, name: str, given: dict[str, Any]) -> Any:
-        # A tool gets input of its own: it may keep or change it without changing the transcript.
-        is_flat = type(given) is dict and LEAVES.issuperset(map(type, given.values()))
-        call: Any = self._tools[name].execute(given.copy() if is_flat else copy.deepcopy(given))
-        result: Any = await (named_if_blocking(call, name) if type(call) is CoroutineType else call)
+    async def _run_tool(self, name: str, arguments: dict[str, JSON]) -> object:
+        # The copy lets a tool keep or change its input without changing the transcript.
+        is_flat = type(arguments) is dict and LEAVES.issuperset(map(type, arguments.values()))
+        own_arguments = arguments.copy() if is_flat else copy.deepcopy(arguments)
+        call: Any = self._tools[name].execute(own_arguments)
+        result: object = await (
+            named_if_blocking(call, name) if type(call) is CoroutineType else call
+        )
         return _own(result) if isinstance(result, ToolResult) else result
 
-    async def _after(self, attempt: Attempt, result: ToolResult) -> ToolResult:
-        shown: Any = result.safe_hook_presentation() if self._is_heard(TOOL_POST) else result
+    async def _after(self, pending: PendingCall, result: ToolResult) -> ToolResult:
+        shown: Any = result.safe_hook_presentation() if self._has_handlers(TOOL_POST) else result
         details = {
-            **attempt.about(),
-            "tool_input": attempt.given,
+            **pending.event_fields(),
+            "tool_input": pending.arguments,
             "tool_result": shown,
             "result": shown,
         }
@@ -573,18 +609,19 @@ class ToolRunner:
         )
         if applied.action == "deny":
             return refusal(
-                f"the result was withheld: {applied.reason or 'no reason given'}", "Withheld"
+                f"the result was withheld: {applied.reason or 'no reason arguments'}", "Withheld"
             )
         return _modified_result(result, shown, applied)
 
-    async def _emit_error(self, attempt: Attempt, result: ToolResult) -> None:
+    async def _emit_error(self, pending: PendingCall, result: ToolResult) -> None:
         await self._hooks.emit(
-            TOOL_ERROR, {**attempt.about(), "tool_input": attempt.given, "error": result.error}
+            TOOL_ERROR,
+            {**pending.event_fields(), "tool_input": pending.arguments, "error": result.error},
         )
 
 
 def _without_questions(emitted: HookResult) -> HookResult:
-    """Return the result of hooks without what they ask: the loop itself offers this tool, and it changes nothing."""
+    """Return the result of hooks without questions, for a tool of the loop that changes nothing."""
     if emitted.action != "ask_user" and not emitted.approval_gates:
         return emitted
     rest = copy.copy(emitted)
@@ -598,30 +635,32 @@ def _without_questions(emitted: HookResult) -> HookResult:
 
 
 def _denial(applied: HookResult) -> ToolResult:
-    return refusal(f"denied: {applied.reason or 'no reason given'}", "Denied")
+    return refusal(f"denied: {applied.reason or 'no reason arguments'}", "Denied")
 
 
-def _class_of(tool: Any) -> str:
-    tool = getattr(tool, "__wrapped__", tool)  # which a budget meters
+def _class_of(tool: object) -> str:
+    # A budget wraps tools.
+    tool = getattr(tool, "__wrapped__", tool)
     return f"{type(tool).__module__}.{type(tool).__qualname__}"
 
 
-def _written_out(exc: Exception) -> str:
-    """An exception with its traceback, as text: what tools raise is known to carry credentials, which are taken out here."""
+def _format_exception(exc: Exception) -> str:
+    """Return an exception and its traceback as text without secrets, which some tools leak."""
     return redact_text(
         f"{type(exc).__name__}: {text_of(exc)}\n{''.join(traceback.format_exception(exc))}"
     )
 
 
 def _own(result: ToolResult) -> ToolResult:
-    """A result that the tool cannot change any more: hooks judge it, and it may wait for those of other calls."""
+    """Copy a result, so that the tool can't change it while hooks run or it waits to be stored."""
     own = copy.copy(result)
     try:
         output, error = copy_json(result.output), copy_json(result.error)
-    except ModelError:  # it contains itself
+    # It contains itself.
+    except ModelError:
         shown = result.safe_hook_presentation()
         output, error = shown["output"], shown["error"]
-    # The members are as they were; assigned the usual way, images would be decoded once more.
+    # An ordinary assignment would decode images once more.
     object.__setattr__(own, "output", output)
     object.__setattr__(own, "error", error)
     if result.content:
@@ -630,7 +669,7 @@ def _own(result: ToolResult) -> ToolResult:
 
 
 def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookResult) -> ToolResult:
-    """The result as a hook rewrote it; hooks of either vocabulary write under ``result`` or ``tool_result``."""
+    """Return the result as changed by hooks, which write under ``result`` or ``tool_result``."""
     if applied.action != "modify" or applied.data is None:
         return result
     for key in ("result", "tool_result"):
@@ -640,23 +679,17 @@ def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookRes
         if isinstance(new, ToolResult):
             return _own(new)
         if isinstance(new, dict) and new.keys() <= {"success", "output", "error", "content"}:
-            return ToolResult(
-                **{
-                    **new,
-                    "content": result.content
-                    if new.get("content") == shown.get("content")
-                    else None,
-                }
-            )
+            is_same_content = new.get("content") == shown.get("content")
+            return ToolResult(**{**new, "content": result.content if is_same_content else None})
         return ToolResult(success=result.success, output=new, error=result.error)
     return result
 
 
 _ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
-_BUILT_IN_PLACE = 16_384
-"""Bytes; the validator for a larger schema is built in a thread."""
-_SECONDS_TO_BUILD = 10.0
+_MAX_BYTES_ON_LOOP = 16_384
+"""The size of a schema above which its validator is built in a thread."""
+_BUILD_TIMEOUT = 10.0
 
 
 class ToolSchemas:
@@ -668,9 +701,9 @@ class ToolSchemas:
         self._schemas: dict[str, dict[str, Any]] = {}
 
     def specs(self) -> list[ToolSpec]:
-        """The tools as the request lists them; a tool that cannot describe itself is left out and logged.
+        """Return the tools for the request, with copies of their schemas.
 
-        A schema is the tool's own; the list holds copies.
+        A tool that can't describe itself is left out and logged.
         """
         specs = []
         for name, tool in self._tools.items():
@@ -679,7 +712,8 @@ class ToolSchemas:
                 specs.append(
                     ToolSpec(name=name, description=tool.description, parameters=parameters)
                 )
-            except BaseException as exc:  # a tool's properties are foreign code
+            # The properties of a tool are foreign code.
+            except BaseException as exc:
                 failure = contained_failure(exc)
                 logger.error(
                     "tool %r cannot describe itself and is not offered to the model",
@@ -688,45 +722,50 @@ class ToolSchemas:
                 )
         return specs
 
-    async def problem(self, name: str, given: dict[str, Any]) -> str | None:
-        """What is wrong with an input, as text for the model; None if nothing is, or if it cannot be checked."""
+    async def problem(self, name: str, arguments: dict[str, JSON]) -> str | None:
+        """Return the problems of an input as text for the model.
+
+        None if there are none, or if it can't be checked.
+        """
         if name not in self._schemas:
             return None
-        validator = await self._built(name)
+        validator = await self._build_validator(name)
         try:
-            return self._problem(name, validator, given)
-        except BaseException as exc:  # noqa: BLE001 — a Rust extension; its panics are no Exception
+            return self._problem(name, validator, arguments)
+        # A panic of the Rust extension is a BaseException.
+        except BaseException as exc:  # noqa: BLE001
             failure = contained_failure(exc)
             logger.warning(
                 "the input of tool %r cannot be checked against its schema: %s", name, failure
             )
             return None
 
-    async def _built(self, name: str) -> Validator | str | None:
+    async def _build_validator(self, name: str) -> Validator | str | None:
         try:
-            written = orjson.dumps(self._schemas[name])
-        except TypeError:  # what orjson does not write, such as a large number
+            schema = orjson.dumps(self._schemas[name])
+        # Orjson refuses it, for example because of a large number.
+        except TypeError:
             return _validator_of(self._schemas[name])
-        if len(written) <= _BUILT_IN_PLACE:
-            return _validator(written)
-        with anyio.move_on_after(_SECONDS_TO_BUILD):
-            return await anyio.to_thread.run_sync(_validator, written, abandon_on_cancel=True)
-        return f"it could not be read within {_SECONDS_TO_BUILD:g} s"
+        if len(schema) <= _MAX_BYTES_ON_LOOP:
+            return _validator(schema)
+        with anyio.move_on_after(_BUILD_TIMEOUT):
+            return await anyio.to_thread.run_sync(_validator, schema, abandon_on_cancel=True)
+        return f"it could not be read within {_BUILD_TIMEOUT:g} s"
 
     def _problem(
-        self, name: str, validator: Validator | str | None, given: dict[str, Any]
+        self, name: str, validator: Validator | str | None, arguments: dict[str, JSON]
     ) -> str | None:
         if isinstance(validator, str):
             if name not in self._reported:
                 self._reported.add(name)
                 logger.warning(
-                    "the schema of tool %r cannot be used, and inputs are not checked: %s",
+                    "the schema of tool %r cannot be used, so its inputs are not checked: %s",
                     name,
                     validator,
                 )
             return None
-        problems = [] if validator is None else validator.problems(given, 5)
-        return "; ".join(f"{_path(place)}: {message}" for place, message in problems) or None
+        problems = [] if validator is None else validator.problems(arguments, 5)
+        return "; ".join(f"{_path(steps)}: {message}" for steps, message in problems) or None
 
     def _schema(self, name: str, tool: Tool) -> dict[str, Any]:
         if name not in self._schemas:
@@ -738,22 +777,25 @@ class ToolSchemas:
         return self._schemas[name]
 
 
-@lru_cache(
-    maxsize=1024
-)  # every turn reads the schemas anew, and they are nearly always those of the turn before
+# Every turn reads the schemas again, and they rarely change.
+@lru_cache(maxsize=1024)
 def _validator(schema: bytes) -> Validator | str | None:
-    """A validator, or what is wrong with the schema, as text; None if the package that validates is not there."""
+    """Return a validator, or the problem of the schema as text.
+
+    None if the package for validation isn't installed.
+    """
     return _validator_of(orjson.loads(schema))
 
 
-def _validator_of(schema: Any) -> Validator | str | None:
+def _validator_of(schema: JSON) -> Validator | str | None:
     try:
         return build_validator(schema)
     except SchemaRefused as exc:
         return str(exc)
-    except MissingExtraError:  # then the tool's own checks must do
+    # The tool has to check its input.
+    except MissingExtraError:
         return None
 
 
-def _path(place: Any) -> str:
-    return "input" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place)
+def _path(steps: Iterable[object]) -> str:
+    return "input" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in steps)

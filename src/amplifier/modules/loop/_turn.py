@@ -1,7 +1,4 @@
-"""One turn, and the orchestrator that runs one for every prompt.
-
-A turn calls the model and runs its tools, until the model answers without tool calls, a limit is reached or the turn is stopped.
-"""
+"""One turn, and the orchestrator that runs one for every prompt."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Any
 import anyio
 import attrs
 
+from amplifier._internal.json import JSON
 from amplifier.contracts import (
     ContextManager,
     Coordinator,
@@ -43,7 +41,7 @@ from amplifier.events import (
     PROVIDER_RESPONSE,
     TURN_RESUMED,
 )
-from amplifier.models import ChatRequest, ChatResponse, to_dict
+from amplifier.models import ChatRequest, ChatResponse, ToolCall, to_dict
 from amplifier.models.answers import AnswerFormat
 from amplifier.models.prompts import attachments_of, changed_blocks
 from amplifier.models.turns import REFUSALS, text_of
@@ -62,10 +60,10 @@ from ._messages import (
 )
 from ._options import TurnOptions
 from ._provider_caller import NotRepeated, ProviderCaller, choose_provider
-from ._tool_runner import Attempt, ToolRunner
+from ._tool_runner import PendingCall, ToolRunner
 from ._typed_answer import TypedAnswer
 
-_PREVIEW = 200
+_PREVIEW_CHARS = 200
 
 
 def _prompt_payload(prompt: str, attachments: list[dict[str, Any]]) -> dict[str, Any]:
@@ -73,14 +71,25 @@ def _prompt_payload(prompt: str, attachments: list[dict[str, Any]]) -> dict[str,
 
 
 class Turn:
-    """One turn of a loop; created for every prompt.
+    """One turn of a loop.
+
+    It calls the model and runs its tools until the model answers without tool calls, a limit is
+    reached, or the turn is stopped.
 
     Args:
-        prefix: How the latest request of the loop began.
-        steering: Where messages arrive while the turn runs.
+        options: The options of the loop.
+        prefix: The beginning of the latest request of the loop.
+        steering: Messages that arrive while the turn runs.
+        context: The context with the conversation.
+        providers: The providers by name.
+        tools: The tools by name.
+        hooks: Emits events.
+        coordinator: The coordinator of the session.
+        answer_format: The format of a typed answer, or None for text.
 
     Attributes:
-        is_answered: The conversation is known to end with an answer of the model, or with what others added to one.
+        is_answered: True if the conversation is known to end with an answer of the model, or with
+            additions to one.
     """
 
     def __init__(
@@ -99,9 +108,10 @@ class Turn:
         self.is_answered: bool = False
         self._options = options
         self._hooks = hooks
-        self._is_heard = hooks.has_handlers
+        self._has_handlers = hooks.has_handlers
         self._coordinator = coordinator
-        self._iteration = 0  # the latest model call, counted from 1
+        # The number of the latest model call, counted from 1.
+        self._iteration = 0
         self._transcript = Transcript(context, coordinator, prefix)
         self._hook_results = HookResults(coordinator)
         self._providers = providers
@@ -125,7 +135,8 @@ class Turn:
         )
         self._text = ""
         self._instructions = options.system_prompt
-        self._about: dict[str, Any] = {}  # the latest model call
+        # The fields of events about the latest model call.
+        self._about: dict[str, JSON] = {}
         self._lacks_instructions = self._finished = self._is_refused = False
 
     async def run(self, prompt: str, blocks: list[dict[str, Any]]) -> str:
@@ -136,21 +147,21 @@ class Turn:
             blocks: The prompt in blocks, if it is more than text.
 
         Raises:
-            LLMError: What the provider raised, unchanged.
+            LLMError: The error of the provider, unchanged.
             ExecutionDenied: A hook denied the prompt or a model call.
-            ResultError: The answer does not fit the type that was asked for.
-            ContainedError: Provider or context raised something that is no ``Exception``.
+            ResultError: The answer doesn't fit the requested type.
+            ContainedError: The provider or context raised a BaseException such as SystemExit.
         """
         return await self._run(
             prompt, attachments_of(blocks), partial(self._converse, prompt, blocks)
         )
 
     async def resume(self) -> str:
-        """Go on with the turn at the end of the conversation, which was cut off.
+        """Continue the interrupted turn at the end of the conversation.
 
         Raises:
-            NoUnfinishedTurnError: There is none; no event was emitted.
-            LLMError: As `run` does.
+            NoUnfinishedTurnError: There is none. No event was emitted.
+            LLMError: The error of the provider, as in `run`.
         """
         await self._collect_instructions()
         stored = await self._transcript.stored()
@@ -158,11 +169,11 @@ class Turn:
         unfinished = unfinished_turn(stored)
         if unfinished is None:
             raise NoUnfinishedTurnError(
-                "there is no turn to resume: the conversation is empty or ends with an answer of the model; begin a turn "
-                "with execute(prompt)"
+                "there is no turn to resume: the conversation is empty or ends with an answer of "
+                "the model; begin a turn with execute(prompt)"
             )
         return await self._run(
-            unfinished.prompt, unfinished.attachments, partial(self._go_on, unfinished)
+            unfinished.prompt, unfinished.attachments, partial(self._continue, unfinished)
         )
 
     async def _run(
@@ -178,8 +189,9 @@ class Turn:
         except ContentFilterError as error:
             await self._refused(type(error).__name__, str(error))
             raise
+        # The denial was intended.
         except ExecutionDenied:
-            status = "completed"  # as it was decided
+            status = "completed"
             raise
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
             status = "cancelled"
@@ -192,22 +204,26 @@ class Turn:
             await self._leave(status, keeps_calls=keeps_calls)
 
     async def _leave(self, status: str, *, keeps_calls: bool) -> None:
-        """Every way out: no call without a result, unless the turn is left to be resumed, and the closing events."""
+        """End the turn: settle its calls, unless it will be resumed, and emit the last events."""
         try:
             if not keeps_calls:
                 await self._transcript.settle(self._runner.results)
         finally:
+            # On asyncio, a native cancel that waits for the handlers is raised out of the first.
             try:
                 await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
-            finally:  # on asyncio a native cancel that waited for the handlers of the first is raised out of it
-                outcome = {"completed": "success" if self._finished else "incomplete"}.get(
-                    status, status
-                )
-                outcome = (
-                    "refused" if self._is_refused and outcome in ("success", "error") else outcome
-                )
-                about = {"orchestrator": self._options.orchestrator, "turn_count": self._iteration}
-                await self._hooks.emit(ORCHESTRATOR_COMPLETE, {**about, "status": outcome})
+            finally:
+                outcome = status
+                if status == "completed":
+                    outcome = "success" if self._finished else "incomplete"
+                if self._is_refused and outcome in ("success", "error"):
+                    outcome = "refused"
+                details = {
+                    "orchestrator": self._options.orchestrator,
+                    "turn_count": self._iteration,
+                    "status": outcome,
+                }
+                await self._hooks.emit(ORCHESTRATOR_COMPLETE, details)
 
     async def _refused(self, reason: str, message: str) -> None:
         self._is_refused = True
@@ -242,27 +258,26 @@ class Turn:
         emitted = await self._hooks.emit(
             PROMPT_SUBMIT, _prompt_payload(prompt, attachments_of(blocks))
         )
-        # Before anything of this turn is stored, which injections are; but not for a prompt that is denied.
+        # An injection is stored, so this comes first. A denied prompt stores nothing.
         if emitted.action != "deny":
             await self._open()
         applied = await self._hook_results.apply(emitted, PROMPT_SUBMIT)
         if applied.action == "deny":
             raise self._denied(PROMPT_SUBMIT, applied.reason)
         if applied.action == "modify" and applied.data is not None:
-            prompt, blocks = (
-                str(applied.data.get("prompt", prompt)),
-                changed_blocks(blocks, applied.data),
-            )
+            prompt = str(applied.data.get("prompt", prompt))
+            blocks = changed_blocks(blocks, applied.data)
         return prompt, blocks
 
-    async def _go_on(self, unfinished: UnfinishedTurn) -> None:
-        """Give the calls of the latest answer the results that are missing, then go on as any turn does."""
+    async def _continue(self, unfinished: UnfinishedTurn) -> None:
+        """Add the missing results of the latest answer, and then continue like any turn."""
         caller = self._caller()
         self._iteration = unfinished.iterations
         self._transcript.reopen(unfinished.calls)
-        resumed: list[Attempt] = []
+        resumed: list[PendingCall] = []
         if unfinished.calls:
-            self._runner.schemas.specs()  # reads the schemas, which inputs are checked against
+            # This reads the schemas, which the check of inputs needs.
+            self._runner.schemas.specs()
             resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
         await self._hooks.emit(
@@ -291,7 +306,7 @@ class Turn:
         )
 
     async def _iterate(self, caller: ProviderCaller) -> None:
-        """Ask the model and run its tools until it answers without tool calls."""
+        """Call the model and run its tools until it answers without tool calls."""
         while not self._is_stopping():
             if self._iteration >= self._options.max_iterations:
                 limit = f"stopped after {self._iteration} model calls, the loop's max_iterations"
@@ -303,7 +318,7 @@ class Turn:
                 return
 
     async def _take_steering(self) -> None:
-        """Add the messages that have arrived since the latest request to the conversation."""
+        """Store the messages that have arrived since the latest request."""
         while waiting := self._steering.waiting:
             message = waiting.popleft()
             await self._transcript.add(
@@ -319,9 +334,10 @@ class Turn:
             await self._hooks.emit(ORCHESTRATOR_STEERING_INJECTED, details)
 
     async def _open(self) -> None:
-        """Close what an earlier turn left without an answer, and see which instructions are in force.
+        """Close an earlier turn without an answer, and compare the instructions.
 
-        Reading a long conversation takes time, so after a turn of this loop that ended with an answer nothing is read.
+        After a turn of this loop that ended with an answer, nothing is read, because to read a long
+        conversation takes time.
         """
         await self._collect_instructions()
         if self.is_answered and not self._instructions:
@@ -333,17 +349,17 @@ class Turn:
             self.is_answered = True
 
     async def _collect_instructions(self) -> None:
-        """Those of the plan, and what modules contribute to the channel ``instructions``."""
-        given = [
+        """Join the instructions of the plan and the contributions to ``instructions``."""
+        texts = [
             self._options.system_prompt,
             *await self._coordinator.collect_contributions("instructions"),
         ]
         self._instructions = (
-            "\n\n".join(text for text in given if isinstance(text, str) and text) or None
+            "\n\n".join(text for text in texts if isinstance(text, str) and text) or None
         )
 
     async def _instruct(self) -> None:
-        """Store the instructions, if others were in force: of those in a conversation the latest are shown."""
+        """Store the instructions if they differ. A request contains only the latest ones."""
         if self._lacks_instructions:
             metadata = {"source": INSTRUCTIONS}
             await self._transcript.add(
@@ -351,7 +367,7 @@ class Turn:
             )
 
     async def _step(self, caller: ProviderCaller) -> bool:
-        """One model call and the tools it asks for; False when the turn is over."""
+        """Call the model and run its tools. Return False if the turn is over."""
         self._about = {"provider": caller.name, "model": self._options.model}
         messages = await self._request_messages(caller)
         if messages is None:
@@ -362,11 +378,11 @@ class Turn:
             model=self._options.model,
             stream=self._options.streaming,
         )
-        # Made for this request, of models: the constructor would check and copy both lists member by member.
+        # The constructor would check and copy both lists member by member.
         request.messages = messages.for_provider()
         request.tools = self._runner.schemas.specs() or None
-        if self._is_heard(CONTEXT_CACHE_BREAK):
-            await self._tell_cache_break(messages, request, caller)
+        if self._has_handlers(CONTEXT_CACHE_BREAK):
+            await self._emit_cache_break(messages, request, caller)
         turn_number, iteration = self._coordinator.turn_number, self._iteration
         call = CurrentCall(
             kind="model",
@@ -384,36 +400,21 @@ class Turn:
             return False
         if not isinstance(response, ChatResponse):
             raise ContractError(
-                f"a step wrapper returned {type(response).__name__} for a model call; expected the ChatResponse that run() "
-                "returned, or one that it kept"
+                f"a step wrapper returned {type(response).__name__} for a model call; expected "
+                "the ChatResponse that run() returned, or one that it kept"
             )
         response, calls = await caller.calls_of(response)
         self._text = text_of(response)
         await self._transcript.add_answer(response, calls)
-        # What is only kept for `session.last_turn` need not be written out.
-        is_heard, is_read = (
-            self._is_heard(PROVIDER_RESPONSE),
-            self._is_heard(PROVIDER_RESPONSE, "response"),
-        )
-        await self._hooks.emit(
-            PROVIDER_RESPONSE,
-            {
-                **self._about,
-                "response": to_dict(response) if is_read else None if is_heard else response,
-                "usage": to_dict(response.usage)
-                if is_heard and response.usage is not None
-                else response.usage,
-                "tool_calls": bool(calls),
-                "iteration": self._iteration,
-            },
-        )
+        await self._emit_response(response, calls)
         self._is_refused = False
         if response.finish_reason in REFUSALS:
             await self._refused(response.finish_reason, self._text)
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
+            # Some messages arrived after the request.
             if correction is None and self._steering.waiting and not self._is_stopping():
-                return True  # the answer did not know them yet
+                return True
             if correction is None:
                 await self._complete()
                 return False
@@ -421,11 +422,33 @@ class Turn:
                 {"role": "user", "content": correction, "metadata": {"source": CORRECTION}}
             )
             return True
-        ran = await self._runner.run(calls, self._iteration)
+        pending_calls = await self._runner.run(calls, self._iteration)
         await self._hook_results.store_deferred()
-        return self._answer is None or not await self._take_final_result(self._answer, ran)
+        return self._answer is None or not await self._take_final_result(
+            self._answer, pending_calls
+        )
 
-    async def _tell_cache_break(
+    async def _emit_response(self, response: ChatResponse, calls: list[ToolCall]) -> None:
+        has_handlers = self._has_handlers(PROVIDER_RESPONSE)
+        shown: object = response
+        usage: object = response.usage
+        # Without handlers, `session.last_turn` keeps the objects themselves.
+        if has_handlers:
+            is_read = self._has_handlers(PROVIDER_RESPONSE, "response")
+            shown = to_dict(response) if is_read else None
+            usage = None if response.usage is None else to_dict(response.usage)
+        await self._hooks.emit(
+            PROVIDER_RESPONSE,
+            {
+                **self._about,
+                "response": shown,
+                "usage": usage,
+                "tool_calls": bool(calls),
+                "iteration": self._iteration,
+            },
+        )
+
+    async def _emit_cache_break(
         self, messages: RequestMessages, request: ChatRequest, caller: ProviderCaller
     ) -> None:
         broken = messages.cache_break(request.tools)
@@ -435,31 +458,36 @@ class Turn:
                 CONTEXT_CACHE_BREAK, {**attrs.asdict(broken), "cost_usd": cost and str(cost)}
             )
 
-    async def _take_final_result(self, answer: TypedAnswer, ran: list[Attempt]) -> bool:
-        """Whether the model has given its answer with the tool for it."""
-        given = [
-            made for made in ran if answer.tool is not None and made.call.name == answer.tool.name
+    async def _take_final_result(
+        self, answer: TypedAnswer, pending_calls: list[PendingCall]
+    ) -> bool:
+        """Return whether the model has given its answer with the tool for it, and store that."""
+        answer_calls = [
+            pending
+            for pending in pending_calls
+            if answer.tool is not None and pending.call.name == answer.tool.name
         ]
-        for made in given:
-            # The call was accepted in an earlier process: a step wrapper has kept its result, and the tool was not called.
-            if not made.has_begun and made.result is not None and made.result.success:
-                answer.accept_kept(made.call.arguments)
+        for pending in answer_calls:
+            # The tool accepted the call in an earlier process, and a step wrapper has kept its
+            # result.
+            if not pending.has_begun and pending.result is not None and pending.result.success:
+                answer.accept_kept(pending.call.arguments)
         accepted = answer.accepted()
         if accepted is not None:
             self._text = accepted
-            # A conversation that ends with a tool's result would be taken for one that was cut off.
+            # A conversation that ends with the result of a tool would look interrupted.
             await self._transcript.add({"role": "assistant", "content": accepted})
             await self._complete()
             return True
-        for made in given:
+        for pending in answer_calls:
             if not self._is_stopping():
-                answer.check_rejected(made.call.arguments)
+                answer.check_rejected(pending.call.arguments)
         return False
 
     async def _complete(self) -> None:
         self._steering.open(False)
         self._finished = self.is_answered = True
-        preview = {"response_preview": self._text[:_PREVIEW], "length": len(self._text)}
+        preview = {"response_preview": self._text[:_PREVIEW_CHARS], "length": len(self._text)}
         await self._hooks.emit(PROMPT_COMPLETE, preview)
 
     def _denied(self, event: str, reason: str | None) -> ExecutionDenied:
@@ -467,23 +495,24 @@ class Turn:
         return ExecutionDenied(self._text, event=event, reason=reason)
 
     async def _request_messages(self, caller: ProviderCaller) -> RequestMessages | None:
-        """The messages of the next request, or None when the turn is being stopped.
+        """Return the messages of the next request, or None if the turn is being stopped.
 
         Raises:
-            ExecutionDenied: A hook forbids it.
+            ExecutionDenied: A hook forbids the request.
         """
         messages = await self._transcript.for_request(caller.provider)
         injects = await self._pass_gates(caller, messages)
+        # It may have been stopped while the hooks were deciding.
         if self._is_stopping():
-            return None  # stopped while the hooks were deciding
+            return None
         if injects:
             messages = await self._transcript.for_request(caller.provider)
         messages.add_ephemeral(self._hook_results.take_ephemeral())
         return messages
 
     async def _pass_gates(self, caller: ProviderCaller, messages: RequestMessages) -> bool:
-        """Let hooks forbid the request; True if they have added to the conversation."""
-        is_read = self._is_heard(PROVIDER_REQUEST, "messages")
+        """Let hooks forbid the request. Return True if they have added to the conversation."""
+        is_read = self._has_handlers(PROVIDER_REQUEST, "messages")
         emitted = await self._hooks.emit(
             PROVIDER_REQUEST,
             {
@@ -501,27 +530,28 @@ class Turn:
 
 
 class TurnOrchestrator:
-    """An orchestrator whose turns are `Turn`s; the loops differ in their options only.
+    """The orchestrator of all loops, which differ only in their options.
 
     Attributes:
-        reports_pieces: It reports the pieces of answers by itself, so those who watch a turn need not ask providers for them.
+        reports_pieces: True, because it reports the pieces of answers itself. An observer of a turn
+            doesn't need those of the providers.
     """
 
     reports_pieces: bool = True
 
     def __init__(self, options: TurnOptions) -> None:
         self._options = options
-        # The conversation of the latest turn, if that ended with an answer: the next one need not read it to find out.
+        # The context of the latest turn, if it ended with an answer. The next turn needn't read it.
         self._answered: ContextManager | None = None
         self._prefix = RequestPrefix()
         self._steering = Steering()
 
     def steer(self, message: str) -> None:
-        """Give the running turn a message of the user, which the model reads with its next request.
+        """Add a message of the user to the running turn. The next request contains it.
 
         Raises:
             SessionStateError: No turn is running that would read it.
-            ValueError: It is no text, or empty.
+            ValueError: It isn't text, or it is empty.
         """
         self._steering.add(message)
 
@@ -535,9 +565,12 @@ class TurnOrchestrator:
         coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None = None,
         prompt_blocks: list[dict[str, Any]] | None = None,
-        **_: Any,
+        **_: object,
     ) -> str:
-        """Run one turn and return the text of the model's last answer; with a format, the answer as JSON text that fits it."""
+        """Run one turn and return the text of the model's last answer.
+
+        With a format, return the answer as JSON text that fits it.
+        """
         turn = self._turn(context, providers, tools, hooks, coordinator, answer_format)
         turn.is_answered, self._answered = self._answered is context, None
         return await self._run(turn, context, turn.run(prompt, prompt_blocks or []))
@@ -550,13 +583,11 @@ class TurnOrchestrator:
         hooks: Hooks,
         coordinator: Coordinator,
         answer_format: AnswerFormat[Any] | None = None,
-        **_: Any,
+        **_: object,
     ) -> str:
-        """Go on with the turn that was cut off, and return what `execute` would."""
-        turn, self._answered = (
-            self._turn(context, providers, tools, hooks, coordinator, answer_format),
-            None,
-        )
+        """Continue the interrupted turn. Return the same as `execute`."""
+        turn = self._turn(context, providers, tools, hooks, coordinator, answer_format)
+        self._answered = None
         return await self._run(turn, context, turn.resume())
 
     def _turn(self, context: ContextManager, *rest: Any) -> Turn:
@@ -574,5 +605,6 @@ class TurnOrchestrator:
 
 async def mount_loop(coordinator: Coordinator, loop: TurnOrchestrator) -> None:
     """Mount a loop, and offer its `steer` under the published name."""
-    await coordinator.mount("orchestrator", loop)  # type: ignore[call-overload]  # it needs the coordinator, which sessions pass
+    # Its methods require the coordinator, which sessions pass.
+    await coordinator.mount("orchestrator", loop)  # type: ignore[call-overload]
     coordinator.register_capability("session.steer", loop.steer)

@@ -1,7 +1,4 @@
-"""The answer of a turn as a value of a type that the caller asked for.
-
-A provider that can constrain its answers to a schema does so. For the others the turn has one more tool, whose input is the answer.
-"""
+"""The answer of a turn as a value of the type that the caller requested."""
 
 from __future__ import annotations
 
@@ -18,16 +15,19 @@ from ._provider_caller import capabilities_of
 
 TOOL_NAME = "final_result"
 ALWAYS = "structured_output"
-"""The capability of a provider that constrains answers to a schema, also while it is offered tools."""
+"""The capability of a provider that constrains answers to a schema, with or without tools."""
 WITHOUT_TOOLS = "json_schema"
-"""The capability of a provider that does so only while it is offered no tools."""
+"""The capability of a provider that does so only without tools."""
 
 
 class FinalResultTool:
     """The tool that the model calls with its answer.
 
     Attributes:
-        answer: The input of the first call that fits; None before.
+        name: The name of the tool.
+        description: Its description for the model.
+        input_schema: The JSON Schema of the answer.
+        answer: The input of the first call that fits. None before.
     """
 
     repeatable: bool = True
@@ -41,12 +41,10 @@ class FinalResultTool:
         self._format = answer_format
         self.answer: dict[str, Any] | None = None
 
-    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002 — the contract's name
-        """Accept the answer, or show the model what is wrong with it; after one that was accepted, no other."""
+    async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
+        """Accept the answer, or return its problems to the model. Only one answer is accepted."""
         if self.answer is not None:
-            message = (
-                "not used: the answer had been given already, with an earlier call of this tool"
-            )
+            message = "not used: an earlier call of this tool has already given the answer"
             return ToolResult(success=False, error={"message": message, "type": "AnswerGiven"})
         try:
             self._format.read_value(input)
@@ -56,11 +54,15 @@ class FinalResultTool:
         return ToolResult(success=True, output="The answer was accepted.")
 
 
+# A provider that can constrain its answers to a schema does so. For other providers the turn has
+# one more tool, which the model calls with its answer as the input.
+
+
 class TypedAnswer:
-    """What a turn does about the type of its answer.
+    """Requests and checks the typed answer of a turn.
 
     Attributes:
-        tool: For the model to give its answer with; None if the provider constrains the answer itself.
+        tool: The tool for the answer. None if the provider constrains the answer itself.
     """
 
     def __init__(
@@ -83,66 +85,65 @@ class TypedAnswer:
 
     @property
     def response_format(self) -> ResponseFormatJsonSchema | None:
-        """For the request."""
+        """The response format of the request, or None if a tool takes the answer."""
         if self.tool is not None:
             return None
-        described = {"name": self._format.name, "schema": self._format.schema}
+        json_schema = {"name": self._format.name, "schema": self._format.schema}
         return ResponseFormatJsonSchema(
-            json_schema=described, strict=_is_strict(self._format.schema)
+            json_schema=json_schema, strict=_is_strict(self._format.schema)
         )
 
     def accepted(self) -> str | None:
-        """The answer that the model gave with the tool, as JSON text; None if it has not yet."""
+        """Return the answer that the tool has accepted as JSON text, or None."""
         if self.tool is None or self.tool.answer is None:
             return None
         return json.dumps(self.tool.answer, ensure_ascii=False)
 
-    def accept_kept(self, arguments: Any) -> None:
-        """Take the input of a call that the tool has accepted in an earlier process, if there is no answer yet and it fits."""
+    def accept_kept(self, arguments: dict[str, Any]) -> None:
+        """Accept the input of a call that the tool accepted in an earlier process, if it fits."""
         if self.tool is not None and self.tool.answer is None:
             with suppress(ResultError):
                 self._format.read_value(arguments)
                 self.tool.answer = arguments
 
     def correction(self, text: str) -> str | None:
-        """What to reply to an answer without tool calls; None if it fits.
+        """Return the reply to an answer without tool calls that doesn't fit, or None.
 
         Raises:
-            ResultError: It does not fit, and there is no further attempt.
+            ResultError: It doesn't fit, and no attempt is left.
         """
         try:
             self._format.read_text(text)
         except ResultError as error:
             self.use_attempt(error)
-            how = (
-                "Reply with the corrected JSON only."
-                if self.tool is None
-                else f"Call the tool {self.tool.name}."
-            )
-            return f"{error}\n{how}"
+            advice = "Reply with the corrected JSON only."
+            if self.tool is not None:
+                advice = f"Call the tool {self.tool.name}."
+            return f"{error}\n{advice}"
         return None
 
     def use_attempt(self, error: ResultError) -> None:
-        """Count an answer that does not fit.
+        """Count an answer that doesn't fit.
 
         Raises:
-            ResultError: There is no further attempt.
+            ResultError: No attempt is left.
         """
         self._left -= 1
         if self._left <= 0:
             raise error
 
-    def check_rejected(self, arguments: Any) -> None:
-        """Count a call of the tool that was not accepted.
+    def check_rejected(self, arguments: dict[str, Any]) -> None:
+        """Count a call of the tool that wasn't accepted.
 
         Raises:
-            ResultError: There is no further attempt.
+            ResultError: No attempt is left.
         """
         try:
             self._format.read_value(arguments)
         except ResultError as error:
             self.use_attempt(error)
-        else:  # it fits; a hook denied the call
+        # It fits, but a hook denied the call.
+        else:
             self.use_attempt(
                 ResultError(
                     [("$", "the answer was denied by a hook")], result_type=self._format.name
@@ -155,8 +156,8 @@ def _is_native(provider: Provider, *, has_tools: bool) -> bool:
     return ALWAYS in capabilities or (WITHOUT_TOOLS in capabilities and not has_tools)
 
 
-def _is_strict(schema: Any) -> bool:
-    """Whether services can follow the schema to the letter: they demand that every member of every object is required."""
+def _is_strict(schema: object) -> bool:
+    """Return whether services can enforce the schema: every member of every object is required."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""loop-basic: ask the model, run its tools, repeat; answers arrive whole."""
+"""loop-basic: calls the model and runs its tools until it answers. Answers arrive whole."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __amplifier_module_type__ = "orchestrator"
 
 
 class BasicLoop(TurnOrchestrator):
-    """The plain agent loop; it collects what `loop-streaming` passes on piece by piece."""
+    """The plain agent loop, which doesn't stream."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the loop; see `TurnOptions` for its configuration."""
+    """Mount the loop. See `TurnOptions` for its configuration."""
     await mount_loop(coordinator, BasicLoop(read_options("loop-basic", config)))

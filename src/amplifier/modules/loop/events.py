@@ -1,4 +1,4 @@
-"""loop-events: the plain loop, with hooks choosing the tool for every call (``tool:selecting``, ``tool:selected``)."""
+"""loop-events: the plain loop, in which hooks choose the tool of every call."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ __amplifier_module_type__ = "orchestrator"
 
 
 class EventLoop(TurnOrchestrator):
-    """The event-driven loop: a hook may answer ``tool:selecting`` with `modify` and another ``tool_name``."""
+    """The event-driven loop.
+
+    A hook may return "modify" for ``tool:selecting``, with another ``tool_name``.
+    """
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the loop; see `TurnOptions` for its configuration."""
+    """Mount the loop. See `TurnOptions` for its configuration."""
     await mount_loop(coordinator, EventLoop(read_options("loop-events", config, select_tools=True)))
     coordinator.register_contributor(
         "observability.events", "loop-events", lambda: ["tool:selecting", "tool:selected"]

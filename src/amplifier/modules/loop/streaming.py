@@ -1,4 +1,4 @@
-"""loop-streaming: the plain loop, with every piece of an answer passed on as it arrives (``content_block:delta``)."""
+"""loop-streaming: the plain loop, which passes on each piece of an answer as it arrives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __amplifier_module_type__ = "orchestrator"
 
 
 class StreamingLoop(TurnOrchestrator):
-    """The agent loop that streams answers; a provider that cannot stream is called as usual."""
+    """The agent loop that streams answers. A provider that can't stream is called as usual."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
-    """Mount the loop; see `TurnOptions` for its configuration."""
+    """Mount the loop. See `TurnOptions` for its configuration."""
     await mount_loop(
         coordinator, StreamingLoop(read_options("loop-streaming", config, streaming=True))
     )

@@ -1,3 +1,3 @@
-"""Tools: one file or folder per module; what begins with "_" is shared by several of them."""
+"""Tools: one file or folder per module. Files that begin with "_" are shared by several of them."""
 
 __all__: list[str] = []

@@ -111,23 +111,23 @@ def _expanded(pattern: str) -> list[str]:
 
     Braces without a comma or without an end are kept as text.
     """
-    done: list[str] = []
+    complete: list[str] = []
     waiting = [pattern]
     while waiting:
-        if len(done) + len(waiting) > _MAX_ALTERNATIVES:
+        if len(complete) + len(waiting) > _MAX_ALTERNATIVES:
             raise ToolFailure(
                 "InvalidPattern", f"{shown(pattern)!r}: more than {_MAX_ALTERNATIVES} alternatives"
             )
         text = waiting.pop()
         braces = re.search(r"\{([^{}]*,[^{}]*)\}", text)
         if braces is None:
-            done.append(text)
+            complete.append(text)
         else:
             waiting += [
                 f"{text[: braces.start()]}{part}{text[braces.end() :]}"
                 for part in braces[1].split(",")
             ]
-    return done
+    return complete
 
 
 DEFAULT_IGNORED = frozenset({".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules"})
@@ -232,7 +232,7 @@ class Walk:
                 os.close(inner)
 
     def notes(self) -> list[str]:
-        """Tell the model in which ways the result is incomplete."""
+        """Return notes for the model about missing results."""
         notes = []
         if self.cut:
             notes.append(

@@ -217,7 +217,7 @@ class Workspace:
 
     @property
     def is_writable(self) -> bool:
-        """Whether anything may be written at all."""
+        """True if anything may be written."""
         return self._writable is None or bool(self._writable)
 
     def readable(self) -> AccessRoots:

@@ -49,7 +49,7 @@ _ripgrep = Kind(
 
 @attrs.frozen(kw_only=True)
 class SearchOptions:
-    """Where the tools search, how much one search may read and return, and with which program.
+    """The directories that may be searched, and the limits of one search.
 
     Attributes:
         allowed_paths: The directories that may be searched. None for the session's working
@@ -118,7 +118,7 @@ _MAX_MEMORY = 2 << 30
 
 
 class Matcher:
-    """A regular expression in a process of its own, which searches one file after another.
+    """A regular expression in a separate process, which searches one file after another.
 
     Args:
         pattern: The expression, in Python's syntax.
@@ -154,7 +154,7 @@ class Matcher:
             raise
 
     def find(self, data: bytes, limit: int) -> dict[str, Any]:
-        """Return the reply of the process about at most ``limit`` matching lines.
+        """Find at most ``limit`` matching lines, and return the reply of the process.
 
         Raises:
             ToolFailure: The process ended, most likely for lack of memory.

@@ -237,7 +237,7 @@ class _Outcome:
     Attributes:
         session_id: The id of the child session.
         response: The response, or the text up to the failure.
-        failure: The reason for which the response isn't complete. None if it is.
+        failure: The error that made the response incomplete. None if it is complete.
         has_completed: True if the child's loop reported its end, even if it was asked to stop.
         usage: The usage of the child and its own children.
     """
@@ -378,13 +378,13 @@ class TaskTool(BuiltinTool):
     async def _run_in_child(self, agent: _Agent, instruction: str) -> _Outcome:
         """Run an agent in a child session. Raise as `delegate`."""
         outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
-        about = {
+        ids = {
             "agent": agent.name,
             "sub_session_id": outcome.session_id,
             "parent_session_id": self._coordinator.session_id,
         }
         await self._coordinator.hooks.emit(
-            _SPAWNED, {**about, "depth": _depth_of(self._coordinator) + 1}
+            _SPAWNED, {**ids, "depth": _depth_of(self._coordinator) + 1}
         )
         status = "cancelled"
         try:
@@ -392,7 +392,7 @@ class TaskTool(BuiltinTool):
             status = "completed" if outcome.failure is None else "failed"
         finally:
             details = {
-                **about,
+                **ids,
                 "success": status == "completed",
                 "status": status,
                 "usage": outcome.usage.to_dict(),
@@ -415,7 +415,7 @@ class TaskTool(BuiltinTool):
         if scope.cancelled_caught:
             outcome.failure = ToolFailure(
                 "Timeout",
-                f"the agent had not finished after {self._options.timeout:g} s and was stopped",
+                f"the agent timed out after {self._options.timeout:g} s",
             )
         if outcome.failure is not None and outcome.failure.kind == "Cancelled":
             # The parent may have been cancelled, and the child with it. This raises the
@@ -503,13 +503,13 @@ class TaskTool(BuiltinTool):
             EXECUTION_END, record_response, _FIRST, "tool-task", fields=("response",)
         )
 
-    def _pass_events_on(self, host: Coordinator, about: Mapping[str, Any]) -> None:
+    def _pass_events_on(self, host: Coordinator, ids: Mapping[str, Any]) -> None:
         hooks = self._coordinator.hooks
         has_handlers = getattr(hooks, "has_handlers", lambda _: True)
 
         async def pass_on(event: str, data: dict[str, Any]) -> None:
             if has_handlers(SUB_AGENT_EVENT):
-                await hooks.emit(SUB_AGENT_EVENT, {**about, "event": event, "data": data})
+                await hooks.emit(SUB_AGENT_EVENT, {**ids, "event": event, "data": data})
 
         # It runs after all others, so that it passes on the final payload. The handlers that it
         # calls have their own deadlines.

@@ -178,7 +178,7 @@ class _Usual:
 
 @check("A7", "A8", "A9", "A14", kind="cancellation", needs_success=("A7", "A8", "A9"))
 async def survives_cancellation(ctx: CheckContext) -> None:
-    """Cancel typical calls many times at each suspension, then use the module and find leftovers."""
+    """Cancel typical calls many times at each suspension, use the module and find leftovers."""
     budget = ctx.budget(_CALLS)
     async with ctx.mount() as mounted:
         count = len(typical_operations(mounted))

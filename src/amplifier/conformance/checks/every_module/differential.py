@@ -320,7 +320,7 @@ async def _play_on_asyncio(ctx: CheckContext, trial: int) -> list[Answer]:
 
 @check("A16", kind="hygiene")
 async def shares_no_state(ctx: CheckContext) -> None:
-    """Use a session, and compare the globals of the module and its classes, except by session id."""
+    """Use a session, and compare the module's globals and classes before and after."""
     if ctx.loaded.starts_processes:
         return
     async with _anew(ctx).mount() as used:
@@ -582,7 +582,7 @@ _COMPARED = ("tool", "hook", "provider", "resolver")
 
 @check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
 async def goes_on_as_if(ctx: CheckContext) -> None:
-    """Cancel calls, alone and in drawn histories. All later results are those with it or without."""
+    """Cancel calls, alone and in drawn histories. Later results are those with or without it."""
     async with ctx.mount() as mounted:
         alone, count = len(_lasting(mounted)), len(_pool(mounted))
     chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
@@ -723,7 +723,7 @@ def _pair(mounted: MountedModule, number: int) -> tuple[Operation, Operation] | 
     kind="behaviour", types=_CLAUSES, needs_success=("T10", "P14"),
 )  # fmt: skip
 async def answers_the_same_at_once(ctx: CheckContext) -> None:
-    """Make two concurrent calls, and compare them with the same calls in sequence, in both orders."""
+    """Make two concurrent calls, and compare them with both orders of sequential calls."""
     budget, kind = ctx.budget(_BUDGET), ctx.loaded.module_type
     for number in range(1 if ctx.loaded.starts_processes else _MAX_CONCURRENT):
         async with ctx.mount() as mounted:

@@ -82,7 +82,7 @@ class _LoopWatch:
 
 @check("A17", kind="hygiene", real_time=True, ends_run=True)
 async def blocks_nothing(ctx: CheckContext) -> None:
-    """Use the module while a task and a thread measure delays of the loop, which count if they recur."""
+    """Use the module while a task and a thread measure recurring delays of the loop."""
     runs = [await _watched_run(ctx)]
     while runs[0] and len(runs) < _RUNS:
         runs.append(await _watched_run(ctx))
@@ -212,7 +212,7 @@ async def keeps_secrets(ctx: CheckContext) -> None:
 
 
 async def _emitted(ctx: CheckContext, config: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Use the module with these settings, and return the texts of events, errors and log records."""
+    """Use the module with some settings, and return the texts of events, errors and logs."""
     emitted: list[tuple[str, Any]] = []
 
     def wants(record: logging.LogRecord) -> bool:

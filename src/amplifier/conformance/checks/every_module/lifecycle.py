@@ -475,7 +475,7 @@ async def _clean_up_configured(mounted: MountedModule, key: str, is_folder: bool
 
 @check("A19", kind="hygiene", on=CheckContext.mount)
 async def announces_its_events(mounted: MountedModule) -> None:
-    """Compare emitted events that are not in the catalogue with those that the module contributes."""
+    """Compare emitted events outside the catalogue with the events that the module contributes."""
     ctx = mounted.ctx
     await run_typical_operations(mounted)
     announced: set[str] = set()

@@ -32,7 +32,7 @@ Input = dict[str, Any]
 
 @check("A26", kind="behaviour")
 async def makes_no_slip(ctx: CheckContext) -> None:
-    """Mounts it, makes plain calls, and looks at every error of its lines, caught or not."""
+    """Mount it, make plain calls, and look at every error of its lines, caught or not."""
     detector = SlipDetector(ctx.loaded.target)
     try:
         with detector.watching():
@@ -57,9 +57,8 @@ async def makes_no_slip(ctx: CheckContext) -> None:
 
 
 def _may_need_settings(error: BaseException) -> bool:
-    """Return True for an error that a missing setting may cause."""
-    is_of_none = isinstance(error, AttributeError) and error.obj is None
-    return is_of_none or isinstance(error, TypeError)
+    """Return True for an error that a setting of another type may cause."""
+    return isinstance(error, TypeError)
 
 
 def _plain(mounted: MountedModule) -> list[Operation]:
@@ -109,7 +108,7 @@ class _Subject:
 
 @check("A17", kind="hygiene", types=("tool", "hook", "provider"))
 async def keeps_pace(ctx: CheckContext) -> None:
-    """Makes the same call with longer and longer texts and lists, and compares the times."""
+    """Make the same call with longer and longer texts and lists, and compare the times."""
     if ctx.loaded.starts_processes:
         return
     async with ctx.mount() as mounted:

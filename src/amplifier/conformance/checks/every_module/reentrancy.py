@@ -1,4 +1,4 @@
-"""A check of modules that emit events: handlers of these events call the module again."""
+"""Check modules that emit events: handlers of these events call the module again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amplifier.conformance.target.use import Operation, typical_operations
 from amplifier.models import HookResult
 
 _CLAUSES = {"context": "C15", "tool": "T10", "provider": "P14", "hook": "H3"}
-"""The clause about calls at the same time, by type. A second turn inside of a turn is refused."""
+"""The clause about concurrent calls, by type. Loops are left out: a turn in a turn is refused."""
 _HINT = "Emit events outside of locks and slots, and let the state be whole before you emit."
 _MAX_EVENTS = 4
 _MAX_CALLED = 5
@@ -44,7 +44,7 @@ class _Caller:
         """Make the call, once."""
         if not self._is_called:
             self._is_called = True
-            # What stays if the handler is cancelled at its deadline.
+            # The outcome if the handler is cancelled at its deadline.
             self.outcome = Outcome(kind="late", seconds=_HANDLER_SECONDS)
             self.outcome = await call_with_deadline(self.operation.run, self.mounted)
         return HookResult(action="continue")
@@ -57,7 +57,7 @@ class _Caller:
 
 @check("C15", "T10", "P14", "H3", kind="behaviour", types=_CLAUSES)
 async def answers_its_own_handlers(ctx: CheckContext) -> None:
-    """Lets a handler of each event that the module emits call its methods, and waits for both calls."""
+    """Let handlers of the events that a module emits call its methods. All calls have to end."""
     budget = ctx.budget(_CALLS)
     for index, event in await _emitting_operations(ctx):
         async with ctx.mount() as mounted:
@@ -71,19 +71,19 @@ async def answers_its_own_handlers(ctx: CheckContext) -> None:
 
 
 async def _emitting_operations(ctx: CheckContext) -> list[tuple[int, str]]:
-    """Return the operations that emit events, by their numbers, each with one event."""
-    found: dict[str, int] = {}
+    """Return the number of an emitting operation for each of the first events, with the event."""
+    emitters: dict[str, int] = {}
     async with ctx.mount() as mounted:
         for index, operation in enumerate(typical_operations(mounted)):
             before = len(mounted.events.events)
             outcome = await mounted.call(operation.run, mounted)
             for name, _ in mounted.events.events[before:] if outcome.returned else ():
-                found.setdefault(name, index)
-    return [(index, name) for name, index in found.items()][:_MAX_EVENTS]
+                emitters.setdefault(name, index)
+    return [(index, name) for name, index in emitters.items()][:_MAX_EVENTS]
 
 
 def _called(mounted: MountedModule) -> list[Operation]:
-    """Return the calls to make in a handler: each method of a context, typical calls of others."""
+    """Return the calls for a handler: each method of a context, typical operations otherwise."""
     if mounted.loaded.module_type == "context":
         return [Operation(name, None, run) for name, run in _CONTEXT_METHODS.items()]
     return typical_operations(mounted)[:_MAX_CALLED]

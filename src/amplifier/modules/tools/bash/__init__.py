@@ -1,9 +1,4 @@
-"""tool-bash: run a command in a shell, and have nothing of it left when the call is over.
-
-`_tool` is the tool, `_command` runs one command in a worker thread and keeps a bounded part of its output. `_confinement` decides how
-a command is confined and calls bubblewrap, `_places` to which files, `_own_files` which of them it must not change or create, and
-`_seccomp` which system calls it gets.
-"""
+"""tool-bash: run a command in a shell, and leave no process of it behind."""
 
 from ._confinement import sandbox_here
 from ._tool import BashTool, mount

@@ -1,4 +1,4 @@
-"""Keeps aside what a command made and programs outside obey, until a person allows it."""
+"""Rename files that a command made and that other programs obey, until a person allows them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import attrs
 
 from ..._shared.protected_places import ASIDE
 from ._git_files import open_up
-from ._own_files import folder_of
+from ._protected_paths import folder_of
 
-_MOST_COMPARED = 200
-_MAX_COMPARED = 1 << 20
+_MAX_FILES = 200
+_MAX_BYTES = 1 << 20
+"""Maximum number of files, and of their bytes, that are compared."""
 
 
 @attrs.frozen
 class Aside:
-    """A place that was renamed.
+    """A file or folder that was renamed.
 
     Attributes:
-        path: The place.
-        name: Its name now, in the same folder.
-        reason: Why it is protected.
-        state: What was in it, see `signature`.
+        path: Its former path.
+        name: Its new name in the same folder.
+        reason: The reason for its protection.
+        state: Its `signature` when it was renamed.
     """
 
     path: str
@@ -37,8 +38,12 @@ class Aside:
     state: tuple[Any, ...]
 
     def put_back(self) -> bool:
-        """Give it its name again; returns False if something else has it now, or if it was changed or is gone."""
-        name = os.path.basename(self.path)  # noqa: PTH119 - text in
+        """Restore its former name.
+
+        Returns:
+            False if something else has this name now, or if the file was changed or removed.
+        """
+        name = os.path.basename(self.path)  # noqa: PTH119 — text in
         with contextlib.suppress(OSError), folder_of(self.path) as folder:
             is_same = signature(self.name, folder) == self.state
             if is_same and not _exists(name, folder):
@@ -48,15 +53,15 @@ class Aside:
 
 
 def keep_aside(path: str, reason: str) -> Aside:
-    """Rename a file or folder so that nothing finds it by its name.
+    """Rename a file or folder, so that no program finds it by its name.
 
     Raises:
-        OSError: It cannot be renamed, or a link is on the way to it.
+        OSError: It can't be renamed, or a link is on the way to it.
     """
-    name = os.path.basename(path)  # noqa: PTH119 - text in
+    name = os.path.basename(path)  # noqa: PTH119 — text in
     with folder_of(path) as folder:
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
-            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
+            open_up(os.path.dirname(path))  # noqa: PTH120 — text in, text out
         aside = f"{name}{ASIDE}"
         if len(os.fsencode(aside)) > 255 or _exists(aside, folder):
             aside = f"{os.fsdecode(os.fsencode(name)[:150])}.{secrets.token_hex(8)}{ASIDE}"
@@ -65,22 +70,22 @@ def keep_aside(path: str, reason: str) -> Aside:
 
 
 def signature(path: str, folder: int | None = None) -> tuple[Any, ...]:
-    """Return what changes if anyone changes a place.
+    """Return the metadata of a file, or of a folder with everything in it. Every change shows.
 
     Args:
-        path: The place.
-        folder: The open folder that the path starts from, if it is relative.
+        path: The file or folder.
+        folder: The descriptor of the folder that a relative path starts from.
     """
     pending, result = [path], list[Any]()
-    for each in pending:  # grows
+    for current in pending:  # grows
         try:
-            found = os.lstat(each, dir_fd=folder)
+            info = os.lstat(current, dir_fd=folder)
         except OSError:
             continue
-        result.append((each, found.st_ino, found.st_mode, found.st_ctime_ns))
-        if stat.S_ISDIR(found.st_mode):
+        result.append((current, info.st_ino, info.st_mode, info.st_ctime_ns))
+        if stat.S_ISDIR(info.st_mode):
             with contextlib.suppress(OSError):
-                pending += [f"{each}/{name}" for name in _names_in(each, folder)]
+                pending += [f"{current}/{name}" for name in _names_in(current, folder)]
     return tuple(result)
 
 
@@ -89,7 +94,7 @@ def _names_in(path: str, folder: int | None) -> list[str]:
         path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder
     )
     try:
-        return sorted(os.listdir(descriptor))  # noqa: PTH208 - by its descriptor
+        return sorted(os.listdir(descriptor))  # noqa: PTH208 — by its descriptor
     finally:
         os.close(descriptor)
 
@@ -104,34 +109,37 @@ def _exists(name: str, folder: int) -> bool:
     return True
 
 
-def content(path: str) -> str | None:
-    """Return what two places of the same name and content have in common; None for a large one, and for one with links.
+def content_digest(path: str) -> str | None:
+    """Return a digest of the name and content of a file or folder.
 
-    A work tree or a clone has the places of its repository once more. That gives nobody anything new.
+    A work tree or a clone has copies of the protected files of its repository, which are harmless.
+
+    Returns:
+        The digest, or None if there is too much to read, or a link in it.
     """
-    pending, left = [path], _MAX_COMPARED
+    pending, left = [path], _MAX_BYTES
     digest = hashlib.sha256(os.fsencode(path.rpartition("/")[2]))
-    for each in pending:  # grows
+    for current in pending:  # grows
         try:
             descriptor = os.open(
-                each, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+                current, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
             )
         except OSError:
             return None
         try:
-            found = os.fstat(descriptor)
-            if stat.S_ISDIR(found.st_mode):
-                names = sorted(os.listdir(descriptor))  # noqa: PTH208 - text
-                pending += [f"{each}/{name}" for name in names]
+            info = os.fstat(descriptor)
+            if stat.S_ISDIR(info.st_mode):
+                names = sorted(os.listdir(descriptor))  # noqa: PTH208 — text
+                pending += [f"{current}/{name}" for name in names]
                 data = os.fsencode("\0".join(names))
-            elif stat.S_ISREG(found.st_mode) and found.st_size <= left and found.st_nlink == 1:
-                data = os.read(descriptor, found.st_size + 1)
+            elif stat.S_ISREG(info.st_mode) and info.st_size <= left and info.st_nlink == 1:
+                data = os.read(descriptor, info.st_size + 1)
                 left -= len(data)
             else:
                 return None
         finally:
             os.close(descriptor)
-        if len(pending) > _MOST_COMPARED:
+        if len(pending) > _MAX_FILES:
             return None
-        digest.update(f"{found.st_mode} {len(data)} ".encode() + data)
+        digest.update(f"{info.st_mode} {len(data)} ".encode() + data)
     return digest.hexdigest()

@@ -1,8 +1,4 @@
-"""Runs one command: starts it, reads its output, and ends every process it started. Blocking; runs in a worker thread.
-
-The thread alone owns the processes. Whatever happens to the task that waits for it, it continues until they are gone, so no
-kind of cancellation can leave them behind.
-"""
+"""Run one command: start it, read its output, and end every process that it started."""
 
 from __future__ import annotations
 
@@ -31,18 +27,22 @@ from ._options import BashOptions
 _NUL_SHOWN = "\N{SYMBOL FOR NULL}"
 
 
+# This code blocks, and runs in a worker thread, which alone owns the processes. Whatever happens to
+# the task that waits for it, the thread continues until they are gone. So no kind of cancellation
+# leaves them behind.
+
 # ── capture ───────────────────────────────────────────────────────────────────────────────────────
-# A bounded part of a stream: its beginning and its end. What is between is counted and dropped.
 
 
 class Capture:
-    """Keeps the first and the last bytes of a stream, half of `limit` each.
+    """Keeps the first and the last bytes of a stream, half of ``limit`` each.
 
     Args:
-        limit: Bytes kept; while a stream runs, up to half as many again are held.
+        limit: Maximum number of bytes that are kept. While the stream runs, up to half as many
+            again are held.
 
     Attributes:
-        total: Bytes seen.
+        total: The number of bytes of the stream.
     """
 
     def __init__(self, limit: int) -> None:
@@ -54,26 +54,30 @@ class Capture:
         self.total = 0
 
     def add(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         self.total += len(data)
         free = self._for_head - len(self._head)
         self._head += data[:free]
         self._tail += data[free:]
-        # Cut only now and then, so that a stream of small pieces does not move the tail for each.
+        # It is cut only now and then, so that the tail isn't moved for each of many small pieces.
         if len(self._tail) > 2 * self._for_tail:
             del self._tail[: len(self._tail) - self._for_tail]
 
     @property
     def is_cut(self) -> bool:
-        """Whether anything was dropped."""
+        """True if bytes were dropped."""
         return self.total > self._limit
 
     def text(self) -> str:
-        r"""What was kept, as text for JSON; a byte that is no UTF-8 as ``\xff``, NUL as the symbol for it."""
+        r"""Return the bytes as text for JSON.
+
+        A byte that isn't UTF-8 becomes ``\xff``, and NUL the symbol for it.
+        """
         if not self.is_cut:
             return _decoded(self._head + self._tail)
         tail = self._tail[len(self._tail) - self._for_tail :]
-        return f"{_decoded(self._head)}\n[… {self.total - self._limit} bytes dropped …]\n{_decoded(tail)}"
+        note = f"[… {self.total - self._limit} bytes dropped …]"
+        return f"{_decoded(self._head)}\n{note}\n{_decoded(tail)}"
 
 
 def _decoded(data: bytes | bytearray) -> str:
@@ -84,16 +88,18 @@ _CHUNK = 1 << 16
 
 
 # ── output reader ─────────────────────────────────────────────────────────────────────────────────
-# Reads the output of a command while waiting for its end, a request to stop and a deadline.
 
 
 class OutputReader:
-    """Reads the output of one process, in the thread that started it; closed before the process is reaped.
+    """Reads the output of one process until its end, a stop or a deadline.
+
+    It is used in the thread that started the process, and closed before the process is reaped.
 
     Args:
-        process: With pipes for both its streams.
-        end: Becomes readable when the command has ended, which makes polling unnecessary; None if there is no such descriptor.
-        captures: What is kept of them.
+        process: The process, with pipes for both streams.
+        end: A descriptor that becomes readable when the command has ended. None if there is none,
+            so that the reader has to poll.
+        captures: The captures of the two streams.
         stop: Wakes the reader.
     """
 
@@ -104,7 +110,7 @@ class OutputReader:
         captures: tuple[Capture, Capture],
         stop: Stop,
     ) -> None:
-        assert process.stdout is not None  # the command is started with pipes for both
+        assert process.stdout is not None
         assert process.stderr is not None
         self._pipes = (process.stdout, process.stderr)
         self._stop = stop
@@ -124,7 +130,7 @@ class OutputReader:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether no process holds the other end of either stream any more."""
+        """True if every process has closed both streams."""
         return self._open_streams == 0
 
     def read_until(
@@ -132,30 +138,31 @@ class OutputReader:
         seconds: float,
         is_over: Callable[[], bool],
         *,
-        look: float | None = None,
+        interval: float | None = None,
         obey_stop: bool = True,
     ) -> None:
         """Read until a condition holds, the time is up, or a stop is requested.
 
         Args:
-            seconds: How long at most.
-            is_over: The condition, checked after every event.
-            look: Check the condition also at this interval in seconds, for what wakes no descriptor.
+            seconds: Maximum time in seconds.
+            is_over: The condition. It is checked after every event.
+            interval: Seconds after which the condition is checked even without an event. None
+                waits for an event, if there is one for the end of the command.
             obey_stop: False to continue after a request to stop.
         """
         until = time.monotonic() + seconds
-        if look is None and self._end is None:
-            look = _LOOK
+        if interval is None and self._end is None:
+            interval = _POLL_SECONDS
         while not (obey_stop and self._stop.requested) and not is_over():
             left = until - time.monotonic()
             if left <= 0:
                 return
-            for key, _ in self._selector.select(left if look is None else min(left, look)):
+            for key, _ in self._selector.select(left if interval is None else min(left, interval)):
                 self._take(key)
 
     def _take(self, key: selectors.SelectorKey) -> None:
         if key.fd == self._end:
-            self._selector.unregister(key.fd)  # it has ended and stays so
+            self._selector.unregister(key.fd)
         elif key.fd == self._wakeup_read:
             os.read(self._wakeup_read, 64)
         else:
@@ -167,7 +174,8 @@ class OutputReader:
                     self._open_streams -= 1
 
     def _wake(self) -> None:
-        with self._lock:  # the number of a closed descriptor may belong to another file by now
+        # The number of a closed descriptor may belong to another file.
+        with self._lock:
             if self._is_open:
                 os.write(self._wakeup_write, b"!")
 
@@ -185,27 +193,30 @@ class OutputReader:
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-_LINGER = 0.25
-"""Seconds in which what the shell left running may finish its output: bash does not wait for ``>(tee log)``."""
-_LAST_OUTPUT = 0.05
-"""Seconds for a process that has closed its output to be gone; what is on its way out was not left running."""
-_KILLING = 2.0
-"""Seconds after which a process that does not even die of SIGKILL is given up and named in the log."""
-_MOST_GRACE_WHEN_CANCELLED = 0.3
-"""A cancelled call has to end within one second, killing included."""
-_LOOK, _SHORT_LOOK = 0.02, 0.002
-_COUNTING = 0.25
-"""Seconds between two counts of its processes."""
+_LINGER_SECONDS = 0.25
+"""Seconds for background processes to finish their output. bash doesn't wait for ``>(tee log)``."""
+_EXIT_SECONDS = 0.05
+"""Seconds for a process that has closed its output to exit. It doesn't count as left running."""
+_KILL_SECONDS = 2.0
+"""Seconds after which a process that survives SIGKILL is abandoned and logged."""
+_MAX_GRACE_WHEN_CANCELLED = 0.3
+"""Maximum grace of a cancelled call, which has to end within one second."""
+_POLL_SECONDS, _SHORT_POLL_SECONDS = 0.02, 0.002
+_COUNT_INTERVAL = 0.25
+"""Seconds between two counts of the processes."""
 
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """How a command ended.
+    """The outcome of a command.
 
     Attributes:
-        returncode: Its exit code, negative for a signal; None if its time was up.
-        left_running: Processes that were still there when the shell had ended, and were ended.
-        is_unstarted: Whether the sandbox failed before the command was started.
+        returncode: Its exit code, negative for a signal. None if its time was up.
+        stdout: Its standard output.
+        stderr: Its standard error.
+        left_running: The number of processes that were left when the shell had ended, and that were
+            ended.
+        is_unstarted: True if the sandbox failed before the command was started.
     """
 
     returncode: int | None
@@ -218,45 +229,47 @@ class Outcome:
 def run_command(
     confined: Confined, directory: str, options: BashOptions, stop: Stop, seconds: float
 ) -> Outcome:
-    """Run a command to its end, but at most so long.
+    """Run a command to its end, or until its time is up.
 
     Args:
-        confined: What is started, and how it is confined.
-        directory: Where it runs.
-        options: How much it may write and, in a sandbox, start, and how long its processes may take to end.
+        confined: The command and its sandbox.
+        directory: The folder that it runs in.
+        options: The configuration.
         stop: Ends it early.
-        seconds: How long it may take.
+        seconds: Maximum time in seconds.
 
     Raises:
-        Stopped: It was ended because a stop was requested.
-        ToolFailure: It could not be started.
+        Stopped: A stop was requested. The command has ended.
+        ToolFailure: It can't be started, or it used more processes or memory than allowed.
     """
     stop.check()
     shell = _start(confined, directory)
     tree = ProcessTree(shell.process, shell.group)
     captures = (Capture(options.max_output_bytes), Capture(options.max_output_bytes))
-    most = None if confined.explanation is None else options.max_processes
-    in_time, left, too_much = False, 0, None
-    next_count = time.monotonic() + _COUNTING
+    is_counted = confined.explanation is not None
+    in_time, left, excess = False, 0, None
+    next_count = time.monotonic() + _COUNT_INTERVAL
 
     def is_over() -> bool:
-        nonlocal too_much, next_count
-        if (
-            most is not None and time.monotonic() >= next_count
-        ):  # not at every piece of output: it takes milliseconds
-            next_count = time.monotonic() + _COUNTING
-            too_much = _too_much(tree.members(), options)
-        return too_much is not None or shell.has_ended()
+        nonlocal excess, next_count
+        # A count takes milliseconds, too long to do it at every piece of output.
+        if is_counted and time.monotonic() >= next_count:
+            next_count = time.monotonic() + _COUNT_INTERVAL
+            excess = _excess(tree.members(), options)
+        return excess is not None or shell.has_ended()
 
     try:
         with contextlib.closing(OutputReader(shell.process, shell.news, captures, stop)) as reader:
-            reader.read_until(seconds, is_over, look=None if most is None else _COUNTING)
-            if too_much is not None:  # at once: every moment it takes more
-                raise ToolFailure(*too_much)
+            interval = _COUNT_INTERVAL if is_counted else None
+            reader.read_until(seconds, is_over, interval=interval)
+            if excess is not None:
+                raise ToolFailure(*excess)
             in_time = shell.has_ended()
             if in_time:
-                reader.read_until(_LINGER, lambda: reader.is_at_end)
-                reader.read_until(_LAST_OUTPUT, lambda: not tree.members(), look=_SHORT_LOOK)
+                reader.read_until(_LINGER_SECONDS, lambda: reader.is_at_end)
+                reader.read_until(
+                    _EXIT_SECONDS, lambda: not tree.members(), interval=_SHORT_POLL_SECONDS
+                )
             left = _end(
                 tree,
                 reader,
@@ -276,14 +289,14 @@ def run_command(
     )
 
 
-def _too_much(members: list[int], options: BashOptions) -> tuple[str, str] | None:
-    """Return the kind and the text of a failure if the processes of a command take more than they may."""
+def _excess(members: list[int], options: BashOptions) -> tuple[str, str] | None:
+    """Return the kind and the text of a failure if the processes of a command exceed a limit."""
     if len(members) > options.max_processes:
         return (
             "TooManyProcesses",
             f"more than {options.max_processes} processes at a time; all of them were ended",
         )
-    # The kernel's limit for a process is about its own memory. What it shares is not counted there.
+    # The kernel's limit for a process doesn't count shared memory.
     if any(_shared_memory(pid) > options.max_memory_mb << 20 for pid in members):
         return (
             "TooMuchMemory",
@@ -293,9 +306,9 @@ def _too_much(members: list[int], options: BashOptions) -> tuple[str, str] | Non
 
 
 def _shared_memory(pid: int) -> int:
-    """Return the bytes of memory without a file that a process can share with others; 0 if it is gone."""
-    found = _SHARED.search(read_proc(f"/proc/{pid}/status", 4096))
-    return 0 if found is None else int(found[1]) << 10
+    """Return the bytes of a process's shared memory without a file. 0 if the process has ended."""
+    match = _SHARED.search(read_proc(f"/proc/{pid}/status", 4096))
+    return 0 if match is None else int(match[1]) << 10
 
 
 _SHARED = re.compile(rb"^RssShmem:\s+(\d+) kB", re.MULTILINE)
@@ -328,25 +341,27 @@ def _start(confined: Confined, directory: str) -> StartedProcess:
 def _end(
     tree: ProcessTree, reader: OutputReader, grace: float, stop: Stop, *, is_wrapped: bool
 ) -> int:
-    """Send SIGTERM to all processes and read their output meanwhile; return how many there were."""
-    found = set(tree.send(signal.SIGTERM))
-    left = len(found - tree.wrappers() if is_wrapped else found)
-    if found:
-        grace = min(grace, _MOST_GRACE_WHEN_CANCELLED) if stop.requested else grace
-        reader.read_until(grace, lambda: not tree.members(), look=_LOOK, obey_stop=False)
-        # Their last output may not be read yet.
-        reader.read_until(_LAST_OUTPUT, lambda: reader.is_at_end, obey_stop=False)
+    """Send SIGTERM to all processes and read their output meanwhile. Return their number."""
+    members = set(tree.send(signal.SIGTERM))
+    left = len(members - tree.wrappers() if is_wrapped else members)
+    if members:
+        grace = min(grace, _MAX_GRACE_WHEN_CANCELLED) if stop.requested else grace
+        reader.read_until(
+            grace, lambda: not tree.members(), interval=_POLL_SECONDS, obey_stop=False
+        )
+        # There may be output that hasn't been read.
+        reader.read_until(_EXIT_SECONDS, lambda: reader.is_at_end, obey_stop=False)
     return left
 
 
 def _kill(tree: ProcessTree, shell: StartedProcess) -> None:
-    """Kill what is left, and wait until it is gone."""
-    give_up = time.monotonic() + _KILLING
+    """Kill the processes that are left, and wait for their end."""
+    deadline = time.monotonic() + _KILL_SECONDS
     while left := tree.send(signal.SIGKILL):
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             logger.warning(
                 "tool bash: processes %s do not end although they were killed", left[:20]
             )
             break
-        time.sleep(_SHORT_LOOK)
+        time.sleep(_SHORT_POLL_SECONDS)
     shell.close()

@@ -1,8 +1,4 @@
-"""What a command may do: which files it sees and changes, whether it reaches the network, how much it may use.
-
-`choose_sandbox` decides once per mount whether commands are confined; `Sandbox.confined` prepares one command. bubblewrap, which
-runs a command in namespaces of its own, and `amplifier._internal.supervisor` enforce it.
-"""
+"""The sandbox of commands, which bubblewrap and `amplifier._internal.supervisor` enforce."""
 
 from __future__ import annotations
 
@@ -26,9 +22,9 @@ from ..._shared.git_configuration import real_path
 from ..._shared.place_sweep import Swept
 from ..._shared.processes import can_supervise
 from ..._shared.protected_places import ProtectedPlaces
-from ._aside import Aside, content, keep_aside, signature
+from ._aside import Aside, content_digest, keep_aside, signature
 from ._git_broker import GitBroker
-from ._git_call import Baselines, Surroundings, named_repository
+from ._git_call import Baselines, CallContext, named_repository
 from ._git_files import (
     NOT_CLEAN,
     Finding,
@@ -43,28 +39,29 @@ from ._git_history import UsersHistory
 from ._git_profile import GitProfile, identity_of, open_git_profile
 from ._git_steps import pending
 from ._options import BashOptions
-from ._own_files import imported_from, is_placeholder, own_files_problem, placeholders
-from ._places import PlaceFinder, Places, is_covered, topmost
+from ._protected_paths import imported_from, is_placeholder, own_files_problem, placeholders
+from ._sandbox_paths import SandboxResolver, SandboxView, is_covered, topmost
 
 logger = logging.getLogger("amplifier.modules.tools")
 
-# ── bubblewrap ─────────────────────────────────────────────────────────────────────────────────────
-# Its command line: the command has its own process ids, network, IPC and mounts; it sees the file system read-only, without the
-# places that are hidden, and may change the writable ones.
+# ── bubblewrap ────────────────────────────────────────────────────────────────────────────────────
+# A command has its own process ids, network, IPC and mounts. The file system is read-only for it.
+# Some parts of the file system are hidden, and some are writable.
 
-_PROBING = 30.0
+_PROBE_SECONDS = 30.0
 CONFINEMENT = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--new-session", "--die-with-parent"),
     *("--cap-drop", "ALL"),
 )
-"""Of every sandbox. bubblewrap knows the last of these since version 0.8."""
-# The supervisor's program is the first process: it reports how the command ended.
+"""Options of every sandbox. ``--disable-userns`` needs bubblewrap 0.8."""
+# The supervisor's program is the first process, and reports the end of the command.
 _OPTIONS = (*CONFINEMENT, "--as-pid-1")
 TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")
-"""Folders that each command finds empty, besides the home."""
+"""Folders that are empty for each command, besides the home folder."""
 _SYSTEM = (
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
-    # Root stays root outside of its namespace for these files, without any capability: core_pattern runs programs there.
+    # For these files root is root outside of its namespace, even without capabilities. A program
+    # in core_pattern, for example, is run there.
     *(
         "--ro-bind-try",
         "/proc/sys",
@@ -75,7 +72,8 @@ _SYSTEM = (
     ),
     *("--ro-bind-try", "/proc/fs", "/proc/fs", "--ro-bind-try", "/proc/driver", "/proc/driver"),
 )
-# What container runtimes cover, too: names of keys, the kernel's memory, timers and interrupts of all processes.
+# Container runtimes cover these, too. They show names of keys, the kernel's memory, and the timers
+# and interrupts of all processes.
 _KERNEL_FILES = (
     *(
         "/proc/keys",
@@ -95,12 +93,13 @@ _KERNEL_FILES = (
     ),
 )
 _FILTERS = Path(__file__).parent / "seccomp"
-"""Programs for the kernel that check each system call; made by tests/_support/seccomp_filters.py."""
+"""Filters of system calls for the kernel, made by tests/_support/seccomp_filters.py."""
 
 
-@functools.cache  # read once: it must stay what it was when this process began
+# It is read once, because it must not change while this process runs.
+@functools.cache
 def system_call_filter() -> bytes | None:
-    """Return the filter for this machine; None if there is none."""
+    """Return the filter for this machine, or None if there is none."""
     machine = {"arm64": "aarch64"}.get(os.uname().machine, os.uname().machine)
     try:
         return (_FILTERS / f"{machine}.bpf").read_bytes() if sys.maxsize > 1 << 32 else None
@@ -110,7 +109,7 @@ def system_call_filter() -> bytes | None:
 
 def bubblewrap_arguments(
     program: str,
-    places: Places,
+    view: SandboxView,
     *,
     directory: str,
     network: bool,
@@ -119,14 +118,15 @@ def bubblewrap_arguments(
     more: Sequence[str] = (),
     options: Sequence[str] = _OPTIONS,
 ) -> list[str]:
-    """Return the command line without the command.
+    """Return the command line of bubblewrap without the command.
 
     Args:
-        program: bubblewrap.
-        places: What the command sees.
-        directory: Where it runs.
-        network: Whether it reaches the network.
-        memory: Bytes that all files in memory together may have: the folders for temporary files, and the home.
+        program: The path of bubblewrap.
+        view: The file system of the command.
+        directory: The folder that the command runs in.
+        network: True if the command may use the network.
+        memory: Maximum size in bytes of all files in memory: in the folders for temporary files and
+            in the home folder.
         home: The home folder.
         more: Further mounts, after all others.
         options: The options for namespaces.
@@ -142,22 +142,23 @@ def bubblewrap_arguments(
     for path in _KERNEL_FILES:
         if Path(path).exists():
             arguments += _hide(path)
-    for path in places.hidden:
+    for path in view.hidden:
         arguments += _hide(path, sizes.get(path))
-    for path in places.readable:
+    for path in view.readable:
         arguments += ("--ro-bind", path, path)
-    # A mount point cannot be renamed or removed. What is covered would show again if a folder around it could be.
-    for path in sorted({*places.writable, *places.pinned}):
+    # A mount point can't be renamed or removed. If a folder around it could be, a covered file
+    # would appear again.
+    for path in sorted({*view.writable, *view.pinned}):
         arguments += ("--bind", path, path)
-    for path in sorted({*places.protected, *places.missing}):
+    for path in sorted({*view.protected, *view.missing}):
         arguments += ("--ro-bind", path, path)
-    for path in places.hidden_inside:
+    for path in view.hidden_inside:
         arguments += _hide(path)
-    for path in places.sockets:
+    for path in view.sockets:
         arguments += ("--ro-bind-try", "/dev/null", path)
     arguments += more
-    # What is hidden would otherwise be memory without a limit.
-    for path in ("/dev", *places.hidden, *places.hidden_inside):
+    # The empty folders over hidden ones would be memory without a limit.
+    for path in ("/dev", *view.hidden, *view.hidden_inside):
         if path not in sizes and Path(path).is_dir():
             arguments += ("--remount-ro", path)
     return [*arguments, "--chdir", directory]
@@ -169,27 +170,29 @@ def _hide(path: str, size: int | None = None) -> tuple[str, ...]:
     return (*(() if size is None else ("--size", str(size))), "--tmpfs", path)
 
 
-@functools.cache  # it starts a program; what the kernel allows does not change while this process runs
+# It starts a program. The permissions of this process don't change, so once is enough.
+@functools.cache
 def bubblewrap_problem(program: str) -> str | None:
-    """Return why bubblewrap does not work here; None if it works."""
+    """Return why bubblewrap doesn't work here, or None if it does."""
     arguments = [program, *_OPTIONS, *_SYSTEM, "--", *isolated_python_command("-c", "")]
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             arguments,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PROBING,
+            timeout=_PROBE_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{program} cannot be run: {error}"
-    if done.returncode == 0:
+    if result.returncode == 0:
         return None
-    return f"{program} does not work: {' '.join(done.stderr.split())[:200] or f'exit code {done.returncode}'}"
+    problem = " ".join(result.stderr.split())[:200] or f"exit code {result.returncode}"
+    return f"{program} does not work: {problem}"
 
 
-# ── sandbox ────────────────────────────────────────────────────────────────────────────────────────
+# ── sandbox ───────────────────────────────────────────────────────────────────────────────────────
 
 SandboxKind: TypeAlias = Literal["bwrap", "off"]
 
@@ -198,13 +201,13 @@ _MIB = 1 << 20
 
 
 @attrs.define
-class Settled:
-    """What was found in the writable folders after a command.
+class SweepReport:
+    """The findings in the writable folders after a command.
 
     Attributes:
-        notes: What was taken out of repositories, and of what could not be kept aside, as sentences.
-        aside: Places that a command made or changed, which are kept aside until someone allows them.
-        by_git: Protected places that git may have written, which were looked at already.
+        notes: Sentences about changes of repositories, and about files that could not be renamed.
+        aside: Files that a command made or changed, and that are renamed until someone allows them.
+        by_git: Protected paths that git may have written, and that have been checked.
     """
 
     notes: list[str] = attrs.field(factory=list)
@@ -214,39 +217,40 @@ class Settled:
 
 @attrs.frozen(kw_only=True)
 class Confined:
-    """A command as it is started.
+    """A command that is ready to be started.
 
     Attributes:
         arguments: The program and its arguments.
-        environment: All it gets to see.
-        supervision: What the supervisor applies; None for no supervisor.
-        explanation: What the sandbox allows, for a command that failed; None without a sandbox.
-        settled: Filled in when the command has ended.
+        environment: Its environment variables.
+        supervision: The limits and mounts for the supervisor. None for no supervisor.
+        explanation: A description of the sandbox for a command that failed. None without a sandbox.
+        report: It is filled in when the command has ended.
     """
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
     supervision: dict[str, Any] | None
     explanation: str | None = None
-    settled: Settled = attrs.field(factory=Settled)
+    report: SweepReport = attrs.field(factory=SweepReport)
 
 
 @attrs.frozen(kw_only=True)
 class Sandbox:
-    """How the commands of one session are confined.
+    """The sandbox for the commands of one session.
 
     Attributes:
-        kind: What enforces it.
+        kind: ``"bwrap"``, or ``"off"`` for none.
+        options: The configuration.
         program: The path of bubblewrap.
-        finder: Which files they see.
-        git: How their git calls write to repositories; None if they can't.
-        git_problem: Why they can't.
+        resolver: Resolves the paths that commands may use. None without a sandbox.
+        git: The profile for git calls that write to repositories. None if they can't be run.
+        git_problem: Why they can't be run, or None.
     """
 
     kind: SandboxKind
     options: BashOptions
     program: str = ""
-    finder: PlaceFinder | None = None
+    resolver: SandboxResolver | None = None
     git: GitProfile | None = None
     git_problem: str | None = None
     _baselines: Baselines = attrs.field(factory=Baselines)
@@ -255,88 +259,90 @@ class Sandbox:
 
     @property
     def network(self) -> bool:
-        """Whether commands reach the network."""
+        """True if commands may use the network."""
         return self.kind == "off" or self.options.network
 
     @contextmanager
     def confined(
         self, arguments: Sequence[str], directory: str, environment: Mapping[str, str]
     ) -> Iterator[Confined]:
-        """Prepare one command, and tidy up after it.
+        """Prepare one command, and check the writable folders after it.
 
         Args:
             arguments: The shell with its command.
             directory: The working directory, which the command may change.
-            environment: What the command gets to see outside of a sandbox.
+            environment: The environment variables of the command outside of a sandbox.
 
         Raises:
-            ValueError: There is nothing to be confined to, or the agent's own files cannot be protected there.
+            ValueError: The command can't be confined to the directory, or the agent's own files
+                can't be protected there.
         """
-        if self.finder is None:
+        if self.resolver is None:
             supervision: dict[str, Any] | None = {} if can_supervise() else None
             yield Confined(arguments=arguments, environment=environment, supervision=supervision)
             return
-        workspace = self.finder.workspace(directory)
-        roots = [workspace, *self.finder.writable]
+        workspace = self.resolver.workspace(directory)
+        roots = [workspace, *self.resolver.writable]
         if (problem := own_files_problem(roots)) is not None:
             raise ValueError(problem)
-        before = self.finder.look(workspace)
-        places = self.finder.places(workspace, before)
+        before = self.resolver.look(workspace)
+        view = self.resolver.view(workspace, before)
         environment = {**environment, "TMPDIR": "/tmp"}
         explanation = (
             f"the sandbox ({self.kind}) allows writing below {', '.join(roots)} only"
             f"{'' if self.options.network else ', allows no network'} and hides the home folder"
         )
-        if places.repositories and self.git_problem is not None:
+        if view.repositories and self.git_problem is not None:
             explanation += (
                 f"; .git is read-only, and git cannot write to it because {self.git_problem}"
             )
         with ExitStack() as stack:
-            places = attrs.evolve(places, missing=stack.enter_context(placeholders(places.missing)))
-            settled = Settled()
-            mounted = stack.enter_context(_held(places.protected))
+            view = attrs.evolve(view, missing=stack.enter_context(placeholders(view.missing)))
+            report = SweepReport()
+            mounted = stack.enter_context(_held_open(view.protected))
             snapshot = stack.enter_context(
-                _Snapshot.kept(places, before, self.finder.roots(workspace))
+                _Snapshot.taken(view, before, self.resolver.roots(workspace))
             )
             broker: GitBroker | None = None
             stack.callback(
-                lambda: self._settle(workspace, before, mounted, snapshot, settled, broker)
+                lambda: self._check(workspace, before, mounted, snapshot, report, broker)
             )
             more = list[str]()
-            is_entry = self.finder.protected.is_entry
+            is_entry = self.resolver.protected.is_entry
             if self.git is not None:
-                surroundings = Surroundings(
+                context = CallContext(
                     profile=self.git,
-                    places=places,
-                    roots=self.finder.roots(workspace),
-                    temporary=[*TEMPORARY, self.finder.home],
+                    view=view,
+                    roots=self.resolver.roots(workspace),
+                    temporary=[*TEMPORARY, self.resolver.home],
                     wrapper=lambda mounts, folder: self._wrapper(
-                        _that_exist(places), folder, mounts, CONFINEMENT
+                        _existing(view), folder, mounts, CONFINEMENT
                     ),
                     limits=self._limits(),
                     environment=environment,
                     baselines=self._baselines,
-                    obeyed=lambda path: path in before.led or is_entry(path),
+                    is_obeyed=lambda path: path in before.led or is_entry(path),
                 )
-                broker = GitBroker(surroundings)
+                broker = GitBroker(context)
                 more, variables = stack.enter_context(broker.opened())
                 environment = {**environment, **variables}
-            wrapper = self._wrapper(places, workspace, more)
+            wrapper = self._wrapper(view, workspace, more)
             supervision = {
                 "limits": self._limits(),
                 "wrapper": [os.fsencode(argument) for argument in wrapper],
                 "seccomp": system_call_filter(),
-                "mounts": places.changeable(),
+                "mounts": view.mounts(),
             }
-            if os.geteuid() != 0:  # the kernel does not count the processes of root
-                # Inside and not before: outside, the processes that the user has already would count.
+            # The kernel doesn't count the processes of root. The limit is set inside of the
+            # sandbox, because outside the other processes of the user would count.
+            if os.geteuid() != 0:
                 supervision["inner_limits"] = {"RLIMIT_NPROC": self.options.max_processes}
             yield Confined(
                 arguments=arguments,
                 environment=environment,
                 supervision=supervision,
                 explanation=explanation,
-                settled=settled,
+                report=report,
             )
 
     def _limits(self) -> dict[str, int]:
@@ -347,168 +353,179 @@ class Sandbox:
         }
 
     def _wrapper(
-        self, places: Places, directory: str, more: Sequence[str], options: Sequence[str] = _OPTIONS
+        self,
+        view: SandboxView,
+        directory: str,
+        more: Sequence[str],
+        options: Sequence[str] = _OPTIONS,
     ) -> list[str]:
-        assert self.finder is not None
+        assert self.resolver is not None
         return bubblewrap_arguments(
             self.program,
-            places,
+            view,
             directory=directory,
             network=self.options.network,
             memory=self.options.max_memory_mb * _MIB,
-            home=self.finder.home,
+            home=self.resolver.home,
             more=more,
             options=options,
         )
 
     # ── after a command ──
 
-    def _settle(
+    def _check(
         self,
         workspace: str,
         before: Swept,
         held: frozenset[tuple[int, int]],
         snapshot: _Snapshot,
-        settled: Settled,
+        report: SweepReport,
         broker: GitBroker | None,
     ) -> None:
-        """Take out of repositories what makes git run programs, and keep aside what else programs obey by themselves."""
-        assert self.finder is not None
+        """Check the writable folders after a command.
+
+        Settings that make git run programs are removed from repositories. Other files that programs
+        obey are renamed.
+        """
+        assert self.resolver is not None
         if broker is not None:
-            settled.notes += broker.notes
-            settled.by_git += broker.tracked()
-        after = self._look_into_all(workspace, before, settled)
-        roots = self.finder.roots(workspace)
-        # Nothing in it could be changed or replaced, wherever it was moved with the folder that it is in.
-        mounted = frozenset(path for path, found in after.places.items() if found in held)
-        by_git, changed = frozenset(settled.by_git), list[str]()
-        for path, found in after.places.items():
+            report.notes += broker.notes
+            report.by_git += broker.tracked()
+        after = self._sweep_all(workspace, before, report)
+        roots = self.resolver.roots(workspace)
+        # Nothing in these could be changed or replaced, even if a folder around them was moved.
+        mounted = frozenset(path for path, identity in after.places.items() if identity in held)
+        by_git, changed = frozenset(report.by_git), list[str]()
+        for path, identity in after.places.items():
             if (is_covered(path, mounted) and path not in self._unclean) or is_placeholder(path):
                 continue
             if path in after.repositories:
                 if not is_covered(path, mounted) and any(is_below(path, root) for root in roots):
-                    self._note_changeable(path, found[1])
-                notes = _judge_repository(path, roots, after.repositories, snapshot.findings)
-                settled.notes += notes
+                    self._record_changeable(path, identity[1])
+                notes = _clean_repository(path, roots, after.repositories, snapshot.findings)
+                report.notes += notes
                 if not is_covered(path, mounted):
-                    settled.notes += _without_steps(path, broker, snapshot.findings)
-                # Another command may have moved it meanwhile, so that nothing could be taken out.
+                    report.notes += _remove_steps(path, broker, snapshot.findings)
+                # Another command may have moved it meanwhile, so that it couldn't be cleaned.
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
                     self._unclean.add(path)
-            elif before.places.get(path) == found and snapshot.signatures.get(path) == signature(
+            elif before.places.get(path) == identity and snapshot.signatures.get(path) == signature(
                 path
             ):
                 continue
             elif not is_covered(path, by_git) and any(is_below(path, root) for root in roots):
                 changed.append(path)
         if broker is not None and changed:
-            made = broker.of_the_user(topmost(changed))
-            settled.notes += [f"{path}: git made it as the repository had it" for path in made]
-            settled.by_git += made
-            changed = [path for path in changed if not is_covered(path, frozenset(made))]
-        self._keep_aside(changed, before, after, settled)
-        aside = {each.path for each in settled.aside}
-        self.finder.note_made(before, after, by_git=frozenset(settled.by_git), aside=aside)
-        for note in settled.notes:
+            paths = broker.of_the_user(topmost(changed))
+            report.notes += [f"{path}: git made it as the repository had it" for path in paths]
+            report.by_git += paths
+            changed = [path for path in changed if not is_covered(path, frozenset(paths))]
+        self._keep_aside(changed, before, after, report)
+        aside = {file.path for file in report.aside}
+        self.resolver.record_made(before, after, by_git=frozenset(report.by_git), aside=aside)
+        for note in report.notes:
             logger.warning("tool bash: %s", note)
 
-    def _note_changeable(self, path: str, number: int) -> None:
-        """Note that commands commit to a repository without a call that tells their commits from the user's."""
-        if number not in self._changeable and os.path.isdir(path):  # noqa: PTH112 - text in
+    def _record_changeable(self, path: str, number: int) -> None:
+        """Record that commands can commit to a repository without a git call of the broker."""
+        if number not in self._changeable and os.path.isdir(path):  # noqa: PTH112 — text in
             with suppress(OSError):
                 UsersHistory(number).disown()
                 self._changeable.add(number)
 
-    def _look_into_all(self, workspace: str, before: Swept, settled: Settled) -> Swept:
-        """Return the protected places that exist now, after folders that a command made unreadable are readable again."""
-        assert self.finder is not None
-        after = self.finder.look(workspace)
+    def _sweep_all(self, workspace: str, before: Swept, report: SweepReport) -> Swept:
+        """Return the protected paths that exist now.
+
+        Folders that a command has made unreadable are made readable again.
+        """
+        assert self.resolver is not None
+        after = self.resolver.look(workspace)
         # Another folder may have the name of one that was closed before.
         tried = set(before.closed.items())
         while closed := set(after.closed.items()) - tried:
             tried |= closed
             for path, _ in closed:
                 open_up(path)
-            after = self.finder.look(workspace)
+            after = self.resolver.look(workspace)
         for path, _ in set(after.closed.items()) - set(before.closed.items()):
-            settled.notes.append(
-                f"{path} cannot be looked into; look at it before you run anything there"
-            )
+            report.notes.append(f"{path} cannot be read; look at it before you run anything there")
         return after
 
     def _keep_aside(
-        self, changed: Sequence[str], before: Swept, after: Swept, settled: Settled
+        self, changed: Sequence[str], before: Swept, after: Swept, report: SweepReport
     ) -> None:
-        assert self.finder is not None
-        protected = self.finder.protected
+        assert self.resolver is not None
+        protected = self.resolver.protected
         tops = topmost(path for path in changed if protected.is_entry(path))
-        gone, names = set[str](), {path.rpartition("/")[2] for path in tops}
-        # What the command has changed is no pattern for others, nor is what lies in it.
+        removed, names = set[str](), {path.rpartition("/")[2] for path in tops}
+        # Copies of other protected files are allowed, but not copies of changed ones.
         new = frozenset(changed)
         known = {
-            content(path)
+            content_digest(path)
             for path in before.places
             if path.rpartition("/")[2] in names and not is_covered(path, new)
         }
         for path in tops:
-            found = content(path)
-            if (found is None or found not in known) and _put_aside(
-                path, protected.reason_for(path), settled
+            digest = content_digest(path)
+            if (digest is None or digest not in known) and _put_aside(
+                path, protected.reason_for(path), report
             ):
-                gone.add(path)
+                removed.add(path)
         for path in topmost(
-            path for path in changed if not is_covered(path, gone) and not protected.is_entry(path)
+            path
+            for path in changed
+            if not is_covered(path, removed) and not protected.is_entry(path)
         ):
             leader = after.led.get(path, "")
-            # A link that is gone leads nowhere.
-            if not is_covered(leader, gone):
-                _put_aside(path, f"{leader} leads programs to it", settled)
+            # A link that was removed leads nowhere.
+            if not is_covered(leader, removed):
+                _put_aside(path, f"{leader} leads programs to it", report)
 
 
-def _put_aside(path: str, reason: str, settled: Settled) -> bool:
+def _put_aside(path: str, reason: str, report: SweepReport) -> bool:
     try:
-        settled.aside.append(keep_aside(path, reason))
+        report.aside.append(keep_aside(path, reason))
     except OSError as error:
         problem = (
             f"{path} was made or changed by a command, and could not be renamed: {error.strerror}"
         )
-        settled.notes.append(f"{problem}. {reason}; look at it before you use it")
+        report.notes.append(f"{problem}. {reason}; look at it before you use it")
         return False
     return True
 
 
-def _that_exist(places: Places) -> Places:
-    """Return the places without those that git has removed since."""
+def _existing(view: SandboxView) -> SandboxView:
+    """Return a view without protected files that git has removed meanwhile."""
     return attrs.evolve(
-        places, protected=tuple(path for path in places.protected if os.path.lexists(path))
+        view, protected=tuple(path for path in view.protected if os.path.lexists(path))
     )
 
 
 @contextmanager
-def _held(paths: Iterable[str]) -> Iterator[frozenset[tuple[int, int]]]:
-    """Return the device and inode of each place, which nothing new can get inside the context.
+def _held_open(paths: Iterable[str]) -> Iterator[frozenset[tuple[int, int]]]:
+    """Keep files open, and yield the device and inode of each.
 
-    git may remove what is mounted, and a file system soon uses the number of an inode again.
+    git may remove a mounted file, and the file system would soon use its inode for another one.
     """
-    found = set[tuple[int, int]]()
+    numbers = set[tuple[int, int]]()
     with ExitStack() as stack:
         for path in paths:
             with suppress(OSError):
                 descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
                 stack.callback(os.close, descriptor)
-                found.add(identity_of(descriptor))
-        yield frozenset(found)
+                numbers.add(identity_of(descriptor))
+        yield frozenset(numbers)
 
 
 @attrs.frozen(eq=False)
 class _Snapshot:
-    """What can be told before a command of the protected places that are not mounted.
+    """The state of the protected paths that aren't mounted, before a command.
 
     Attributes:
-        findings: What names programs in repositories.
-        signatures: Of the other places.
-        mounted: The places that the command can't change.
+        findings: Settings and files in repositories that name programs.
+        signatures: The signatures of the other paths.
+        mounted: The paths that the command can't change.
         roots: The folders that it can change.
     """
 
@@ -519,20 +536,25 @@ class _Snapshot:
 
     @classmethod
     @contextmanager
-    def kept(cls, places: Places, swept: Swept, roots: Sequence[str]) -> Iterator[_Snapshot]:
-        """Return the snapshot of a command that runs inside the context."""
-        mounted = frozenset(places.protected)
+    def taken(cls, view: SandboxView, swept: Swept, roots: Sequence[str]) -> Iterator[_Snapshot]:
+        """Take a snapshot for a command that runs inside the context."""
+        mounted = frozenset(view.protected)
         uncovered = [path for path in swept.places if not is_covered(path, mounted)]
         with _running_lock:
-            found = (
+            repositories = [
+                path for path in uncovered if path in swept.repositories and real_path(path) == path
+            ]
+            present = (
                 finding
-                for path in uncovered
-                if path in swept.repositories and real_path(path) == path and os.path.isdir(path)  # noqa: PTH112
+                for path in repositories
+                if os.path.isdir(path)  # noqa: PTH112 — text in
                 for finding in (*findings(path), *pending(path))
             )
             snapshot = cls(
                 frozenset(
-                    each for each in found if all(other._may_know(each) for other in _running)
+                    finding
+                    for finding in present
+                    if all(other._is_foreign(finding) for other in _running)
                 ),
                 {path: signature(path) for path in uncovered if path not in swept.repositories},
                 mounted,
@@ -545,8 +567,8 @@ class _Snapshot:
             with _running_lock:
                 _running.remove(snapshot)
 
-    def _may_know(self, finding: Finding) -> bool:
-        """Check whether a finding that is there while this command runs can be of someone else."""
+    def _is_foreign(self, finding: Finding) -> bool:
+        """Return whether a finding can't come from this command, which is still running."""
         return (
             finding in self.findings
             or is_covered(finding.path, self.mounted)
@@ -554,19 +576,24 @@ class _Snapshot:
         )
 
 
-# Of all commands of this process. What one of them has made is not known to another one that starts meanwhile: it is
-# taken out when the first has ended, and could be brought back by the second.
+# The snapshots of all commands of this process. A finding that one command has made is removed when
+# that command has ended. Another one that starts meanwhile could bring it back, so its snapshot
+# must not have it.
 _running: list[_Snapshot] = []
 _running_lock = threading.Lock()
 
 
-def _judge_repository(
+def _clean_repository(
     path: str, roots: Sequence[str], repositories: Iterable[str], known: frozenset[Finding]
 ) -> list[str]:
-    """Take out of something of git's what makes git run a program; returns sentences about it."""
+    """Remove everything from a repository that makes git run a program.
+
+    Returns:
+        Sentences about the changes.
+    """
     if not any(is_below(path, root) for root in roots) or not os.path.lexists(path):
         return []
-    if os.path.islink(path):  # noqa: PTH114 - text in
+    if os.path.islink(path):  # noqa: PTH114 — text in
         return set_aside(path, "a link to a repository")
     if os.path.isdir(path):  # noqa: PTH112
         return take_out([finding for finding in findings(path) if finding not in known])
@@ -581,18 +608,26 @@ def _judge_repository(
     return []
 
 
-def _without_steps(path: str, broker: GitBroker | None, known: frozenset[Finding]) -> list[str]:
-    """Take out of a repository that commands can change what is still to write what programs obey; returns sentences."""
-    found = [each for each in pending(path) if each not in known]
-    repository = named_repository(path, os.path.dirname(path))  # noqa: PTH120 - text in
-    if found and (broker is None or repository is None):
-        reason = "what it would write can't be told"
-        return take_out([attrs.evolve(each, reason=reason) for each in found])
-    return broker.take_out_steps(repository, known) if found and broker and repository else []
+def _remove_steps(path: str, broker: GitBroker | None, known: frozenset[Finding]) -> list[str]:
+    """Remove steps from a repository that would write files that programs obey.
+
+    Returns:
+        Sentences about the changes.
+    """
+    new = [finding for finding in pending(path) if finding not in known]
+    repository = named_repository(path, os.path.dirname(path))  # noqa: PTH120 — text in
+    if new and (broker is None or repository is None):
+        reason = "the files that it would write are unknown"
+        return take_out([attrs.evolve(finding, reason=reason) for finding in new])
+    return broker.take_out_steps(repository, known) if new and broker and repository else []
 
 
 def sandbox_here() -> tuple[SandboxKind, str | None]:
-    """What ``sandbox: "auto"`` means in the current directory, and why commands are not confined if they are not."""
+    """Return the sandbox of ``sandbox: "auto"`` in the current directory.
+
+    Returns:
+        The kind, and the reason if commands aren't confined.
+    """
     sandbox, problem = choose_sandbox(BashOptions(), str(Path.cwd()))
     return sandbox.kind, problem
 
@@ -600,19 +635,20 @@ def sandbox_here() -> tuple[SandboxKind, str | None]:
 def choose_sandbox(
     options: BashOptions, directory: str, protected: ProtectedPlaces | None = None
 ) -> tuple[Sandbox, str | None]:
-    """Find out how commands can be confined here; starts programs to try it.
+    """Choose the sandbox for the commands of a session. It starts programs to try it.
 
     Returns:
-        The sandbox, and a warning if commands are not confined although the plan did not turn the sandbox off.
+        The sandbox, and a warning if commands aren't confined although the plan doesn't turn the
+        sandbox off.
 
     Raises:
-        ModuleLoadError: The plan asks for a sandbox that does not work here.
+        ModuleLoadError: The plan requires a sandbox that doesn't work here.
     """
-    wanted = options.sandbox
-    if wanted == "off":
+    choice = options.sandbox
+    if choice == "off":
         return Sandbox(kind="off", options=options), None
     problems = []
-    finder = None
+    resolver = None
     if not sys.platform.startswith("linux"):
         problems.append(f"there is no sandbox for {sys.platform}")
     elif not can_supervise():
@@ -621,10 +657,10 @@ def choose_sandbox(
         problems.append("the working directory is /, which leaves nothing to protect")
     else:
         try:
-            finder = PlaceFinder(options, directory, protected or ProtectedPlaces())
+            resolver = SandboxResolver(options, directory, protected or ProtectedPlaces())
         except ValueError as error:
             raise ModuleLoadError(f"{_MODULE}: {error}", module_id=_MODULE) from None
-        roots = [os.path.realpath(directory), *finder.writable]
+        roots = [os.path.realpath(directory), *resolver.writable]
         if (problem := own_files_problem(roots)) is not None:
             problems.append(problem)
         else:
@@ -636,7 +672,7 @@ def choose_sandbox(
             elif system_call_filter() is None:
                 problems.append(f"there is no filter of system calls for {os.uname().machine}")
             else:
-                sandbox = Sandbox(kind="bwrap", options=options, program=program, finder=finder)
+                sandbox = Sandbox(kind="bwrap", options=options, program=program, resolver=resolver)
                 git, git_problem = open_git_profile(
                     program,
                     confinement=CONFINEMENT,
@@ -646,23 +682,23 @@ def choose_sandbox(
                 )
                 return attrs.evolve(sandbox, git=git, git_problem=git_problem), None
     reason = "; ".join(problems)
-    if wanted != "auto":
+    if choice != "auto":
         raise ModuleLoadError(
-            f"{_MODULE}: the plan asks for the sandbox {wanted!r}, which does not work here: {reason}. Install what is "
-            "missing, or set sandbox to 'auto' or 'off'",
+            f"{_MODULE}: the plan asks for the sandbox {choice!r}, which does not work here: "
+            f"{reason}. Fix that, or set sandbox to 'auto' or 'off'",
             module_id=_MODULE,
         )
     return Sandbox(kind="off", options=options), f"commands run without a sandbox: {reason}"
 
 
 def import_warning(sandbox: Sandbox, directory: str) -> str | None:
-    """That this process imports from folders that its commands may change; None if it does not."""
-    if sandbox.finder is None:
+    """Return a warning if this process imports from folders that commands may change, or None."""
+    if sandbox.resolver is None:
         return None
-    found = imported_from([os.path.realpath(directory), *sandbox.finder.writable])
+    folders = imported_from([os.path.realpath(directory), *sandbox.resolver.writable])
+    if not folders:
+        return None
     return (
-        f"this process imports Python modules from {', '.join(found)}, which commands may change; start it with `python -P`, "
-        "or choose another working directory"
-        if found
-        else None
+        f"this process imports Python modules from {', '.join(folders)}, which commands may "
+        "change; start it with `python -P`, or choose another working directory"
     )

@@ -1,10 +1,4 @@
-"""Serves the git calls of a sandboxed command that write to a repository it can't change itself.
-
-A ``git`` of ours is first in the search path of the command. It hands each call that may write over a
-socket: arguments, folder and open streams. A thread for each call runs it in the git profile, so that
-calls in a pipe run at once, and looks at the repository afterwards: what names a program and was not
-there before is taken out.
-"""
+"""Serve the git calls of a command that write to a repository that it can't change itself."""
 
 from __future__ import annotations
 
@@ -29,38 +23,44 @@ import attrs
 from amplifier._internal.programs import is_below, isolated_python
 
 from ..._shared.git_configuration import real_path
+from ._git_arguments import READING, ParsedCall, Refused, parse_call
 from ._git_call import (
     ADVICE,
+    CallContext,
     GitCall,
     Repository,
     Request,
-    Surroundings,
     find_repository,
-    is_seen,
+    is_visible,
     repository_of,
 )
 from ._git_client import MAX_FILES
 from ._git_files import Finding, read_text, settings, take_out
-from ._git_history import RepositorySteps, TrackedPlaces
+from ._git_history import RepositorySteps, TrackedFiles
 from ._git_hooks import remove_tree, run_with_hooks
 from ._git_steps import pending
-from ._git_words import READING, Refused, Words, read_words
-from ._own_files import folder_of
-from ._places import inside_another
+from ._protected_paths import folder_of
+from ._sandbox_paths import inside_another
+
+# The search path of the command begins with our ``git``. For each call that may write it sends the
+# arguments, the folder and the open streams over a socket. Each call is run by a thread in the git
+# profile, so that the calls of a pipe run at the same time. Afterwards the repository is checked,
+# and new settings and files that name programs are removed.
 
 logger = logging.getLogger("amplifier.modules.tools")
 
 SHIM_FOLDER = "/run/amplifier-git"
-"""Where the command finds our git."""
+"""The folder of our git in the sandbox."""
 _CLIENT = str(Path(__file__).with_name("_git_client.py"))
 _MAX_CALL = 4 << 20
 _MAX_FILE = 16 << 20
 _MAX_CALLS = 64
-"""At a time. Each has a thread and some processes."""
-_LINGER = 2.0
+"""Maximum number of calls at the same time. Each has a thread and some processes."""
+_REQUEST_SECONDS = 2.0
 _PLAIN = "plain"
+"""The reply for a call that the command runs itself."""
 
-# Options before the subcommand are skipped. What the broker would only send back is run at once.
+# Options before the subcommand are skipped. Calls that only read are run without the broker.
 _SHIM = """#!/bin/sh
 skip=
 for word; do
@@ -77,8 +77,8 @@ exec {python} -I -S {client} {socket} {git} {folders} {roots} "$@"
 """
 
 
-# Of the calls of all commands of this process.
-_running: list[TrackedPlaces] = []
+# The tracked files of the running calls of all commands of this process.
+_running: list[TrackedFiles] = []
 _running_lock = threading.Lock()
 
 
@@ -86,20 +86,27 @@ class GitBroker:
     """Serves the git calls of one command.
 
     Args:
-        surroundings: What its calls have in common.
+        context: The data that its calls share.
+
+    Attributes:
+        notes: Sentences about changes of repositories.
     """
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
         self._free = threading.Semaphore(_MAX_CALLS)
-        self._tracked: dict[Repository, TrackedPlaces] = {}
+        self._tracked: dict[Repository, TrackedFiles] = {}
         self._indexes: dict[Repository, tuple[int, int] | None] = {}
         self.notes: list[str] = []
         self._stop_read, self._stop_write = os.pipe()
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[tuple[list[str], dict[str, str]]]:
-        """Serve inside the context, which gets the options and the variables that show our git to the command."""
+        """Serve calls inside the context.
+
+        It yields the options of bubblewrap and the environment variables that lead the command to
+        our git.
+        """
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, self._stop_read)
             stack.callback(os.close, self._stop_write)
@@ -109,7 +116,8 @@ class GitBroker:
             Path(shown).mkdir()
             self._write_shim(shown)
             listening = stack.enter_context(socket.socket(socket.AF_UNIX))
-            # By its descriptor: the path of a socket has about a hundred characters at most.
+            # The path of a socket is limited to about a hundred characters, so it starts at the
+            # descriptor of the folder.
             with folder_of(f"{shown}/socket") as folder:
                 listening.bind(f"/proc/self/fd/{folder}/socket")
             listening.listen(128)
@@ -118,14 +126,14 @@ class GitBroker:
             )
             thread.start()
             try:
-                path = f"{SHIM_FOLDER}:{self._surroundings.environment['PATH']}"
-                # The command's home is empty, and its commits are to be the user's all the same.
+                path = f"{SHIM_FOLDER}:{self._context.environment['PATH']}"
+                # The home folder of the command is empty, but its commits have the user's name.
                 variables = {"PATH": path, "GIT_CONFIG_SYSTEM": f"{SHIM_FOLDER}/gitconfig"}
                 yield ["--ro-bind", shown, SHIM_FOLDER], variables
             finally:
                 os.write(self._stop_write, b"!")
                 thread.join()
-                self._settle()
+                self._check_tracked()
                 with _running_lock:
                     for tracked in self._tracked.values():
                         _running.remove(tracked)
@@ -135,18 +143,18 @@ class GitBroker:
             self.notes.append(f"{folder} could not be removed: {problem}")
 
     def _write_shim(self, folder: str) -> None:
-        surroundings = self._surroundings
+        context = self._context
         shutil.copyfile(_CLIENT, f"{folder}/client.py")
-        text = surroundings.profile.user_in_sandbox
+        text = context.profile.user_in_sandbox
         Path(folder, "gitconfig").write_text(text, encoding="utf-8", errors="surrogateescape")
         text = _SHIM.format(
-            git=shlex.quote(surroundings.profile.git),
+            git=shlex.quote(context.profile.git),
             reading=" | ".join(sorted(READING)),
             python=shlex.quote(isolated_python()),
             client=f"{SHIM_FOLDER}/client.py",
             socket=f"{SHIM_FOLDER}/socket",
-            folders=shlex.quote(":".join(surroundings.temporary)),
-            roots=shlex.quote(":".join(surroundings.roots)),
+            folders=shlex.quote(":".join(context.temporary)),
+            roots=shlex.quote(":".join(context.roots)),
         )
         Path(folder, "git").write_text(text, encoding="utf-8")
         Path(folder, "git").chmod(0o755)
@@ -165,23 +173,24 @@ class GitBroker:
                 target=self._serve_one, args=(connection,), name="tool-bash git call", daemon=True
             )
             thread.start()
-            threads = [*(each for each in threads if each.is_alive()), thread]
+            threads = [*(other for other in threads if other.is_alive()), thread]
         for thread in threads:
             thread.join()
 
     def _serve_one(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             try:
-                connection.settimeout(_LINGER)
-                answer = self._answer(connection)
-            except Exception:  # a thread that ends without an answer would leave the caller waiting
+                connection.settimeout(_REQUEST_SECONDS)
+                reply = self._reply(connection)
+            except Exception:
+                # Without a reply the caller would wait indefinitely.
                 logger.exception("tool bash: a git call failed")
-                answer = "exit 125"
+                reply = "exit 125"
             finally:
                 self._free.release()
-            connection.sendall(answer.encode(errors="surrogateescape"))
+            connection.sendall(reply.encode(errors="surrogateescape"))
 
-    def _answer(self, connection: socket.socket) -> str:
+    def _reply(self, connection: socket.socket) -> str:
         with contextlib.ExitStack() as stack:
             size, ancillary, _, _ = connection.recvmsg(4, socket.CMSG_SPACE(4 * (3 + MAX_FILES)))
             descriptors = array.array("i")
@@ -200,21 +209,19 @@ class GitBroker:
                 text += data
             scratch = tempfile.mkdtemp(dir=self._scratch)
             stack.callback(self._clean, scratch)
-            return self._answer_to(bytes(text), descriptors, scratch, connection.fileno())
+            return self._run(bytes(text), descriptors, scratch, connection.fileno())
 
-    def _answer_to(
-        self, text: bytes, descriptors: Sequence[int], scratch: str, connection: int
-    ) -> str:
-        """Run a call, or say how the caller runs it."""
-        surroundings = self._surroundings
+    def _run(self, text: bytes, descriptors: Sequence[int], scratch: str, connection: int) -> str:
+        """Run a call and return the reply, or return the arguments for the caller to run."""
+        context = self._context
         try:
             arguments, directory, variables, files = json.loads(text)
         except ValueError:
             return "exit 125"
-        is_right = (
+        is_valid = (
             isinstance(directory, str) and isinstance(variables, dict) and isinstance(files, list)
         )
-        if not is_right or not all(
+        if not is_valid or not all(
             isinstance(word, str) and "\0" not in word for word in [*arguments, *files]
         ):
             return "exit 125"
@@ -223,7 +230,7 @@ class GitBroker:
         }
         streams = (descriptors[0], descriptors[1], descriptors[2])
         try:
-            words = read_words(
+            parsed = parse_call(
                 [*arguments], directory, variables, lambda name: self._alias(name, directory)
             )
         except Refused as error:
@@ -233,24 +240,21 @@ class GitBroker:
                     f"amplifier: {error}. {ADVICE.capitalize()}.\n".encode(errors="replace"),
                 )
             return "exit 126"
-        repository = None if words is None else self._repository(words)
-        if words is None or repository is None:
-            replaced = words is not None and words.is_alias
-            return (
-                f"{_PLAIN} {json.dumps(_as_plain(words))}"
-                if replaced and words is not None
-                else _PLAIN
-            )
+        repository = None if parsed is None else self._repository(parsed)
+        if parsed is None or repository is None:
+            if parsed is not None and parsed.is_alias:
+                return f"{_PLAIN} {json.dumps(_plain_arguments(parsed))}"
+            return _PLAIN
         copies = dict[str, str]()
         for path, descriptor in zip(files, descriptors[3:], strict=False):
-            is_temporary = inside_another(path, surroundings.temporary) and not inside_another(
-                path, surroundings.roots
+            is_temporary = inside_another(path, context.temporary) and not inside_another(
+                path, context.roots
             )
             if is_temporary and os.path.normpath(path) == path:
                 copies[path] = f"{scratch}/file{len(copies)}"
                 _copy(descriptor, copies[path])
-        request = Request(words, variables, copies, streams, (connection, self._stop_read))
-        call = GitCall(surroundings, repository, request, scratch, self.notes.append)
+        request = Request(parsed, variables, copies, streams, (connection, self._stop_read))
+        call = GitCall(context, repository, request, scratch, self.notes.append)
         return f"exit {call.run(self._tracked_in, run_with_hooks)}"
 
     # ── which calls ──
@@ -262,130 +266,140 @@ class GitBroker:
         own = {
             key.partition(".")[2]: value for key, value in pairs or () if key.startswith("alias.")
         }
-        return own.get(name.lower(), self._surroundings.profile.aliases.get(name.lower()))
+        return own.get(name.lower(), self._context.profile.aliases.get(name.lower()))
 
-    def _repository(self, words: Words) -> Repository | None:
-        """Return the protected repository that a call may change; None if the real git is to run it."""
-        places, roots = self._surroundings.places, self._surroundings.roots
-        if not words.is_writing or not any(
-            is_below(real_path(words.directory), root) for root in roots
+    def _repository(self, parsed: ParsedCall) -> Repository | None:
+        """Return the protected repository that a call may change, or None if it needs no broker."""
+        view, roots = self._context.view, self._context.roots
+        if not parsed.is_writing or not any(
+            is_below(real_path(parsed.directory), root) for root in roots
         ):
             return None
-        repository = repository_of(words)
+        repository = repository_of(parsed)
         if repository is None:
             return None
-        if not is_seen(places, repository.worktree):
+        if not is_visible(view, repository.worktree):
             return None
-        covered = places.repositories
+        covered = view.repositories
         is_covered = any(
             is_below(repository.common, path) or is_below(path, repository.common)
             for path in covered
         )
         # A push may be to another repository here.
-        if is_covered or (covered and words.subcommand == "push"):
+        if is_covered or (covered and parsed.subcommand == "push"):
             return repository
-        # The folder of the agent may be a part of a larger work tree. What is in it and not covered, the command can change.
+        # The roots may be inside of a larger work tree. The command can change everything in the
+        # roots that isn't covered.
         is_around = any(is_below(root, repository.worktree) for root in roots) and not any(
             is_below(repository.common, root) for root in roots
         )
-        is_visible = is_seen(places, repository.common) and is_seen(places, repository.folder)
-        return repository if is_around and is_visible else None
+        folders = (repository.common, repository.folder)
+        return repository if is_around and all(is_visible(view, path) for path in folders) else None
 
-    def _tracked_in(self, repository: Repository) -> TrackedPlaces:
-        """Return the protected files of a work tree that git may write; the same for all calls of the command."""
-        surroundings = self._surroundings
+    def _tracked_in(self, repository: Repository) -> TrackedFiles:
+        """Return the protected files of a work tree that git may write.
+
+        They are the same for all calls of the command.
+        """
+        context = self._context
         with _running_lock:
             if repository not in self._tracked:
-                self._indexes[repository] = _times(f"{repository.folder}/index")
-                found = [
+                self._indexes[repository] = _index_times(repository)
+                paths = [
                     path
-                    for path in surroundings.places.protected
-                    if path not in surroundings.places.repositories
-                    and surroundings.obeyed(path)
+                    for path in context.view.protected
+                    if path not in context.view.repositories
+                    and context.is_obeyed(path)
                     and is_below(path, repository.worktree)
-                    and (around := find_repository(os.path.dirname(path))) is not None  # noqa: PTH120
-                    and around.worktree == repository.worktree
+                    and _is_in_work_tree(path, repository)
                 ]
                 steps = next(
                     (
-                        each.steps
-                        for each in _running
-                        if each.steps is not None and each.steps.common == repository.common
+                        other.steps
+                        for other in _running
+                        if other.steps is not None and other.steps.common == repository.common
                     ),
                     None,
                 ) or RepositorySteps(repository.common, frozenset(pending(repository.common)))
-                self._tracked[repository] = TrackedPlaces(
-                    found, surroundings.baselines.contents, _running, steps
+                self._tracked[repository] = TrackedFiles(
+                    paths, context.baselines.contents, _running, steps
                 )
                 _running.append(self._tracked[repository])
             return self._tracked[repository]
 
     def tracked(self) -> list[str]:
-        """Return the protected places that git was allowed to write."""
-        return [place for tracked in self._tracked.values() for place in tracked.places]
+        """Return the protected paths that git was allowed to write."""
+        return [path for tracked in self._tracked.values() for path in tracked.paths]
 
-    def of_the_user(self, places: Iterable[str]) -> list[str]:
-        """Return those of some new protected places that git has made as the user had them."""
+    def of_the_user(self, paths: Iterable[str]) -> list[str]:
+        """Return the new protected paths that git has made with content of the user's."""
         commons = {repository.common for repository in self._tracked}
-        found, around = list[str](), dict[Repository, list[str]]()
-        for place in places:
-            repository = find_repository(os.path.dirname(place))  # noqa: PTH120 - text in, text out
+        result, around = list[str](), dict[Repository, list[str]]()
+        for path in paths:
+            repository = find_repository(os.path.dirname(path))  # noqa: PTH120 — text in, text out
             if repository is not None and repository.common in commons:
-                around.setdefault(repository, []).append(place)
+                around.setdefault(repository, []).append(path)
         for repository, inside in around.items():
             with contextlib.suppress(OSError, Refused), self._call(repository) as call:
-                found += call.of_the_user(inside)
-        return found
+                result += call.of_the_user(inside)
+        return result
 
-    def _settle(self) -> None:
-        """Look once more at files that git may write: a command can write what git has just replaced."""
+    def _check_tracked(self) -> None:
+        """Check the files that git may write once more.
+
+        A command can write to a file that git has just replaced.
+        """
         for repository, tracked in self._tracked.items():
-            if tracked.places and tracked.is_changed():
+            if tracked.paths and tracked.is_changed():
                 try:
                     with self._call(repository) as call:
                         call.settle_alone(tracked)
                 except (OSError, Refused):
-                    logger.exception("tool bash: what git wrote could not be compared")
-                    # They are judged like what a command has written.
-                    tracked.places.clear()
+                    logger.exception("tool bash: the files that git wrote could not be compared")
+                    # They are then checked like files that the command has written.
+                    tracked.paths.clear()
             self._unstage(repository)
             if tracked.steps is not None:
                 self.notes += self.take_out_steps(repository, tracked.steps.known)
 
     def _unstage(self, repository: Repository) -> None:
-        if self._indexes.get(repository) == _times(f"{repository.folder}/index"):
+        if self._indexes.get(repository) == _index_times(repository):
             return
         try:
             with self._call(repository) as call:
                 self.notes += call.unstage()
         except (OSError, Refused) as error:
-            note = f"{repository.worktree}: what is staged can't be told: {error}"
-            self.notes.append(f"{note}; look at it before you commit")
+            note = f"{repository.worktree}: the staged changes could not be checked: {error}"
+            self.notes.append(f"{note}; look at them before you commit")
 
     def take_out_steps(self, repository: Repository, known: Container[Finding]) -> list[str]:
-        """Take out the steps of a rebase or a merge that would write what programs obey; returns sentences about them.
+        """Remove steps of a rebase or a merge that would write files that programs obey.
 
         Args:
             repository: The repository.
-            known: The files with steps that were there before.
+            known: The files with steps that existed before.
+
+        Returns:
+            Sentences about the changes.
         """
-        found = [each for each in pending(repository.common) if each not in known]
-        if not found:
+        new = [finding for finding in pending(repository.common) if finding not in known]
+        if not new:
             return []
-        if not os.path.isdir(repository.worktree):  # noqa: PTH112 - text in
-            # A work tree that was removed since. Any folder that is there does for reading.
-            repository = attrs.evolve(repository, worktree=os.path.dirname(repository.common))  # noqa: PTH120
+        if not os.path.isdir(repository.worktree):  # noqa: PTH112 — text in
+            # The work tree was removed. Any existing folder is good enough for reading.
+            worktree = os.path.dirname(repository.common)  # noqa: PTH120
+            repository = attrs.evolve(repository, worktree=worktree)
         try:
             with self._call(repository) as call:
-                return call.take_out_steps(found)
+                return call.take_out_steps(new)
         except (OSError, Refused) as error:
-            reason = f"what it would write can't be told: {error}"
-            return take_out([attrs.evolve(each, reason=reason) for each in found])
+            reason = f"the files that it would write are unknown: {error}"
+            return take_out([attrs.evolve(finding, reason=reason) for finding in new])
 
     @contextlib.contextmanager
     def _call(self, repository: Repository) -> Iterator[GitCall]:
-        """Have a call of our own, after those of the command."""
-        words = Words(
+        """Make a call for our own use, after the calls of the command."""
+        parsed = ParsedCall(
             options=(),
             directory=repository.worktree,
             git_dir=None,
@@ -397,29 +411,34 @@ class GitBroker:
             tempfile.TemporaryDirectory(prefix="amplifier-git-") as scratch,
             Path(os.devnull).open("rb+") as null,
         ):
-            request = Request(words, {}, {}, (null.fileno(), null.fileno(), null.fileno()), ())
-            yield GitCall(self._surroundings, repository, request, scratch, self.notes.append)
+            request = Request(parsed, {}, {}, (null.fileno(), null.fileno(), null.fileno()), ())
+            yield GitCall(self._context, repository, request, scratch, self.notes.append)
 
 
-def _times(path: str) -> tuple[int, int] | None:
-    """Return what changes when git writes a file anew."""
+def _is_in_work_tree(path: str, repository: Repository) -> bool:
+    around = find_repository(os.path.dirname(path))  # noqa: PTH120 — text in, text out
+    return around is not None and around.worktree == repository.worktree
+
+
+def _index_times(repository: Repository) -> tuple[int, int] | None:
+    """Return the inode and the time of the index, which change when git writes it."""
     try:
-        found = os.lstat(path)
+        info = os.lstat(f"{repository.folder}/index")
     except OSError:
         return None
-    return found.st_ino, found.st_ctime_ns
+    return info.st_ino, info.st_ctime_ns
 
 
-def _as_plain(words: Words) -> list[str]:
-    """Return a call whose alias was replaced."""
-    folders = ["-C", words.directory]
-    folders += [] if words.git_dir is None else [f"--git-dir={words.git_dir}"]
-    folders += [] if words.work_tree is None else [f"--work-tree={words.work_tree}"]
-    return [*folders, *words.command()]
+def _plain_arguments(parsed: ParsedCall) -> list[str]:
+    """Return the arguments of a call whose alias was expanded."""
+    folders = ["-C", parsed.directory]
+    folders += [] if parsed.git_dir is None else [f"--git-dir={parsed.git_dir}"]
+    folders += [] if parsed.work_tree is None else [f"--work-tree={parsed.work_tree}"]
+    return [*folders, *parsed.command()]
 
 
 def _copy(descriptor: int, target: str) -> None:
-    # Anything else than a file could keep this thread waiting.
+    # Reading anything other than a file could block this thread.
     left = _MAX_FILE if stat.S_ISREG(os.fstat(descriptor).st_mode) else 0
     with Path(target).open("wb") as file:
         while left and (data := os.read(descriptor, min(1 << 16, left))):

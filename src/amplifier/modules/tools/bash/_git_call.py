@@ -1,4 +1,4 @@
-"""Runs one git call of a sandboxed command for the broker, and looks at the repository afterwards."""
+"""Run one git call of a command for the broker, and check the repository afterwards."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ import attrs
 from amplifier._internal.programs import is_below
 
 from ..._shared.git_configuration import named_by_configuration, real_path
+from ._git_arguments import ParsedCall, Refused, check_call
 from ._git_files import Finding, findings, path_in, pointer_target, read_text, settings, take_out
-from ._git_history import MISSING, State, TrackedPlaces, UsersHistory, files_at
+from ._git_history import MISSING, State, TrackedFiles, UsersHistory, files_at
 from ._git_profile import GitProfile, start_in_bubblewrap
-from ._git_steps import Steps, steps_in
-from ._git_words import Refused, Words, check_words
-from ._own_files import folder_of
-from ._places import Places, inside_another
+from ._git_steps import Steps, read_steps
+from ._protected_paths import folder_of
+from ._sandbox_paths import SandboxView, inside_another
 
 ADVICE = "ask the user to run it in a terminal, or do it another way"
 Bind: TypeAlias = tuple[str, tuple[int, int], str]
-"""A folder, what has to lie there, and where it is mounted outside of the sandbox."""
+"""A folder, its expected device and inode, and its mount point outside of the sandbox."""
 _FETCHING = frozenset(("fetch", "pull", "fetch-pack", "remote", "send-pack", "push"))
 _CONFIGURATIONS = ("config", "config.worktree")
-# The profile has files of its own there.
+# The profile has its own files there.
 _OF_THE_SYSTEM = (
     "/bin",
     "/dev",
@@ -62,10 +62,10 @@ _EMPTY_TREE = {
 
 @attrs.frozen
 class Repository:
-    """A repository that a call is about.
+    """The repository of a call.
 
     Attributes:
-        worktree: The folder with the files.
+        worktree: The work tree.
         folder: The git folder of this work tree.
         common: The git folder of the repository.
     """
@@ -77,17 +77,17 @@ class Repository:
 
 @attrs.frozen
 class Request:
-    """A call as it was handed over.
+    """A call that a command sent to the broker.
 
     Attributes:
-        words: What it says.
-        variables: Of its environment.
-        files: Copies of files that only the command has, by their path.
-        streams: Its input, output and errors.
-        stopping: Descriptors that end it when they become readable.
+        parsed: Its arguments.
+        variables: Its environment variables.
+        files: Copies of files that exist only in the sandbox, by their path.
+        streams: The descriptors of its standard input, output and error.
+        stopping: Descriptors that end the call when they become readable.
     """
 
-    words: Words
+    parsed: ParsedCall
     variables: Mapping[str, str]
     files: Mapping[str, str]
     streams: tuple[int, int, int]
@@ -95,30 +95,32 @@ class Request:
 
 
 @attrs.frozen(kw_only=True)
-class Surroundings:
-    """What all calls of one command have in common.
+class CallContext:
+    """The data that all calls of one command share.
 
     Attributes:
-        profile: How git is run.
-        places: What the command sees and may change.
+        profile: Runs git.
+        view: The file system of the command.
         roots: The writable folders.
         temporary: Folders that are empty for each command.
-        wrapper: Returns the command line of bubblewrap for a hook: further mounts and the folder.
-        limits: Limits of resources for hooks.
-        environment: Of the command.
-        baselines: Shared by all commands of the session.
-        obeyed: Returns whether a protected place is one that git may write with the user's content.
+        wrapper: Returns the command line of bubblewrap for a hook, with further mounts and a
+            folder.
+        limits: Resource limits for hooks.
+        environment: The environment variables of the command.
+        baselines: The states of repositories, shared by all commands of the session.
+        is_obeyed: Returns whether programs obey a file. git may write such a file only with content
+            of the user.
     """
 
     profile: GitProfile
-    places: Places
+    view: SandboxView
     roots: Sequence[str]
     temporary: Sequence[str]
     wrapper: Callable[[Sequence[str], str], list[str]]
     limits: Mapping[str, int]
     environment: Mapping[str, str]
     baselines: Baselines
-    obeyed: Callable[[str], bool]
+    is_obeyed: Callable[[str], bool]
 
 
 # ── calls at the same time ────────────────────────────────────────────────────────────────────────
@@ -131,11 +133,16 @@ class _Baseline:
     calls: int = 0
 
 
-class Baselines:
-    """What repositories had before the calls that run now.
+# The two calls of a pipe run at the same time. They share the state before the first one, so that
+# neither takes the changes of the other for the user's. So do the calls of all sessions of this
+# process.
 
-    A pipe between two calls needs both at once. They share what was there before the first one, so that
-    none takes the changes of another for the user's. So do the calls of all sessions of this process.
+
+class Baselines:
+    """The states of repositories before the calls that are running.
+
+    Attributes:
+        contents: Files with content that was there when commands could not change it.
     """
 
     _lock: ClassVar = threading.Lock()
@@ -146,12 +153,12 @@ class Baselines:
 
     @contextlib.contextmanager
     def kept(self, folder: str, opened: str, say: Callable[[str], None]) -> Iterator[None]:
-        """Take out of a git folder what the calls inside the context have brought.
+        """Remove from a git folder the findings that the calls inside the context have added.
 
         Args:
             folder: Its path.
-            opened: The same folder, which is open.
-            say: Gets a sentence about each file.
+            opened: The same folder by its descriptor, a path in ``/proc/self/fd``.
+            say: Receives a sentence about each file.
         """
         with self._lock:
             baseline = self._known.get(folder)
@@ -175,7 +182,7 @@ class Baselines:
 
 
 def _findings(opened: str) -> Iterator[Finding]:
-    """Yield the findings with paths from the folder."""
+    """Yield the findings with paths relative to the folder."""
     for finding in findings(opened):
         yield attrs.evolve(finding, path=finding.path.removeprefix(f"{opened}/"))
 
@@ -187,34 +194,37 @@ class GitCall:
     """One call.
 
     Args:
-        surroundings: What it shares with others.
+        context: The data that it shares with other calls.
         repository: The protected repository that it may change.
         request: The call.
-        scratch: A folder for what it needs.
-        note: Gets a sentence about what was taken out.
+        scratch: A folder for temporary files.
+        note: Receives a sentence about every change of the repository that was undone.
+
+    Attributes:
+        opened: The descriptors of the git folders that it may change, by path.
     """
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: CallContext,
         repository: Repository,
         request: Request,
         scratch: str,
         note: Callable[[str], None],
     ) -> None:
-        self.surroundings = surroundings
+        self.context = context
         self.repository = repository
         self.request = request
         self.scratch = scratch
         self._note = note
         self._errors = request.streams[2]
         self.opened: dict[str, int] = {}
-        self._tracked: TrackedPlaces | None = None
+        self._tracked: TrackedFiles | None = None
         self._shown: list[str] = []
 
     def say(self, text: str) -> None:
-        """Tell the caller of git."""
-        # A pipe that no one reads must not keep this thread waiting: what is writable takes so much.
+        """Write a message to the standard error of the call."""
+        # A pipe that no one reads must not block this thread. A writable one has room for PIPE_BUF.
         poll = select.poll()
         poll.register(self._errors, select.POLLOUT)
         with contextlib.suppress(OSError):
@@ -224,22 +234,22 @@ class GitCall:
                 )
 
     def run(
-        self, tracked: Callable[[Repository], TrackedPlaces], steps: Callable[[GitCall], int]
+        self, tracked: Callable[[Repository], TrackedFiles], run_git: Callable[[GitCall], int]
     ) -> int:
-        """Run it; returns the exit code.
+        """Run the call and return its exit code.
 
         Args:
-            tracked: Returns the protected places of the work tree that git may write.
-            steps: Runs git itself and what comes with it; returns the exit code.
+            tracked: Returns the protected files of the work tree that git may write.
+            run_git: Runs git and the hooks, and returns the exit code.
         """
-        words = self.request.words
+        parsed = self.request.parsed
         try:
-            check_words(words, self.request.variables, self.repository.common)
+            check_call(parsed, self.request.variables, self.repository.common)
             self._check_targets()
             with self._open_folders():
                 self._shown = [*self._folders_to_read()]
                 self._tracked = tracked(self.repository)
-                code = steps(self)
+                code = run_git(self)
                 return 1 if self.settle(self._tracked) and code == 0 else code
         except Refused as error:
             self.say(f"{error}. The sandbox runs git without other programs; {ADVICE}.")
@@ -254,14 +264,12 @@ class GitCall:
             stack.enter_context(self._history.during_call(self.path_of(self.repository.common)))
             for folder in self.opened:
                 stack.enter_context(
-                    self.surroundings.baselines.kept(
-                        folder, self.path_of(folder), self._note_and_say
-                    )
+                    self.context.baselines.kept(folder, self.path_of(folder), self._note_and_say)
                 )
             yield
 
     def path_of(self, folder: str) -> str:
-        """Return the path of a git folder that is open, which nothing can be swapped into."""
+        """Return the path of a git folder by its descriptor, so that it can't be exchanged."""
         return f"/proc/self/fd/{self.opened[folder]}"
 
     def _note_and_say(self, text: str) -> None:
@@ -274,34 +282,37 @@ class GitCall:
         folders = [repository.common]
         if not is_below(repository.folder, repository.common):
             folders.append(repository.folder)
-        if self.request.words.subcommand == "push":
-            others = self.surroundings.places.repositories
+        if self.request.parsed.subcommand == "push":
+            others = self.context.view.repositories
             folders += [path for path in others if Path(path).is_dir() and path not in folders]
         return folders
 
     # ── folders besides the work tree ──
 
     def _check_targets(self) -> None:
-        words, roots = self.request.words, self.surroundings.roots
-        if words.subcommand == "worktree" and words.positional[:1] in (("add",), ("move",)):
-            for word in words.positional[1:]:
-                path = os.path.normpath(os.path.join(words.directory, word))  # noqa: PTH118
+        parsed, roots = self.request.parsed, self.context.roots
+        if parsed.subcommand == "worktree" and parsed.positional[:1] in (("add",), ("move",)):
+            for word in parsed.positional[1:]:
+                path = os.path.normpath(os.path.join(parsed.directory, word))  # noqa: PTH118
                 is_inside = any(is_below(path, root) for root in roots)
-                if inside_another(path, self.surroundings.temporary) and not is_inside:
+                if inside_another(path, self.context.temporary) and not is_inside:
                     raise Refused(f"{path} is empty for each command, so a work tree there is lost")
                 if not is_inside and word.startswith(("/", "..")):
                     raise Refused(f"{path} is outside of the folders that commands may change")
 
     def _folders_to_read(self) -> Iterator[str]:
-        """Yield folders outside of the work tree that git has to read: other repositories, and objects that are shared."""
-        repository, roots = self.repository, self.surroundings.roots
+        """Yield folders outside of the work tree that git has to read.
+
+        They are other repositories and shared objects.
+        """
+        repository, roots = self.repository, self.context.roots
         if not any(is_below(repository.worktree, root) for root in roots):
             yield repository.worktree
         pending = [f"{self.path_of(repository.common)}/objects"]
         for objects in pending[:10]:
             for line in (read_text(f"{objects}/info/alternates") or "").splitlines():
                 real = f"{repository.common}/objects" if objects == pending[0] else objects
-                path = real_path(os.path.join(real, line))  # noqa: PTH118 - text in, text out
+                path = real_path(os.path.join(real, line))  # noqa: PTH118
                 if (
                     line
                     and not line.startswith("#")
@@ -309,49 +320,49 @@ class GitCall:
                 ):
                     if not self.sees(path):
                         raise Refused(
-                            f"objects of this repository are in {path}, which commands can't see; name the folder as"
-                            " readable in the plan, or run git repack -a -d and remove .git/objects/info/alternates"
+                            f"objects of this repository are in {path}, which commands can't see; "
+                            "name the folder as readable in the plan, or run git repack -a -d and "
+                            "remove .git/objects/info/alternates"
                         )
                     yield path
                     pending.append(path)
-        if self.request.words.subcommand not in _FETCHING:
+        if self.request.parsed.subcommand not in _FETCHING:
             return
         for path in self._remotes():
             if any(is_below(path, root) for root in roots):
                 continue
-            if self.request.words.subcommand == "push":
+            if self.request.parsed.subcommand == "push":
                 raise Refused(f"{path} is outside of the folders that commands may change")
             if not self.sees(path):
                 raise Refused(f"commands can't see {path}; name the folder as readable in the plan")
             yield path
 
     def _remotes(self) -> Iterator[str]:
-        """Yield the repositories of this machine that the call is about."""
-        words = self.request.words
+        """Yield the repositories of this machine that the call reads or writes."""
+        parsed = self.request.parsed
         pairs = settings(read_text(f"{self.path_of(self.repository.common)}/config") or "") or []
         urls = {key: value for key, value in pairs if re.fullmatch(r"remote\..*\.(push)?url", key)}
-        named = [word for word in words.positional if f"remote.{word}.url" in urls]
-        if words.subcommand == "push":
+        named = [word for word in parsed.positional if f"remote.{word}.url" in urls]
+        if parsed.subcommand == "push":
             chosen = [
                 urls.get(f"remote.{name}.pushurl", urls[f"remote.{name}.url"]) for name in named[:1]
             ]
-            chosen = chosen or ([*words.positional[:1]] or list(urls.values()))
+            chosen = chosen or ([*parsed.positional[:1]] or list(urls.values()))
         else:
-            chosen = [*urls.values(), *words.positional]
+            chosen = [*urls.values(), *parsed.positional]
         for url in chosen:
             text = url.removeprefix("file://")
-            path = os.path.normpath(os.path.join(words.directory, text))  # noqa: PTH118 - text in, text out
-            if url in urls.values():
-                path = os.path.normpath(os.path.join(self.repository.worktree, text))  # noqa: PTH118
-            for each in (path, f"{path}.git"):
-                if os.path.isdir(each) and (  # noqa: PTH112
-                    os.path.lexists(f"{each}/.git") or os.path.isdir(f"{each}/objects")  # noqa: PTH112
-                ):
-                    yield real_path(each)
+            base = self.repository.worktree if url in urls.values() else parsed.directory
+            path = os.path.normpath(os.path.join(base, text))  # noqa: PTH118
+            for folder in (path, f"{path}.git"):
+                has_objects = os.path.isdir(f"{folder}/objects")  # noqa: PTH112
+                has_git = has_objects or os.path.lexists(f"{folder}/.git")
+                if has_git and os.path.isdir(folder):  # noqa: PTH112
+                    yield real_path(folder)
 
     def sees(self, path: str) -> bool:
-        """Check whether the command sees a folder, which the profile can show as well."""
-        return is_seen(self.surroundings.places, path)
+        """Return whether a folder is visible to the command, so that git may read it, too."""
+        return is_visible(self.context.view, path)
 
     def git(
         self,
@@ -363,36 +374,36 @@ class GitCall:
         variables: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> int:
-        """Run git in its profile; returns its exit code."""
+        """Run git in its profile and return its exit code."""
         request = self.request
         kept = ("GIT_AUTHOR_", "GIT_COMMITTER_", "TZ")
         environment = {
             name: value for name, value in request.variables.items() if name.startswith(kept)
         }
-        if request.words.git_dir is not None:
+        if request.parsed.git_dir is not None:
             environment |= {
                 "GIT_DIR": self.repository.folder,
                 "GIT_WORK_TREE": self.repository.worktree,
             }
-        elif request.words.work_tree is not None:
+        elif request.parsed.work_tree is not None:
             environment |= {"GIT_WORK_TREE": self.repository.worktree}
-        started = self.surroundings.profile.start(
+        started = self.context.profile.start(
             arguments,
-            places=self.surroundings.places,
-            roots=self.surroundings.roots,
+            view=self.context.view,
+            roots=self.context.roots,
             writable=self.opened,
-            directory=directory or request.words.directory,
+            directory=directory or request.parsed.directory,
             environment={**environment, **(variables or {})},
             files={**request.files, **(files or {})},
             streams=streams or request.streams,
             scratch=tempfile.mkdtemp(dir=self.scratch),
             shown=self._shown,
-            opened=self._tracked.places if self._tracked else (),
+            opened=self._tracked.paths if self._tracked else (),
         )
         return started.wait(request.stopping, seconds)
 
     def output_of(self, *arguments: str, **options: Any) -> str:
-        """Run git in its profile, at the top of the work tree, and return what it printed."""
+        """Run git in its profile, at the top of the work tree, and return its output."""
         with tempfile.TemporaryFile() as file, Path(os.devnull).open("rb+") as null:
             streams = (options.pop("stdin", null.fileno()), file.fileno(), null.fileno())
             self.git(arguments, streams=streams, directory=self.repository.worktree, **options)
@@ -409,49 +420,51 @@ class GitCall:
         """Run a program as a command of the agent, at the top of the work tree.
 
         Args:
-            binds: Folders that it needs.
+            binds: Folders to mount for it.
             mounts: Options for further mounts.
             arguments: The program and its arguments.
-            stdin: Its input.
+            stdin: The descriptor of its standard input. None for an empty one.
         """
-        profile, errors = self.surroundings.profile, self.request.streams[2]
-        given = json.dumps(
-            {"noexec": [], "binds": [*binds], "limits": dict(self.surroundings.limits)}
-        )
-        wrapper = self.surroundings.wrapper(mounts, self.repository.worktree)
-        environment = {**self.surroundings.environment, "GIT_EDITOR": ":"}
+        profile, errors = self.context.profile, self.request.streams[2]
+        job = json.dumps({"noexec": [], "binds": [*binds], "limits": dict(self.context.limits)})
+        wrapper = self.context.wrapper(mounts, self.repository.worktree)
+        environment = {**self.context.environment, "GIT_EDITOR": ":"}
         with Path(os.devnull).open("rb") as null:
             streams = (null.fileno() if stdin is None else stdin, errors, errors)
             started = start_in_bubblewrap(
-                given, wrapper, arguments, profile.filter, environment, streams
+                job, wrapper, arguments, profile.filter, environment, streams
             )
             return started.wait(self.request.stopping)
 
     # ── protected files of the work tree ──
 
-    def settle_alone(self, tracked: TrackedPlaces) -> None:
-        """Do so without a call."""
+    def settle_alone(self, tracked: TrackedFiles) -> None:
+        """Do the same as `settle`, but without a call of the command."""
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             self.settle(tracked)
 
-    def settle(self, tracked: TrackedPlaces) -> bool:
-        """Put back files that programs obey, unless the user's commits have what is there now; returns whether any was."""
-        notes, is_put_back = tracked.settle(self._is_users, self._algorithm())
+    def settle(self, tracked: TrackedFiles) -> bool:
+        """Restore protected files whose new content is in no commit of the user.
+
+        Returns:
+            Whether a file was restored.
+        """
+        notes, is_restored = tracked.settle(self._is_users, self._algorithm())
         for note in notes:
             self._note_and_say(note)
-        return is_put_back
+        return is_restored
 
-    def of_the_user(self, places: Iterable[str]) -> list[str]:
-        """Return those of some places that were not there before in which every file is as the user had it."""
-        known = self.surroundings.baselines.contents
+    def of_the_user(self, paths: Iterable[str]) -> list[str]:
+        """Return the new paths in which every file has content of the user's."""
+        known = self.context.baselines.contents
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             algorithm = self._algorithm()
             return [
-                place
-                for place in places
-                if (files := files_at(place))
+                path
+                for path in paths
+                if (files := files_at(path))
                 and all(
                     item in known or self._is_users(item[0], item[1].state(algorithm))
                     for item in files.items()
@@ -459,17 +472,20 @@ class GitCall:
             ]
 
     def unstage(self) -> list[str]:
-        """Take out of the index what programs obey, unless it was there before or the user's commits have it; returns sentences.
+        """Unstage protected files with content of the agent.
 
-        The next commit of the user's would have it, and count as theirs.
+        The user's next commit would have this content, and it would count as the user's.
+
+        Returns:
+            Sentences about the changes.
         """
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             led, algorithm = {*named_by_configuration(self.repository.worktree)}, self._algorithm()
-            rows = self.output_of(*_STAGED, "HEAD")
-            if not self.output_of("rev-parse", "-q", "--verify", "HEAD"):
-                rows = self.output_of(*_STAGED, _EMPTY_TREE[algorithm])
-            known = self.surroundings.baselines.contents
+            has_head = self._has_head()
+            # Without a commit the staged changes are compared with an empty tree.
+            rows = self.output_of(*_STAGED, "HEAD" if has_head else _EMPTY_TREE[algorithm])
+            known = self.context.baselines.contents
             names = list[str]()
             for mode, digest, name in re.findall(r":\d+ (\d+) \w+ (\w+) \w\0([^\0]+)\0", rows):
                 path, state = f"{self.repository.worktree}/{name}", (mode, digest)
@@ -481,36 +497,43 @@ class GitCall:
                     names.append(name)
             if not names:
                 return []
-            # Without a commit there is nothing to go back to.
-            has_head = bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
             undo = ("reset", "-q", "HEAD") if has_head else ("rm", "-q", "-r", "-f", "--cached")
             self.output_of("--literal-pathspecs", *undo, "--", *names)
-        return [
-            f"{self.repository.worktree}/{name}: is not staged any more (programs obey it, and no commit of the user's has this content)"
-            for name in names
-        ]
+        reason = "programs obey it, and no commit of the user's has this content"
+        return [f"{self.repository.worktree}/{name}: was unstaged ({reason})" for name in names]
 
-    # ── steps that are still to be made ──
+    def _has_head(self) -> bool:
+        text = read_text(f"{self.repository.folder}/HEAD") or ""
+        ref = f"{self.repository.common}/{text.removeprefix('ref: ').strip()}"
+        # Starting git would take longer.
+        if not text.startswith("ref: ") or os.path.isfile(ref):  # noqa: PTH113 — text in
+            return True
+        return bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
 
-    def take_out_steps(self, found: Iterable[Finding]) -> list[str]:
-        """Take out files with steps that would write what programs obey, unless the user's commits have it; returns sentences.
+    # ── remaining steps ──
+
+    def take_out_steps(self, files: Iterable[Finding]) -> list[str]:
+        """Remove files with steps that would write protected files with content of the agent.
 
         Args:
-            found: The files, from `pending`.
+            files: The files, from `pending`.
+
+        Returns:
+            Sentences about the changes.
         """
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             led = {*named_by_configuration(self.repository.worktree)}
-            judged = [
-                attrs.evolve(each, reason=reason)
-                for each in found
-                if (reason := self._problem_of(steps_in(each.path), led)) is not None
+            problems = [
+                attrs.evolve(file, reason=reason)
+                for file in files
+                if (reason := self._problem_of(read_steps(file.path), led)) is not None
             ]
-            return take_out(judged)
+            return take_out(problems)
 
     def _problem_of(self, steps: Steps, led: set[str]) -> str | None:
         if not steps.is_clear:
-            return "it has a step whose commit can't be told"
+            return "it has a step with an unknown commit"
         algorithm = self._algorithm()
         users = [f"^{commit}" for commit in self._history.tips()]
         for options, commits in ((["--no-walk"], steps.commits), ([], [*steps.trees, *users])):
@@ -518,19 +541,22 @@ class GitCall:
                 continue
             rows = self._changes(options, commits)
             if rows is None:
-                return "git can't tell what its steps change"
+                return "git can't read the changes of its steps"
             for states, name in rows:
                 path = f"{self.repository.worktree}/{name}"
                 if self._is_obeyed(path, led) and not all(
                     self._is_known(path, state, algorithm) for state in states
                 ):
-                    return f"its steps write {path}, which programs obey, and no commit of the user's has this content"
+                    return (
+                        f"its steps write {path}, which programs obey, and no commit of the user's "
+                        "has this content"
+                    )
         return None
 
     def _changes(
         self, options: Sequence[str], commits: Sequence[str]
     ) -> list[tuple[tuple[State, State], str]] | None:
-        """Return the states of each file before and after some commits; None if git can't tell."""
+        """Return the states of each file before and after some commits. None if git fails."""
         with (
             tempfile.TemporaryFile() as names,
             tempfile.TemporaryFile() as output,
@@ -546,27 +572,27 @@ class GitCall:
             )
             output.seek(0)
             text = output.read().decode("utf-8", "surrogateescape")
-        found = re.findall(r":(\d+) (\d+) (\w+) (\w+) \w\0([^\0]+)\0", text)
-        return (
-            None
-            if code != 0
-            else [
-                (((old_mode, old), (mode, new)), name) for old_mode, mode, old, new, name in found
-            ]
-        )
+        if code != 0:
+            return None
+        rows = re.findall(r":(\d+) (\d+) (\w+) (\w+) \w\0([^\0]+)\0", text)
+        return [(((old_mode, old), (mode, new)), name) for old_mode, mode, old, new, name in rows]
 
     def _is_obeyed(self, path: str, led: set[str]) -> bool:
         while is_below(path, self.repository.worktree) and path != self.repository.worktree:
-            if path in led or self.surroundings.obeyed(path):
+            if path in led or self.context.is_obeyed(path):
                 return True
             path = path.rpartition("/")[0]
         return False
 
     def _is_known(self, path: str, state: State, algorithm: str) -> bool:
-        """Check whether a file may get a content: it has it, had it while commands could not change it, or it is the user's."""
+        """Return whether a file may get a certain state.
+
+        It may if it has that state, had it when commands could not change it, or had it in a commit
+        of the user.
+        """
         if state[0] == MISSING:
             return True
-        files = {file for at, file in self.surroundings.baselines.contents if at == path}
+        files = {file for at, file in self.context.baselines.contents if at == path}
         files |= {*(files_at(path) or {}).values()}
         return any(file.state(algorithm) == state for file in files) or self._is_users(path, state)
 
@@ -590,18 +616,20 @@ class GitCall:
             )
 
 
-def is_seen(places: Places, path: str) -> bool:
-    """Check whether a command sees a folder, and whether git's profile has room for it."""
+def is_visible(view: SandboxView, path: str) -> bool:
+    """Return whether a folder is visible to a command, and doesn't hide files of git's profile."""
     if path == "/":
         return False
-    kinds = [(each, False) for each in (*places.hidden, *places.hidden_inside)]
-    kinds += [(each, True) for each in (*places.readable, *places.writable)]
-    around = [(len(each), is_shown) for each, is_shown in kinds if is_below(path, each)]
-    return max(around)[1] if around else not any(is_below(path, each) for each in _OF_THE_SYSTEM)
+    kinds = [(folder, False) for folder in (*view.hidden, *view.hidden_inside)]
+    kinds += [(folder, True) for folder in (*view.readable, *view.writable)]
+    around = [(len(folder), is_shown) for folder, is_shown in kinds if is_below(path, folder)]
+    if around:
+        return max(around)[1]
+    return not any(is_below(path, folder) for folder in _OF_THE_SYSTEM)
 
 
 def find_repository(directory: str) -> Repository | None:
-    """Return the repository around a folder; None if there is none, or if a link is on the way.
+    """Return the repository around a folder. None if there is none, or a link is on the way.
 
     Args:
         directory: A real path.
@@ -610,7 +638,7 @@ def find_repository(directory: str) -> Repository | None:
     while not os.path.lexists(f"{worktree}/.git"):
         if worktree == "/":
             return None
-        worktree = os.path.dirname(worktree)  # noqa: PTH120 - text in, text out
+        worktree = os.path.dirname(worktree)  # noqa: PTH120 — text in, text out
     folder = f"{worktree}/.git"
     if (text := read_text(folder)) is not None:
         target = pointer_target(text)
@@ -619,22 +647,21 @@ def find_repository(directory: str) -> Repository | None:
 
 
 def named_repository(folder: str, worktree: str) -> Repository | None:
-    """Return the repository with a git folder; None if it is none, or if a link is on the way."""
+    """Return the repository of a git folder. None if it isn't one, or a link is on the way."""
     if real_path(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
         return None
     common = path_in(read_text(f"{folder}/commondir") or "")
     return Repository(worktree, folder, real_path(os.path.join(folder, common)))  # noqa: PTH118
 
 
-def repository_of(words: Words) -> Repository | None:
-    """Return the repository that a call is about."""
-    directory = real_path(words.directory)
-    worktree = real_path(os.path.join(directory, words.work_tree or ""))  # noqa: PTH118 - text in, text out
-    if words.git_dir is not None:
-        return named_repository(real_path(os.path.join(directory, words.git_dir)), worktree)  # noqa: PTH118
-    found = find_repository(directory)
-    return (
-        found
-        if found is None or words.work_tree is None
-        else attrs.evolve(found, worktree=worktree)
-    )
+def repository_of(parsed: ParsedCall) -> Repository | None:
+    """Return the repository that a call reads or writes, or None."""
+    directory = real_path(parsed.directory)
+    worktree = real_path(os.path.join(directory, parsed.work_tree or ""))  # noqa: PTH118
+    if parsed.git_dir is not None:
+        folder = real_path(os.path.join(directory, parsed.git_dir))  # noqa: PTH118
+        return named_repository(folder, worktree)
+    repository = find_repository(directory)
+    if repository is None or parsed.work_tree is None:
+        return repository
+    return attrs.evolve(repository, worktree=worktree)

@@ -1,9 +1,4 @@
-"""What in the files of a repository makes git run a program, and how it is taken out.
-
-Commands and git calls of an agent make repositories of their own and change what belongs to git. Nothing of that may name a
-program for the git that a person, an editor or a prompt runs later. A list of keys that are known to be harmless decides, because
-the list of those that are not grows with each version of git. What is taken out is kept beside it.
-"""
+"""Find the settings and files of a repository that make git run a program, and remove them."""
 
 from __future__ import annotations
 
@@ -25,14 +20,19 @@ from amplifier._internal.programs import find_program
 
 from ..._shared.git_configuration import real_path
 from ..._shared.protected_places import ASIDE
-from ._own_files import folder_of
+from ._protected_paths import folder_of
+
+# Commands and git calls of an agent make repositories and change git folders. Nothing in them may
+# name a program for the git that a person, an editor or a prompt runs later. Keys that are known to
+# be harmless are allowed, because the list of the others grows with each version of git. Everything
+# that is removed is kept in a file beside it.
 
 NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_HOOK = 16 << 20
 _MAX_LINKED = 256 << 20
 _MAX_PACKED = 64 << 20
-# A daemon of git's has it, and what it says is no more than a list of changed files.
+# The socket of a daemon of git, which only reports changed files.
 _FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
 
@@ -40,7 +40,8 @@ _FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
 
 _ANY = ("*",)
-# The names of harmless settings, by their section; ``x.*`` is a section with a name of its own, such as a remote's.
+# The names of harmless settings by section. ``x.*`` is a section with a subsection, such as the
+# name of a remote.
 _HARMLESS: Mapping[str, tuple[str, ...]] = {
     "core": (
         *(
@@ -251,17 +252,17 @@ _HARMLESS: Mapping[str, tuple[str, ...]] = {
     "gui": ("wmstate", "geometry"),
     "gitflow.*": _ANY,
 }
-_WORDS_FOR_A_SWITCH = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1", ""))
-# Keys that name a program with some values, and are ordinary with these.
+_BOOLEANS = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1", ""))
+# Keys that name a program except with these values.
 _HARMLESS_VALUES = {
-    "core.fsmonitor": _WORDS_FOR_A_SWITCH,
+    "core.fsmonitor": _BOOLEANS,
     "core.hookspath": frozenset(("/dev/null",)),
     "core.editor": frozenset(("true", ":", "cat", "vi", "vim", "nano", "emacs", "code --wait")),
     "core.pager": frozenset(("cat", "less", "", "false")),
     "filter.lfs.clean": frozenset(("git-lfs clean -- %f",)),
     "filter.lfs.smudge": frozenset(("git-lfs smudge -- %f", "git-lfs smudge --skip -- %f")),
     "filter.lfs.process": frozenset(("git-lfs filter-process", "git-lfs filter-process --skip")),
-    "filter.lfs.required": _WORDS_FOR_A_SWITCH,
+    "filter.lfs.required": _BOOLEANS,
     "pull.twohead": frozenset(("ort", "recursive")),
 }
 _UPDATES = frozenset(("checkout", "rebase", "merge", "none"))
@@ -269,10 +270,10 @@ _TRANSPORT = re.compile(r"[a-z0-9+.-]+::|-", re.IGNORECASE)
 
 
 def is_harmless(key: str, value: str) -> bool:
-    """Check whether a setting makes git run nothing, whatever files there are.
+    """Return whether a setting can't make git run a program.
 
     Args:
-        key: As git lists it: the section and the name in lower case.
+        key: The key as git lists it, with section and name in lower case.
         value: The value.
     """
     section, _, rest = key.lower().partition(".")
@@ -281,7 +282,7 @@ def is_harmless(key: str, value: str) -> bool:
     if name not in names and names != _ANY:
         return False
     if section == "gitflow":
-        # Another one, `gitflow.path.hooks`, names a folder of programs.
+        # The setting `gitflow.path.hooks` names a folder of programs.
         return subsection in ("branch", "prefix")
     if section == "submodule" and name == "update" and is_named:
         return value in _UPDATES
@@ -295,18 +296,25 @@ def is_harmless(key: str, value: str) -> bool:
 
 @cache
 def git_program() -> str | None:
-    """Return git; None if there is none on the search path."""
+    """Return the path of git, or None if it isn't on the search path."""
     path = find_program("git")
     return None if path is None else os.path.realpath(path)
 
 
 def settings(text: str) -> list[tuple[str, str]] | None:
-    """Return the settings in a file's text in order, read by git itself without what the file includes; None if git cannot read it."""
-    found = _settings(text)
-    return None if found is None else [*found]
+    """Return the settings of a configuration in order, as git itself reads them.
+
+    Args:
+        text: The text of the file. Files that it includes aren't read.
+
+    Returns:
+        Pairs of key and value, or None if git can't read the text.
+    """
+    pairs = _settings(text)
+    return None if pairs is None else [*pairs]
 
 
-# Each call looks at the same configuration several times.
+# Each call reads the same configuration several times.
 @lru_cache(maxsize=64)
 def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
     program = git_program()
@@ -319,7 +327,7 @@ def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "HOME": "/nonexistent",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         input=text.encode("utf-8", "surrogateescape"),
         capture_output=True,
@@ -327,21 +335,21 @@ def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
         env=environment,
         check=False,
     )
-    if done.returncode != 0:
+    if result.returncode != 0:
         return None
-    rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    rows = result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     return tuple(
-        (key, value if is_given else "true")
-        for key, is_given, value in (row.partition("\n") for row in rows)
+        (key, value if has_value else "true")
+        for key, has_value, value in (row.partition("\n") for row in rows)
     )
 
 
 def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> str:
-    """Return the text of a configuration with the settings of some pairs that are harmless.
+    """Return the text of a configuration with only the harmless ones of some settings.
 
     Args:
         pairs: The settings.
-        folder: The git folder that they are for.
+        folder: The git folder of the configuration, or None.
     """
     lines = []
     for key, value in pairs:
@@ -354,14 +362,14 @@ def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> st
 
 
 def _is_own_worktree(folder: str | None, key: str, value: str) -> bool:
-    """Check whether a setting names the folder whose ``.git`` is, or leads to, a git folder; no link may be on the way.
+    """Return whether a setting is ``core.worktree`` with the git folder's own work tree.
 
-    git would write what was committed into any other folder.
+    git would write committed files into any other folder. A link on the way isn't accepted.
     """
     if folder is None or key != "core.worktree" or "\0" in value:
         return False
     real = real_path(folder)
-    worktree = os.path.normpath(os.path.join(real, value))  # noqa: PTH118 - text in, text out
+    worktree = os.path.normpath(os.path.join(real, value))  # noqa: PTH118 — text in, text out
     pointer = f"{worktree}/.git"
     if real_path(worktree) != worktree:
         return False
@@ -380,14 +388,15 @@ def _escaped(text: str) -> str:
 
 @attrs.frozen
 class Finding:
-    """Something in a repository that names a program.
+    """A part of a repository that names a program.
 
     Attributes:
         path: The file.
-        reason: What it is, for a person.
-        kind: ``"settings"``: some settings of a configuration. ``"hook"``: an executable file. ``"file"``: all of it.
-            ``"linked"``: a file that can be changed by another name. ``"replacement"``: a ref, in a file or packed.
-        digest: Of the value or the content, so that another one is another finding.
+        reason: A description for the user.
+        kind: ``"settings"`` for settings of a configuration, ``"hook"`` for an executable file,
+            ``"file"`` for a whole file, ``"linked"`` for a file that has another name, by which it
+            can be changed, ``"replacement"`` for a ref, in a file or packed.
+        digest: A digest of the value or the content. Another content is another finding.
     """
 
     path: str
@@ -397,8 +406,8 @@ class Finding:
 
 
 _TODO = re.compile(
-    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|b|break|noop|revert)"
-    r"(\s.*)?|(u|update-ref)\s+refs/heads/\S*\s*)?"
+    r"\s*(#.*|(p|pick|r|reword|e|edit|s|squash|f|fixup|d|drop|l|label|t|reset|m|merge|b|break|noop"
+    r"|revert)(\s.*)?|(u|update-ref)\s+refs/heads/\S*\s*)?"
 )
 _TODOS = (
     "rebase-merge/git-rebase-todo",
@@ -409,62 +418,68 @@ _TODOS = (
 _NUMBERS = ("rebase-merge/msgnum", "rebase-merge/end", "rebase-apply/next", "rebase-apply/last")
 _NUMBER = re.compile(r"[0-9]*\s*")
 _REPLACEMENTS = "refs/replace"
+# With backtracking, sixty settings would take years.
 _OPTIONS = re.compile(
-    # As above: with backtracking sixty settings would take years.
-    r"(?:\[options\]|\s++|(?:no-commit|edit|allow-\w++|keep-\w++|signoff|record-origin|mainline)\s*+=\s*+\w*+)*+"
+    r"(?:\[options\]|\s++|(?:no-commit|edit|allow-\w++|keep-\w++|signoff|record-origin|mainline)"
+    r"\s*+=\s*+\w*+)*+"
 )
 _STRATEGIES = frozenset(("", "ort", "recursive", "ours", "subtree", "resolve", "octopus"))
 
 
 def findings(git: str) -> list[Finding]:
-    """Return everything in a git folder, its submodules' and its worktrees' that makes git run a program.
+    """Return everything that makes git run a program.
 
     Args:
-        git: The folder, as a real path.
+        git: The git folder as a real path. Those of its submodules and worktrees are searched, too.
     """
     if not os.access(git, os.R_OK | os.X_OK):
         open_up(git)
     for folder, names, _ in os.walk(git):
-        # A folder that can't be listed can still be used by those who know its names.
+        # Programs can use files in a folder that can't be listed, if they know the names.
         names[:] = [name for name in names if name not in ("objects", "lfs", "annex")]
         for name in names:
             if not os.access(inner := f"{folder}/{name}", os.R_OK | os.X_OK):
                 open_up(inner)
-    found = [*_of_odd_files(git)]
+    result = [*_odd_files(git)]
     for folder in git_folders(git):
-        is_worktree = os.path.basename(os.path.dirname(folder)) == "worktrees"  # noqa: PTH119, PTH120 - text in, text out
+        is_worktree = folder.rpartition("/")[0].rpartition("/")[2] == "worktrees"
         for name in ("config", "config.worktree"):
-            found += _of_configuration(f"{folder}/{name}")
-        found += _of_hooks(f"{folder}/hooks")
+            result += _in_configuration(f"{folder}/{name}")
+        result += _in_hooks(f"{folder}/hooks")
         for name in _TODOS:
-            found += _of_todo(f"{folder}/{name}")
-        found += _of_numbers(folder)
-        found += _of_replacements(folder)
-        found += _of_resolutions(f"{folder}/rr-cache")
+            result += _in_todo(f"{folder}/{name}")
+        result += _in_numbers(folder)
+        result += _in_replacements(folder)
+        result += _in_resolutions(f"{folder}/rr-cache")
         options = f"{folder}/sequencer/opts"
         text = read_text(options)
         if os.path.lexists(options) and (text is None or not _OPTIONS.fullmatch(text)):
-            found.append(Finding(options, "options that name a program", "file"))
+            result.append(Finding(options, "options that name a program", "file"))
         strategy = f"{folder}/rebase-merge/strategy"
         text = read_text(strategy)
         if os.path.lexists(strategy) and (text is None or text.strip() not in _STRATEGIES):
-            found.append(Finding(strategy, f"the strategy {(text or '').strip()[:40]!r}", "file"))
+            result.append(Finding(strategy, f"the strategy {(text or '').strip()[:40]!r}", "file"))
         common = f"{folder}/commondir"
         if os.path.lexists(common):
-            target = real_path(os.path.join(folder, path_in(read_text(common) or "")))  # noqa: PTH118
+            relative = path_in(read_text(common) or "")
+            target = real_path(os.path.join(folder, relative))  # noqa: PTH118
             own = real_path(f"{folder}/../..")
             if not is_worktree or target != own:
-                found.append(Finding(common, "it leads git to another configuration", "file"))
-    return found
+                result.append(Finding(common, "it leads git to another configuration", "file"))
+    return result
 
 
 def open_up(path: str) -> bool:
-    """Give a folder's owner all rights to it again; returns whether that worked. Follows no link."""
+    """Give the owner of a folder all rights to it, without following links.
+
+    Returns:
+        False if that failed.
+    """
     try:
-        # The folder of any name in it.
+        # Any name in the folder serves to open it.
         with folder_of(f"{path}/HEAD") as folder:
             mode = stat.S_IMODE(os.fstat(folder).st_mode)
-            os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)  # noqa: PTH101 - by its descriptor
+            os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)  # noqa: PTH101
     except OSError:
         return False
     return True
@@ -488,55 +503,52 @@ def git_folders(git: str) -> Iterator[str]:
                     pending.append(entry.path)
 
 
-def _of_odd_files(git: str) -> Iterator[Finding]:
-    """Find links, and what is neither file nor folder: git reads through them what others can change later."""
+def _odd_files(git: str) -> Iterator[Finding]:
+    """Find links and special files. git would read content that others can change later."""
     pending = [git]
     for folder in pending:  # grows
-        # git compares objects with their names.
-        others = ("objects", "lfs", "annex") if os.path.lexists(f"{folder}/HEAD") else ()
-        listed = list[os.DirEntry[str]]()
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            listed += entries
-        for entry in listed:
+        # git compares objects with their names, so these folders are safe.
+        skipped = ("objects", "lfs", "annex") if os.path.lexists(f"{folder}/HEAD") else ()
+        entries = list[os.DirEntry[str]]()
+        with contextlib.suppress(OSError), os.scandir(folder) as listing:
+            entries += listing
+        for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                pending += [entry.path] * (entry.name not in others)
+                pending += [entry.path] * (entry.name not in skipped)
             elif entry.name.endswith(ASIDE) or entry.name == _FSMONITOR_SOCKET:
                 continue
             else:
-                # It may be gone.
+                # It may have been removed.
                 with contextlib.suppress(OSError):
-                    yield from _of_odd_file(entry)
+                    yield from _odd_file(entry)
 
 
-def _of_odd_file(entry: os.DirEntry[str]) -> Iterator[Finding]:
+def _odd_file(entry: os.DirEntry[str]) -> Iterator[Finding]:
     if entry.is_symlink():
-        yield Finding(entry.path, "a link in a git folder", "file", os.readlink(entry.path))  # noqa: PTH115
+        target = os.readlink(entry.path)  # noqa: PTH115
+        yield Finding(entry.path, "a link in a git folder", "file", target)
     elif not entry.is_file(follow_symlinks=False):
         yield Finding(entry.path, "it is neither a file nor a folder", "file")
     elif entry.stat(follow_symlinks=False).st_nlink > 1:
         yield Finding(entry.path, "a file that has another name", "linked")
 
 
-def _of_configuration(path: str) -> Iterator[Finding]:
+def _in_configuration(path: str) -> Iterator[Finding]:
     if not os.path.lexists(path):
         return
     text = read_text(path)
     pairs = None if text is None else settings(text)
     if pairs is None:
-        yield Finding(path, "it is no file that git can read", "file")
+        yield Finding(path, "it is not a file that git can read", "file")
         return
+    folder = os.path.dirname(path)  # noqa: PTH120 — text in, text out
     for key, value in pairs:
-        if not is_harmless(key, value) and not _is_own_worktree(os.path.dirname(path), key, value):  # noqa: PTH120
-            yield Finding(
-                path,
-                f"{key}={value[:80]}",
-                "settings",
-                digest_of_text(value),
-            )
+        if not is_harmless(key, value) and not _is_own_worktree(folder, key, value):
+            yield Finding(path, f"{key}={value[:80]}", "settings", digest_of_text(value))
 
 
-def _of_hooks(folder: str) -> Iterator[Finding]:
-    if os.path.islink(folder):  # noqa: PTH114 - text in
+def _in_hooks(folder: str) -> Iterator[Finding]:
+    if os.path.islink(folder):  # noqa: PTH114 — text in
         yield Finding(folder, "a link to other hooks", "file")
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -554,12 +566,12 @@ def _digest(data: bytes) -> str:
 
 
 def digest_of_text(text: str) -> str:
-    """Return what changes with a text of `read_text`."""
+    """Return a digest of a text from `read_text`."""
     return _digest(text.encode("utf-8", "surrogateescape"))
 
 
 def _digest_of(path: str) -> str:
-    """Return what changes with the content of a file; of a large one its beginning and its times count."""
+    """Return a digest of a file. For a large one it has the beginning, the size and the times."""
     try:
         descriptor = os.open(
             path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -567,16 +579,14 @@ def _digest_of(path: str) -> str:
     except OSError:
         return ""
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        digest = _digest(file.read(_MAX_HOOK)) if stat.S_ISREG(found.st_mode) else ""
-    return (
-        digest
-        if found.st_size <= _MAX_HOOK
-        else f"{digest} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
-    )
+        info = os.fstat(descriptor)
+        digest = _digest(file.read(_MAX_HOOK)) if stat.S_ISREG(info.st_mode) else ""
+    if info.st_size <= _MAX_HOOK:
+        return digest
+    return f"{digest} {info.st_size} {info.st_mtime_ns} {info.st_ctime_ns}"
 
 
-def _of_todo(path: str) -> Iterator[Finding]:
+def _in_todo(path: str) -> Iterator[Finding]:
     text = read_text(path)
     if text is not None:
         for line in text.splitlines():
@@ -588,22 +598,22 @@ def _of_todo(path: str) -> Iterator[Finding]:
                     digest_of_text(line),
                 )
     elif os.path.lexists(path):
-        yield Finding(path, "it is no file", "file")
+        yield Finding(path, "it is not a regular file", "file")
 
 
-def _of_numbers(folder: str) -> Iterator[Finding]:
-    """Find other texts where git writes a number: a prompt shows it, and a shell expands its prompt."""
+def _in_numbers(folder: str) -> Iterator[Finding]:
+    """Find other text where git writes a number. Prompts show it, and shells expand a prompt."""
     for name in _NUMBERS:
         path = f"{folder}/{name}"
         text = read_text(path)
         if os.path.lexists(path) and (text is None or not _NUMBER.fullmatch(text)):
-            yield Finding(path, "it is no number, and prompts show it", "file", _digest_of(path))
+            yield Finding(path, "it is not a number, and prompts show it", "file", _digest_of(path))
 
 
-def _of_replacements(folder: str) -> Iterator[Finding]:
-    """Find what makes git read another object, or other parents, than a name says.
+def _in_replacements(folder: str) -> Iterator[Finding]:
+    """Find refs that make git read another object, or other parents, than a name stands for.
 
-    A person's own commits would write what they don't have.
+    Commits of a person would get content that the person has never seen.
     """
     packed = packed_refs(folder)
     refs = {name: value for name, value in packed if name.startswith(f"{_REPLACEMENTS}/")}
@@ -619,26 +629,26 @@ def _of_replacements(folder: str) -> Iterator[Finding]:
         yield Finding(grafts, "it gives commits other parents", "file", _digest_of(grafts))
 
 
-def _of_resolutions(folder: str) -> Iterator[Finding]:
-    """Find solved conflicts: git repeats the solution in any file with the same conflict."""
+def _in_resolutions(folder: str) -> Iterator[Finding]:
+    """Find resolved conflicts. git reuses a resolution in every file with the same conflict."""
     for inner, _, names in os.walk(folder):
         for name in names:
             if name.startswith("postimage") and not name.endswith(ASIDE):
                 path = f"{inner}/{name}"
-                reason = "a solved conflict that git would solve alike in any file"
+                reason = "a resolved conflict, which git would reuse in any file"
                 yield Finding(path, reason, "file", _digest_of(path))
 
 
 def packed_refs(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and values of the refs that a git folder has in one file."""
+    """Yield the names and values of the packed refs of a git folder."""
     for line in (read_text(f"{folder}/packed-refs", _MAX_PACKED) or "").split("\n"):
         value, _, name = line.partition(" ")
         if name and not value.startswith(("#", "^")):
             yield name, value
 
 
-def read_text(path: str, most: int = _MAX_FILE) -> str | None:
-    """Return the text of a regular file, reached without a link in its last name; None for anything else."""
+def read_text(path: str, limit: int = _MAX_FILE) -> str | None:
+    """Return the text of a regular file. None for a link, another kind, or a larger file."""
     try:
         descriptor = os.open(
             path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -646,47 +656,47 @@ def read_text(path: str, most: int = _MAX_FILE) -> str | None:
     except OSError:
         return None
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > most:
+        info = os.fstat(descriptor)
+        if not stat.S_ISREG(info.st_mode) or info.st_size > limit:
             return None
-        return os.read(descriptor, most).decode("utf-8", "surrogateescape")
+        return os.read(descriptor, limit).decode("utf-8", "surrogateescape")
     finally:
         os.close(descriptor)
 
 
 def pointer_target(text: str) -> str:
-    """Return where the text of a file ``.git`` leads to, as git reads it; empty if it is none."""
+    """Return the target in the text of a file ``.git``, as git reads it. Empty for other text."""
     return path_in(text.removeprefix("gitdir: ")) if text.startswith("gitdir: ") else ""
 
 
 def path_in(text: str) -> str:
-    """Return the path in the text of a file of git's, which takes away ends of lines and no blanks."""
+    """Return the path in the text of a git file. Like git, it removes line ends but no blanks."""
     return text.rstrip("\r\n").partition("\0")[0]
 
 
-# ── taking out ────────────────────────────────────────────────────────────────────────────────────
+# ── removal ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list[str]:
-    """Take some findings out of their repository; what was there is kept beside it.
+def take_out(removals: list[Finding], before: dict[str, str] | None = None) -> list[str]:
+    """Remove findings from their repository. The removed files are kept under other names.
 
     Args:
-        found: The findings.
-        before: Texts of configurations to go back to; others lose their settings one by one.
+        removals: The findings.
+        before: Former texts of configurations, to be restored. Other configurations lose only the
+            settings that aren't harmless.
 
     Returns:
         A sentence about each file.
     """
     notes = list[str]()
-    # A file gets its own content before that is judged.
-    found = sorted(found, key=lambda each: each.kind != "linked")
-    for path, is_linked in dict.fromkeys((each.path, each.kind == "linked") for each in found):
-        of_path = [
-            each for each in found if each.path == path and (each.kind == "linked") == is_linked
-        ]
-        reasons = ", ".join(dict.fromkeys(each.reason for each in of_path))
+    # A linked file is replaced with a copy before its content is changed.
+    groups = dict[tuple[str, bool], list[Finding]]()
+    for finding in sorted(removals, key=lambda finding: finding.kind != "linked"):
+        groups.setdefault((finding.path, finding.kind == "linked"), []).append(finding)
+    for (path, _), group in groups.items():
+        reasons = ", ".join(dict.fromkeys(finding.reason for finding in group))
         try:
-            notes.append(f"{path}: {_taken_out(path, of_path[0].kind, before or {})} ({reasons})")
+            notes.append(f"{path}: {_take_out_file(path, group[0].kind, before or {})} ({reasons})")
         except OSError as error:
             notes.append(
                 f"{path} {NOT_CLEAN}: {error.strerror} ({reasons}); look at it before you run git"
@@ -694,14 +704,14 @@ def take_out(found: list[Finding], before: dict[str, str] | None = None) -> list
     return notes
 
 
-def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
+def _take_out_file(path: str, kind: str, before: dict[str, str]) -> str:
     if kind == "replacement":
         _remove_ref(path)
         return "was removed"
-    name = os.path.basename(path)  # noqa: PTH119 - text in, text out
+    name = os.path.basename(path)  # noqa: PTH119 — text in, text out
     with folder_of(path) as folder:
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
-            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
+            open_up(os.path.dirname(path))  # noqa: PTH120 — text in, text out
         if kind == "hook":
             descriptor = os.open(
                 name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
@@ -713,7 +723,7 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
             return "is not executable any more"
         if kind == "linked":
             _separate(name, folder)
-            return "is a file of its own now"
+            return "was replaced with a copy that has no other name"
         text = before.get(path) if kind == "settings" else None
         if kind == "settings" and text is None:
             text = harmless_text(settings(read_text(path) or "") or [], f"/proc/self/fd/{folder}")
@@ -722,47 +732,50 @@ def _taken_out(path: str, kind: str, before: dict[str, str]) -> str:
         if text is None:
             return f"was renamed to {aside}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
+        with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123
             file.write(text.encode("utf-8", "surrogateescape"))
-    return f"has lost settings that name programs; all of it is in {aside}"
+    return f"lost settings that name programs; the whole file is in {aside}"
 
 
 def _remove_ref(path: str) -> None:
-    """Remove a ref below `_REPLACEMENTS`. Under another name git would take the file for a ref as well."""
+    """Remove a ref below `_REPLACEMENTS`.
+
+    It isn't renamed, because git would read a file of any name as a ref.
+    """
     with contextlib.suppress(FileNotFoundError), folder_of(path) as folder:
         if not os.access(f"/proc/self/fd/{folder}", os.W_OK):
-            open_up(os.path.dirname(path))  # noqa: PTH120 - text in, text out
-        os.unlink(os.path.basename(path), dir_fd=folder)  # noqa: PTH119 - text in
-    # The name of a folder above, or a part of the ref, may be the same.
-    for found in re.finditer(f"/(?={_REPLACEMENTS}/)", path):
+            open_up(os.path.dirname(path))  # noqa: PTH120 — text in, text out
+        os.unlink(os.path.basename(path), dir_fd=folder)  # noqa: PTH119 — text in
+    # A folder above, or a part of the ref, may have the same name.
+    for match in re.finditer(f"/(?={_REPLACEMENTS}/)", path):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            _remove_packed(path[: found.start()], path[found.end() :])
+            _remove_packed(path[: match.start()], path[match.end() :])
 
 
 def _remove_packed(git: str, ref: str) -> None:
     with folder_of(f"{git}/packed-refs") as folder:
         text = read_text(f"/proc/self/fd/{folder}/packed-refs", _MAX_PACKED) or ""
-        kept, is_gone = list[str](), False
+        kept, is_removed = list[str](), False
         for line in text.split("\n"):
-            # A line that begins so has what the tag of the line before is about.
-            is_gone = is_gone if line.startswith("^") else line.partition(" ")[2] == ref
-            kept += [line] * (not is_gone)
+            # A line with "^" has the commit of the tag in the line before.
+            is_removed = is_removed if line.startswith("^") else line.partition(" ")[2] == ref
+            kept += [line] * (not is_removed)
         if len(kept) == text.count("\n") + 1:
             return
         copy = f"{secrets.token_hex(8)}{ASIDE}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as file:  # noqa: PTH123 - by its descriptor
+        with os.fdopen(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as file:
             file.write("\n".join(kept).encode("utf-8", "surrogateescape"))
         os.replace(copy, "packed-refs", src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _separate(name: str, folder: int) -> None:
-    """Replace a file by a copy, so that no other name leads to it; the copy is not executable."""
+    """Replace a file with a copy that has no other name. The copy isn't executable."""
     copy = f"{secrets.token_hex(8)}{ASIDE}"
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     with os.fdopen(os.open(name, os.O_RDONLY | flags, dir_fd=folder), "rb") as source:
-        found = os.fstat(source.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_LINKED:
+        info = os.fstat(source.fileno())
+        if not stat.S_ISREG(info.st_mode) or info.st_size > _MAX_LINKED:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         flags |= os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(copy, flags, 0o644, dir_fd=folder), "wb") as target:
@@ -771,17 +784,21 @@ def _separate(name: str, folder: int) -> None:
 
 
 def _aside(name: str, folder: int) -> str:
-    """Return a name for what is taken out that nothing in an open folder has."""
+    """Return an unused name in an open folder for a removed file."""
     try:
         os.lstat(f"{name}{ASIDE}", dir_fd=folder)
     except FileNotFoundError:
         return f"{name}{ASIDE}"
     except OSError:
-        # Too long, for example.
+        # The name may be too long.
         name = os.fsdecode(os.fsencode(name)[:150])
     return f"{name}.{secrets.token_hex(8)}{ASIDE}"
 
 
 def set_aside(path: str, reason: str) -> list[str]:
-    """Rename a file or folder so that nothing finds it by its name; returns the sentence about it."""
+    """Rename a file or folder, so that no program finds it by its name.
+
+    Returns:
+        A sentence about it.
+    """
     return take_out([Finding(path, reason, "file")])

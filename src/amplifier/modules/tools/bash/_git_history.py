@@ -1,10 +1,4 @@
-"""Tells the content that a user's repository had from what an agent committed, for files that programs obey.
-
-git may write a protected file of the work tree, because switching branches needs it. A commit of the
-agent's must not bring another content there without a question. A record for each repository, where
-commands can't reach it, has the commits that refs led to before the first call, the ones that appeared
-between calls, which the user made, and the ones that calls left.
-"""
+"""Tell commits of the user from commits of the agent, for protected files that git may write."""
 
 from __future__ import annotations
 
@@ -25,7 +19,12 @@ from amplifier._internal.programs import is_below
 
 from ..._shared.session import default_sessions_directory
 from ._git_files import Finding, read_text, set_aside
-from ._own_files import folder_of
+from ._protected_paths import folder_of
+
+# git may write a protected file of the work tree, because switching branches needs that. A commit
+# of the agent must not bring new content there without a question. So there is a record for each
+# repository, which commands can't reach. It has the commits of the refs before the first call, the
+# commits that appeared between calls, which the user made, and the commits that calls left.
 
 _ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _MAX_PACKED = 64 << 20
@@ -34,28 +33,29 @@ _MAX_FILES = 500
 _MAX_BYTES = 16 << 20
 
 State: TypeAlias = tuple[str, str]
-"""The mode of a file and the name of its content, as git writes them; of a missing one the first is ``000000``."""
+"""The mode of a file and the hash of its content, as git writes them."""
 MISSING = "000000"
+"""The mode of a missing file."""
 
 
 # ── commits ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tips(git: str) -> set[str]:
-    """Return the commits that refs of a repository lead to; read without git, which takes longer."""
-    found = {*_ID.findall(read_text(f"{git}/packed-refs", _MAX_PACKED) or "")}
+    """Return the commits of a repository's refs. They are read without git, which is slower."""
+    commits = {*_ID.findall(read_text(f"{git}/packed-refs", _MAX_PACKED) or "")}
     heads = [f"{git}/HEAD", *(f"{folder.path}/HEAD" for folder in _entries(f"{git}/worktrees"))]
-    # Each stash but the last one is in its log only.
+    # Each stash except the last one is only in the log.
     for path in (*heads, f"{git}/logs/refs/stash"):
-        found |= {*_ID.findall(read_text(path, _MAX_PACKED) or "")}
+        commits |= {*_ID.findall(read_text(path, _MAX_PACKED) or "")}
     pending = [f"{git}/refs"]
     for folder in pending:  # grows
         for entry in _entries(folder):
             if entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
             else:
-                found |= {*_ID.findall(read_text(entry.path) or "")}
-    return found
+                commits |= {*_ID.findall(read_text(entry.path) or "")}
+    return commits
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -66,12 +66,12 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 @attrs.define
 class _Record:
-    """What is known of a repository.
+    """The record of a repository.
 
     Attributes:
-        users: Commits that the user made, each group with the number of those in `left` at that time.
-        left: Every commit that a call left, in order.
-        is_open: Whether calls were running, or commands could commit without one.
+        users: Groups of commits of the user, each with the length of `left` at that time.
+        left: The commits that calls left, in order.
+        is_open: True if calls were running, or commands could commit without a call.
     """
 
     users: list[tuple[list[str], int]]
@@ -83,8 +83,8 @@ class UsersHistory:
     """The commits of one repository that the agent has not made.
 
     Args:
-        number: The inode of its git folder. A command may move the folder, and a restart may number
-            devices anew.
+        number: The inode of its git folder. A command may move the folder, and a restart may change
+            the number of the device.
     """
 
     def __init__(self, number: int) -> None:
@@ -93,20 +93,20 @@ class UsersHistory:
 
     @contextlib.contextmanager
     def during_call(self, opened: str) -> Iterator[None]:
-        """Note inside the context that a call may change the refs.
+        """Record that a call inside the context may change the refs.
 
         Args:
-            opened: The git folder, which is open.
+            opened: The git folder by its descriptor, a path in ``/proc/self/fd``.
         """
         try:
             file = self._open()
         except OSError:
-            # Without a record nothing is known to be the user's.
+            # Without a record no commit counts as the user's.
             yield
             return
         with file:
             with contextlib.suppress(BlockingIOError), self._turn():
-                # Alone: what is new now was made by no call.
+                # No other call is running, so no call has made the commits that are new now.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._record = _reconciled(_read(file), _tips(opened))
                 self._record.is_open = True
@@ -120,10 +120,12 @@ class UsersHistory:
                     self._close_call(file, opened)
 
     def disown(self) -> None:
-        """Note that commands change the repository on their own, so that no commit until the next call is the user's.
+        """Record that commands change the repository without calls.
+
+        No commit until the next call counts as the user's then.
 
         Raises:
-            OSError: There is no place for the record.
+            OSError: The record can't be written.
         """
         with self._open() as file, self._turn():
             record = _read(file) or _Record([], [])
@@ -135,7 +137,7 @@ class UsersHistory:
         if record is None:
             return
         record.left += sorted(_tips(opened) - {*record.left})
-        # Others that still run keep the record open.
+        # Other running calls keep the record open.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             record.is_open = False
@@ -150,19 +152,19 @@ class UsersHistory:
 
     def _open(self) -> IO[bytes]:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return open(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")  # noqa: PTH123
+        return os.fdopen(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b")
 
     def tips(self) -> list[str]:
-        """Return the commits of the user that are known, without those before them."""
+        """Return the latest commits of the user, without their history."""
         groups = [] if self._record is None else self._record.users
         return [commit for tips, _ in groups for commit in tips]
 
     def has(self, path: str, state: State, log: Callable[[str, list[str]], str]) -> bool:
-        """Check whether a commit of the user's has a file like this.
+        """Return whether a commit of the user has a file in a certain state.
 
         Args:
-            path: The file, from the top of the work tree.
-            state: What it is now.
+            path: The file, relative to the top of the work tree.
+            state: Its present state.
             log: Returns the changes of a path by some commits, as ``git log --raw`` prints them.
         """
         if self._record is None:
@@ -171,10 +173,10 @@ class UsersHistory:
         for tips, number in self._record.users:
             left = self._record.left[:number]
             before, after = _states(log(path, [*tips, *(f"^{commit}" for commit in left)]))
-            # What the first commits of all were made from is the user's, too.
+            # The states before the very first commits are the user's, too.
             if state in after or (number == 0 and state in before):
-                # A commit that takes the place of one of the agent's has the content of that one.
-                # A merge has it because the user merged it.
+                # A commit that replaces one of the agent's has the content of that one. In a merge
+                # the user has accepted it.
                 is_agents = (
                     bool(left)
                     and state[0] != MISSING
@@ -189,12 +191,15 @@ class UsersHistory:
 
 
 def _states(rows: str) -> tuple[set[State], set[State]]:
-    """Return the states of a file before and after the changes of some commits; of missing ones only the mode counts."""
-    found = re.findall(r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE)
+    """Return the states of a file before and after the changes of some commits.
+
+    A missing file has no hash.
+    """
+    changes = re.findall(r"^:(\d+) (\d+) (\w+) (\w+) ", rows, re.MULTILINE)
     missing = {MISSING: (MISSING, "")}
     return (
-        {missing.get(mode, (mode, name)) for mode, _, name, _ in found},
-        {missing.get(mode, (mode, name)) for _, mode, _, name in found},
+        {missing.get(mode, (mode, name)) for mode, _, name, _ in changes},
+        {missing.get(mode, (mode, name)) for _, mode, _, name in changes},
     )
 
 
@@ -204,7 +209,8 @@ def _reconciled(record: _Record | None, tips: set[str]) -> _Record:
     known = {*record.left, *(tip for group, _ in record.users for tip in group)}
     new = sorted(tips - known)
     if record.is_open:
-        # The agent was killed while a call ran, or commands needed none, so nobody can tell whose these are.
+        # The agent was killed during a call, or commands could commit without one. So the author of
+        # these commits is unknown.
         record.left += new
     elif new and len(known) < _MAX_TIPS:
         record.users.append((new, len(record.left)))
@@ -235,10 +241,10 @@ def _write(file: IO[bytes], record: _Record) -> None:
 
 @attrs.frozen
 class RepositorySteps:
-    """The files with steps that a repository had.
+    """The files with steps that a repository had before.
 
     Attributes:
-        common: Its git folder.
+        common: The git folder of the repository.
         known: The files.
     """
 
@@ -248,13 +254,13 @@ class RepositorySteps:
 
 @attrs.frozen
 class File:
-    """A file as git sees it: its mode, and what is in it."""
+    """The mode and the content of a file, as git stores them."""
 
     mode: str
     data: bytes
 
     def state(self, algorithm: str) -> State:
-        """Return the mode and the name of the content."""
+        """Return the mode and the hash of the content."""
         if self.mode == MISSING:
             return self.mode, ""
         digest = hashlib.new(algorithm, b"blob %d\0" % len(self.data), usedforsecurity=False)
@@ -265,63 +271,68 @@ class File:
 _NONE = File(MISSING, b"")
 
 
-class TrackedPlaces:
-    """Protected files and folders of one work tree that git may write, with what is in them.
+class TrackedFiles:
+    """Protected files and folders of one work tree that git may write, with their content.
 
     Args:
-        places: Those that are tracked.
-        known: Contents that were in place when commands could not change them. Grows.
-        others: Those of other commands that run now. What is in a file may be what their calls have just written.
-        steps: What the repository had to do when the first of the commands that run now called git.
+        paths: The files and folders.
+        known: Files with content that was there when commands could not change it. It grows.
+        others: The tracked files of other running commands. Their calls may just have written the
+            present content.
+        steps: The steps of the repository at the first call of the running commands.
+
+    Attributes:
+        paths: The files and folders that could be read.
+        steps: As passed.
     """
 
     def __init__(
         self,
-        places: Iterable[str],
+        paths: Iterable[str],
         known: set[tuple[str, File]],
-        others: Iterable[TrackedPlaces] = (),
+        others: Iterable[TrackedFiles] = (),
         steps: RepositorySteps | None = None,
     ) -> None:
         self._files: dict[str, File] = {}
-        self.places: list[str] = []
+        self.paths: list[str] = []
         self.steps = steps
         self._known = known
         running = [*others]
-        for place in places:
-            found = files_at(place)
+        for path in paths:
+            files = files_at(path)
             for other in running:
-                if place in other.places:
-                    found = {p: file for p, file in other._files.items() if is_below(p, place)}
-            if found is not None:
-                self.places.append(place)
-                self._files |= found
+                if path in other.paths:
+                    files = {p: file for p, file in other._files.items() if is_below(p, path)}
+            if files is not None:
+                self.paths.append(path)
+                self._files |= files
         known |= {*self._files.items()}
 
     def is_changed(self) -> bool:
-        """Check whether anything is not what it was when it was last settled."""
+        """Return whether a file has changed since the last check."""
         return self._now() != self._files
 
     def _now(self) -> dict[str, File]:
         now = dict[str, File]()
-        for place in self.places:
-            found = files_at(place)
-            # What is too much to be read is not the user's either.
-            now |= {place: File("too much", b"")} if found is None else found
+        for path in self.paths:
+            files = files_at(path)
+            # Content that is too large to be read doesn't count as the user's.
+            now |= {path: File("too much", b"")} if files is None else files
         return now
 
     def settle(
         self, is_users: Callable[[str, State], bool], algorithm: str
     ) -> tuple[list[str], bool]:
-        """Put back what changed to a content that is not the user's.
+        """Restore files whose new content isn't the user's.
 
         Args:
-            is_users: Judges a path and what is there.
-            algorithm: What names contents in the repository.
+            is_users: Returns whether a path had a state in a commit of the user.
+            algorithm: The hash algorithm of the repository.
 
         Returns:
-            Sentences about what changed, and whether something was put back.
+            Sentences about the changed files, and whether a file was restored.
         """
-        notes, is_put_back = list[str](), False
+        notes, is_restored = list[str](), False
         now = self._now()
         for path in sorted({*now, *self._files}):
             before, after = self._files.get(path, _NONE), now.get(path, _NONE)
@@ -332,16 +343,16 @@ class TrackedPlaces:
                 self._files[path] = after
                 notes.append(f"{path}: git changed it to a content that the repository had")
                 continue
-            is_put_back = True
+            is_restored = True
             try:
-                notes += _put_back(path, before)
+                notes += _restore(path, before)
             except OSError as error:
-                notes.append(f"{path} could not be put back: {error.strerror}; look at it")
+                notes.append(f"{path} could not be restored: {error.strerror}; look at it")
         self._files = {path: file for path, file in self._files.items() if file != _NONE}
-        return notes, is_put_back
+        return notes, is_restored
 
 
-def _put_back(path: str, file: File) -> list[str]:
+def _restore(path: str, file: File) -> list[str]:
     reason = "programs obey it, and no commit of the user's has this content"
     notes = (
         set_aside(path, reason) if os.path.lexists(path) else [f"{path}: was removed ({reason})"]
@@ -349,40 +360,45 @@ def _put_back(path: str, file: File) -> list[str]:
     if file != _NONE:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with folder_of(path) as folder:
-            name = os.path.basename(path)  # noqa: PTH119 - text in, text out
+            name = os.path.basename(path)  # noqa: PTH119 — text in, text out
             if file.mode == "120000":
                 os.symlink(file.data, os.fsencode(name), dir_fd=folder)
             else:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 mode = 0o755 if file.mode == "100755" else 0o644
-                with open(os.open(name, flags, mode, dir_fd=folder), "wb") as target:  # noqa: PTH123
+                with os.fdopen(os.open(name, flags, mode, dir_fd=folder), "wb") as target:
                     target.write(file.data)
-        notes = [f"{note}, and what was there is back" for note in notes]
+        notes = [f"{note}, and the former content was restored" for note in notes]
     return notes
 
 
-def files_at(place: str) -> dict[str, File] | None:
-    """Return the files at and below a place; None if they are too many, or none that git has."""
-    found, pending, size = dict[str, File](), [place], 0
+def files_at(top: str) -> dict[str, File] | None:
+    """Return a file, or the files below a folder.
+
+    Returns:
+        The files by path. None if they are too many or too large, or of a kind that git can't have.
+    """
+    files, pending, size = dict[str, File](), [top], 0
     for path in pending:  # grows
         try:
             with folder_of(path) as folder:
-                name = os.path.basename(path)  # noqa: PTH119 - text in, text out
+                name = os.path.basename(path)  # noqa: PTH119 — text in, text out
                 mode = os.lstat(name, dir_fd=folder).st_mode
                 if stat.S_ISLNK(mode):
-                    found[path] = File("120000", os.fsencode(os.readlink(name, dir_fd=folder)))
+                    files[path] = File("120000", os.fsencode(os.readlink(name, dir_fd=folder)))
                 elif stat.S_ISDIR(mode):
                     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                     descriptor = os.open(name, flags, dir_fd=folder)
                     try:
-                        pending += [f"{path}/{each}" for each in os.listdir(descriptor)]  # noqa: PTH208 - by its descriptor
+                        names = os.listdir(descriptor)  # noqa: PTH208 — by its descriptor
+                        pending += [f"{path}/{child}" for child in names]
                     finally:
                         os.close(descriptor)
                 elif stat.S_ISREG(mode):
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     with open(os.open(name, flags, dir_fd=folder), "rb") as file:  # noqa: PTH123
                         data = file.read(_MAX_BYTES + 1)
-                    found[path] = File("100755" if mode & 0o100 else "100644", data)
+                    files[path] = File("100755" if mode & 0o100 else "100644", data)
                     size += len(data)
                 else:
                     return None
@@ -392,4 +408,4 @@ def files_at(place: str) -> dict[str, File] | None:
             return None
         if size > _MAX_BYTES or len(pending) > _MAX_FILES:
             return None
-    return found
+    return files

@@ -1,4 +1,4 @@
-"""Runs the hooks of a repository around a git call, as commands run, with a copy of the repository."""
+"""Run the hooks of a repository around a git call, in the sandbox and with a copy."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import attrs
 from ._git_call import ADVICE, Bind, GitCall
 from ._git_files import read_text, settings
 from ._git_profile import filters, identity_of
-from ._own_files import folder_of
+from ._protected_paths import folder_of
 
 OBJECTS = "/run/amplifier-git-objects"
-"""Where the copy finds the objects of the repository."""
+"""The folder of the repository's objects for the copy."""
 _MAX_FILE = 16 << 20
 _MAX_INDEX = 1 << 30
 _NOT_COPIED = frozenset(("objects", "hooks", "config", "config.worktree", "modules", "lfs"))
-# Hooks that git itself runs in a moment of a call when no program can be run.
+# Hooks that git runs in the middle of a call, when no program can be run.
 _NOT_RUN: Mapping[str, tuple[str, ...]] = {
     "am": ("applypatch-msg", "pre-applypatch", "post-applypatch"),
     "cherry-pick": ("prepare-commit-msg", "commit-msg", "post-commit"),
@@ -42,25 +42,26 @@ _NULL = "0" * 40
 
 
 def run_with_hooks(call: GitCall) -> int:
-    """Run a git call, with the hooks before and after it; returns the exit code."""
-    words, hooks = call.request.words, Hooks(call)
-    subcommand = words.subcommand
-    is_verified = not words.has("--no-verify", "-n" if subcommand == "commit" else "")
+    """Run a git call and the hooks before and after it. Return the exit code."""
+    parsed, hooks = call.request.parsed, Hooks(call)
+    subcommand = parsed.subcommand
+    is_verified = not parsed.has("--no-verify", "-n" if subcommand == "commit" else "")
     if is_verified and (code := hooks.before()) != 0:
         return code
-    checked = hooks.of_message() if subcommand == "commit" else []
-    checked = [name for name in checked if is_verified or name != "commit-msg"]
+    names = hooks.of_message() if subcommand == "commit" else []
+    names = [name for name in names if is_verified or name != "commit-msg"]
     with hooks.watched() as heads:
-        code = call.git(words.command())
-        if code == 0 and checked:
-            code = hooks.check_message(checked, heads)
+        code = call.git(parsed.command())
+        if code == 0 and names:
+            code = hooks.check_message(names, heads)
     if code == 0:
         hooks.after(heads)
-    if code != 0 and (names := filters(map(call.path_of, call.opened))):
+    if code != 0 and (filter_names := filters(map(call.path_of, call.opened))):
         call.say(
-            f"the filters {', '.join(names)} of this repository are programs, and none runs here; {ADVICE}."
+            f"the filters {', '.join(filter_names)} of this repository are programs, which can't "
+            f"run here; {ADVICE}."
         )
-    elif code != 0 and subcommand in ("merge", "pull") and len(words.rest) > 1:
+    elif code != 0 and subcommand in ("merge", "pull") and len(parsed.rest) > 1:
         call.say(
             f"a merge of more than two branches or with another strategy needs a shell; {ADVICE}."
         )
@@ -69,7 +70,10 @@ def run_with_hooks(call: GitCall) -> int:
 
 @attrs.define
 class Heads:
-    """What ``HEAD`` was before and after a call; empty without a commit, or where no hook asks."""
+    """The commits of ``HEAD`` before and after a call.
+
+    They are empty without a commit, or if no hook needs them.
+    """
 
     before: str = ""
     after: str = ""
@@ -82,32 +86,32 @@ class Hooks:
     _call: GitCall
 
     def before(self) -> int:
-        """Run the hooks that may refuse the call; returns the exit code of the first that does."""
-        words = self._call.request.words
-        if words.subcommand == "commit":
-            return self.run("pre-commit", stage=words.has("--all", "-a"), take_back=True)
-        is_going_on = {"--continue", "--abort", "--skip", "--quit"} & {*words.rest}
-        if words.subcommand == "rebase" and not is_going_on:
-            return self.run("pre-rebase", *words.positional[:2])
-        if words.subcommand == "push" and self.exists("pre-push"):
+        """Run the hooks that may refuse the call. Return the exit code of the first that does."""
+        parsed = self._call.request.parsed
+        if parsed.subcommand == "commit":
+            return self.run("pre-commit", stage=parsed.has("--all", "-a"), take_back=True)
+        continues = {"--continue", "--abort", "--skip", "--quit"} & {*parsed.rest}
+        if parsed.subcommand == "rebase" and not continues:
+            return self.run("pre-rebase", *parsed.positional[:2])
+        if parsed.subcommand == "push" and self.exists("pre-push"):
             return self._before_push()
         return 0
 
     def of_message(self) -> list[str]:
-        """Return the hooks that look at the message of a commit."""
+        """Return the names of the hooks that check the message of a commit."""
         return [name for name in ("prepare-commit-msg", "commit-msg") if self.exists(name)]
 
     def after(self, heads: Heads) -> None:
-        """Run the hooks that follow a call that succeeded, and name those that were not run."""
-        words = self._call.request.words
-        subcommand, is_amended = words.subcommand, words.has("--amend")
+        """Run the hooks that follow a successful call, and report those that weren't run."""
+        parsed = self._call.request.parsed
+        subcommand, is_amended = parsed.subcommand, parsed.has("--amend")
         if subcommand == "commit":
             self.run("post-commit")
             if is_amended:
                 self.run("post-rewrite", "amend", stdin=f"{heads.before} {heads.after}\n")
         elif subcommand in ("checkout", "switch"):
-            is_branch = "--" not in words.rest and (
-                heads.before != heads.after or len(words.positional) < 2
+            is_branch = "--" not in parsed.rest and (
+                heads.before != heads.after or len(parsed.positional) < 2
             )
             self.run(
                 "post-checkout",
@@ -123,21 +127,17 @@ class Hooks:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Heads]:
-        """Note the commit before and after what runs inside the context, where a hook asks for it."""
+        """Record the commit before and after the context, if a hook needs it."""
         heads = Heads()
-        asking = ("prepare-commit-msg", "commit-msg", "post-rewrite", "post-checkout", "post-merge")
-        is_asked = self._call.request.words.subcommand in (
-            "commit",
-            "checkout",
-            "switch",
-            "merge",
-            "pull",
+        names = ("prepare-commit-msg", "commit-msg", "post-rewrite", "post-checkout", "post-merge")
+        subcommands = ("commit", "checkout", "switch", "merge", "pull")
+        is_needed = self._call.request.parsed.subcommand in subcommands and any(
+            self.exists(name) for name in names
         )
-        is_asked = is_asked and any(self.exists(name) for name in asking)
-        if is_asked:
+        if is_needed:
             heads.before = self._head()
         yield heads
-        if is_asked:
+        if is_needed:
             heads.after = self._head()
 
     def _head(self) -> str:
@@ -146,23 +146,20 @@ class Hooks:
     # ── one hook ──
 
     def path(self, name: str) -> str:
-        """Return where git looks for a hook."""
+        """Return the path of a hook."""
         repository = self._call.repository
         text = read_text(f"{self._opened()}/config") or ""
-        named = (
-            dict(settings(text) or ()).get("core.hookspath")
-            if "hookspath" in text.lower()
-            else None
-        )
-        folder = (
-            f"{repository.common}/hooks" if not named else os.path.join(repository.worktree, named)  # noqa: PTH118
-        )
+        folder = f"{repository.common}/hooks"
+        if "hookspath" in text.lower():
+            setting = dict(settings(text) or ()).get("core.hookspath")
+            if setting:
+                folder = os.path.join(repository.worktree, setting)  # noqa: PTH118
         return os.path.normpath(f"{folder}/{name}")
 
     def exists(self, name: str) -> bool:
-        """Check whether git would run a hook."""
+        """Return whether git would run a hook."""
         path = self.path(name)
-        return os.access(path, os.X_OK) and os.path.isfile(path)  # noqa: PTH113 - text in
+        return os.access(path, os.X_OK) and os.path.isfile(path)  # noqa: PTH113 — text in
 
     def run(
         self,
@@ -172,26 +169,30 @@ class Hooks:
         take_back: bool = False,
         stdin: str = "",
     ) -> int:
-        """Run a hook with a copy of the repository; returns its exit code, 0 if there is no such hook.
+        """Run a hook with a copy of the repository.
 
         Args:
-            name: Of the hook.
+            name: The name of the hook.
             arguments: Its arguments.
-            stage: Whether all tracked files are added to the index before it.
-            take_back: Whether its changes of the index are taken into the repository.
-            stdin: What it reads.
+            stage: True to add all tracked files to the index first.
+            take_back: True to apply its changes of the index to the repository.
+            stdin: Its standard input.
+
+        Returns:
+            Its exit code, or 0 if there is no such hook.
         """
         if not self.exists(name):
             return 0
-        git = self._call.surroundings.profile.git
-        with self._copied() as (copy, binds, mounts), tempfile.TemporaryFile() as given:
-            given.write(stdin.encode("utf-8", "surrogateescape"))
-            given.seek(0)
+        git = self._call.context.profile.git
+        with self._copied() as (copy, binds, mounts), tempfile.TemporaryFile() as file:
+            file.write(stdin.encode("utf-8", "surrogateescape"))
+            file.seek(0)
             before = _digest(copy, self._index())
-            words = [self.path(name), *arguments]
+            command = [self.path(name), *arguments]
             if stage:
-                words = ["/bin/sh", "-c", f'{shlex.quote(git)} add -u && exec "$@"', "sh", *words]
-            code = self._call.in_sandbox(binds, mounts, words, given.fileno())
+                add = f'{shlex.quote(git)} add -u && exec "$@"'
+                command = ["/bin/sh", "-c", add, "sh", *command]
+            code = self._call.in_sandbox(binds, mounts, command, file.fileno())
             if code == 0 and take_back and (after := _digest(copy, self._index())) != before:
                 if after is None:
                     self._call.say(
@@ -204,7 +205,7 @@ class Hooks:
         return code
 
     def check_message(self, names: Sequence[str], heads: Heads) -> int:
-        """Run hooks for the message of the commit that was just made, which is undone if one refuses it."""
+        """Run hooks for the message of the new commit, and undo the commit if one refuses it."""
         call = self._call
         message = call.output_of("log", "-1", "--format=%B")
         code, changed, name = 0, None, ""
@@ -238,26 +239,22 @@ class Hooks:
         return 0
 
     def _before_push(self) -> int:
-        """Run pre-push with the refs that git would send, which a dry run tells."""
+        """Run pre-push with the refs of a dry run."""
         call = self._call
-        rest = [
-            word
-            for word in call.request.words.rest
-            if word not in ("-q", "--quiet", "-v", "--progress")
-        ]
-        told = call.output_of(
-            *call.request.words.options, "push", "--dry-run", "--porcelain", *rest
-        )
-        rows = re.findall(r"^[ +*!-]\t([^:\t]*):([^\t]+)\t", told, re.MULTILINE)
-        url = next((line[3:] for line in told.splitlines() if line.startswith("To ")), "")
+        parsed = call.request.parsed
+        rest = [word for word in parsed.rest if word not in ("-q", "--quiet", "-v", "--progress")]
+        output = call.output_of(*parsed.options, "push", "--dry-run", "--porcelain", *rest)
+        rows = re.findall(r"^[ +*!-]\t([^:\t]*):([^\t]+)\t", output, re.MULTILINE)
+        url = next((line[3:] for line in output.splitlines() if line.startswith("To ")), "")
         lines = list[str]()
         for source, target in rows:
             commit = (
                 call.output_of("rev-parse", "--verify", "-q", source).strip() if source else _NULL
             )
-            seen = call.output_of("ls-remote", url, target).split() if url else []
-            lines.append(f"{source or '(delete)'} {commit} {target} {seen[0] if seen else _NULL}\n")
-        name = next(iter(call.request.words.positional), "origin")
+            remote = call.output_of("ls-remote", url, target).split() if url else []
+            old = remote[0] if remote else _NULL
+            lines.append(f"{source or '(delete)'} {commit} {target} {old}\n")
+        name = next(iter(parsed.positional), "origin")
         return self.run("pre-push", name, url or name, stdin="".join(lines)) if lines else 0
 
     def _git(self, *arguments: str, **options: Any) -> int:
@@ -272,7 +269,7 @@ class Hooks:
 
     @contextlib.contextmanager
     def _copied(self) -> Iterator[tuple[str, list[Bind], list[str]]]:
-        """Copy the repository but for its objects, which the copy borrows."""
+        """Copy the repository without its objects, which the copy borrows."""
         common, opened, scratch = self._call.repository.common, self._opened(), self._call.scratch
         copy, mounted = tempfile.mkdtemp(dir=scratch), tempfile.mkdtemp(dir=scratch)
         for entry in os.scandir(opened):
@@ -286,7 +283,8 @@ class Hooks:
         info.mkdir(parents=True)
         alternates = [OBJECTS]
         for line in (read_text(f"{opened}/objects/info/alternates") or "").splitlines():
-            alternates.append(os.path.normpath(os.path.join(common, "objects", line)))  # noqa: PTH118
+            path = os.path.join(common, "objects", line)  # noqa: PTH118
+            alternates.append(os.path.normpath(path))
         (info / "alternates").write_text(
             "".join(f"{path}\n" for path in alternates), encoding="utf-8"
         )
@@ -303,8 +301,9 @@ class Hooks:
                 remove_tree(folder)
 
     def _take_back(self, copy: str) -> int:
-        """Take the index of the copy and its new objects into the repository."""
-        # In the profile: git reads what a hook has written. The copy is bound where the call can see it.
+        """Apply the index of the copy and its new objects to the repository."""
+        # This git reads files that a hook has written, so it runs in the profile. The copy is
+        # mounted there.
         files = {"/h/copy": copy}
         index = {
             "GIT_DIR": self._call.repository.common,
@@ -353,37 +352,41 @@ class Hooks:
 
 
 def remove_tree(path: str) -> OSError | None:
-    """Remove a folder with everything in it, whatever permissions its folders have; returns why that failed."""
+    """Remove a folder with everything in it, whatever the permissions of its folders.
+
+    Returns:
+        The error if that failed, or None.
+    """
     problem: OSError | None = None
     with contextlib.suppress(OSError):
-        os.chmod(path, 0o700)  # noqa: PTH101 - text in
+        os.chmod(path, 0o700)  # noqa: PTH101 — text in
     for folder, names, _ in os.walk(path):
-        for inner in (os.path.join(folder, name) for name in names):  # noqa: PTH118 - text in, text out
-            # It may be another user's: the removal tells.
+        for inner in [f"{folder}/{name}" for name in names]:
+            # It may belong to another user. The removal reports that.
             with contextlib.suppress(OSError):
-                if not os.path.islink(inner):  # noqa: PTH114 - text in
-                    os.chmod(inner, 0o700)  # noqa: PTH101 - text in
+                if not os.path.islink(inner):  # noqa: PTH114
+                    os.chmod(inner, 0o700)  # noqa: PTH101
     for folder, names, files in os.walk(path, topdown=False):
         for name in (*names, *files):
-            inner = os.path.join(folder, name)  # noqa: PTH118 - text in, text out
-            is_folder = name in names and not os.path.islink(inner)  # noqa: PTH114 - text in
+            inner = os.path.join(folder, name)  # noqa: PTH118 — text in, text out
+            is_folder = name in names and not os.path.islink(inner)  # noqa: PTH114 — text in
             try:
                 (os.rmdir if is_folder else os.unlink)(inner)
             except OSError as error:
                 problem = error
     try:
-        os.rmdir(path)  # noqa: PTH106 - text in
+        os.rmdir(path)  # noqa: PTH106 — text in
     except OSError as error:
         problem = problem or error
     return problem
 
 
-# A hook may have put a link, a pipe or a huge file in the place of what it was given.
+# A hook may have replaced a file of the copy with a link, a pipe or a huge file.
 
 
 @contextlib.contextmanager
-def _file_in(copy: str, name: str, most: int) -> Iterator[BufferedReader | None]:
-    """Open a regular file in a copy, reached without links; None if there is none of at most this size."""
+def _file_in(copy: str, name: str, limit: int) -> Iterator[BufferedReader | None]:
+    """Open a regular file in a copy without following links. None if it is missing or too large."""
     with contextlib.ExitStack() as stack:
         file = None
         with contextlib.suppress(OSError):
@@ -392,10 +395,10 @@ def _file_in(copy: str, name: str, most: int) -> Iterator[BufferedReader | None]
             folder = stack.enter_context(folder_of(f"/proc/self/fd/{top}/{name}"))
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
             descriptor = os.open(Path(name).name, flags, dir_fd=folder)
-            # It closes the descriptor.
+            # Leaving it closes the descriptor.
             opened = stack.enter_context(os.fdopen(descriptor, "rb"))
-            found = os.fstat(descriptor)
-            file = opened if stat.S_ISREG(found.st_mode) and found.st_size <= most else None
+            info = os.fstat(descriptor)
+            file = opened if stat.S_ISREG(info.st_mode) and info.st_size <= limit else None
         yield file
 
 

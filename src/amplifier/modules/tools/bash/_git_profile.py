@@ -1,9 +1,4 @@
-"""Runs a git call where a repository is writable and nothing but git can run.
-
-Only git's own binaries and their libraries exist there. Whatever can be written can't be executed, and there is no shell. So it
-does not matter which programs the configuration, the attributes or the state of the repository name. A few transports need a
-shell between two gits; it is there for them alone.
-"""
+"""Run a git call where the repository is writable and no other program can run."""
 
 from __future__ import annotations
 
@@ -26,16 +21,20 @@ import attrs
 from amplifier._internal.programs import find_program, is_below, isolated_python_command
 
 from ._git_files import git_program, harmless_text, pointer_target, read_text, settings
-from ._places import Places
+from ._sandbox_paths import SandboxView
+
+# Only the binaries of git and their libraries exist there. Writable folders aren't executable, and
+# there is no shell. So the programs that the configuration, the attributes or the state of the
+# repository name can't run. A few transports need a shell between two gits, and only they have one.
 
 logger = logging.getLogger("amplifier.modules.tools")
 
 HELPER = str(Path(__file__).with_name("_noexec.py"))
-_PROBING = 30.0
-_DYING = 10.0
-"""Seconds for processes that were killed to be gone."""
+_PROBE_SECONDS = 30.0
+_KILL_SECONDS = 10.0
+"""Seconds for killed processes to end."""
 _HOME = "/h"
-# git starts these under names of their own; they are all one program.
+# git starts these by their names, but all of them are the same program.
 _LINKS = (
     *(
         "upload-pack",
@@ -67,8 +66,8 @@ _ORDINARY_FILES = (
     "/usr/share/git-core/templates/info",
 )
 
-# Settings that a call gets whatever the repository says. They are for function alone: without them git would stop at the first
-# program that it can't start.
+# Settings of every call, which override those of the repository. They aren't needed for safety.
+# Without them git would stop at the first program that it can't start.
 _OFF = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -94,31 +93,31 @@ _OFF = {
 
 @attrs.frozen
 class Started:
-    """A program in a bubblewrap that tells the id of the first process inside.
+    """A program that was started in bubblewrap.
 
     Attributes:
-        process: bubblewrap.
-        told: The descriptor that it tells it by; `wait` closes it.
+        process: The process of bubblewrap.
+        info: A descriptor from which the id of the first process inside is read. `wait` closes it.
     """
 
     process: subprocess.Popen[bytes]
-    told: int
+    info: int
 
     def wait(self, stopping: Sequence[int], seconds: float | None = None) -> int:
-        """Wait until all processes in the sandbox are gone; return the exit code of the program.
+        """Wait for the end of all processes in the sandbox. Return the exit code of the program.
 
-        bubblewrap itself ends earlier than they do, if it is killed or if the program left some running.
+        bubblewrap itself ends earlier if it is killed, or if the program left some running.
 
         Args:
             stopping: Descriptors that end it when they become readable.
-            seconds: How long it may take.
+            seconds: Maximum time in seconds. None for no limit.
         """
         with contextlib.ExitStack() as stack:
-            stack.callback(os.close, self.told)
+            stack.callback(os.close, self.info)
             ended = os.pidfd_open(self.process.pid)
             stack.callback(os.close, ended)
             poll = select.poll()
-            for descriptor in (ended, self.told, *stopping):
+            for descriptor in (ended, self.info, *stopping):
                 poll.register(descriptor, select.POLLIN)
             text, first = b"", None
             while True:
@@ -126,15 +125,15 @@ class Started:
                     descriptor
                     for descriptor, _ in poll.poll(None if seconds is None else seconds * 1000)
                 }
-                if self.told in ready:
-                    data = os.read(self.told, 4096)
+                if self.info in ready:
+                    data = os.read(self.info, 4096)
                     text += data
                     if not data:
-                        poll.unregister(self.told)
-                    elif first is None and (found := re.search(rb'"child-pid": (\d+)\s', text)):
-                        # It is gone already if it can't be opened.
+                        poll.unregister(self.info)
+                    elif first is None and (match := re.search(rb'"child-pid": (\d+)\s', text)):
+                        # If it can't be opened, it has ended.
                         with contextlib.suppress(OSError):
-                            first = os.pidfd_open(int(found[1]))
+                            first = os.pidfd_open(int(match[1]))
                             stack.callback(os.close, first)
                 elif ended in ready:
                     break
@@ -142,10 +141,10 @@ class Started:
                     with contextlib.suppress(OSError):
                         os.killpg(self.process.pid, signal.SIGKILL)
                     stopping, seconds = (), None
-                    for descriptor in ready - {self.told, ended}:
+                    for descriptor in ready - {self.info, ended}:
                         poll.unregister(descriptor)
             code = self.process.wait()
-            if first is not None and not select.select([first], [], [], _DYING)[0]:
+            if first is not None and not select.select([first], [], [], _KILL_SECONDS)[0]:
                 logger.warning(
                     "tool bash: processes of a git call do not end although they were killed"
                 )
@@ -153,34 +152,38 @@ class Started:
 
 
 @contextlib.contextmanager
-def told_by_bubblewrap() -> Iterator[tuple[int, tuple[str, ...], int]]:
-    """Have a pipe for the start of a bubblewrap: what is written to, the option, and what is read from, which stays open."""
-    told, telling = os.pipe()
+def _info_pipe() -> Iterator[tuple[int, tuple[str, ...], int]]:
+    """Open a pipe for the information of a bubblewrap that is started inside the context.
+
+    It yields the end to write to, the option for bubblewrap, and the end to read from, which stays
+    open.
+    """
+    info, writing = os.pipe()
     try:
-        yield telling, ("--info-fd", str(telling)), told
+        yield writing, ("--info-fd", str(writing)), info
     except BaseException:
-        os.close(told)
+        os.close(info)
         raise
     finally:
-        os.close(telling)
+        os.close(writing)
 
 
 @attrs.frozen(kw_only=True)
 class GitProfile:
-    """How git calls are run.
+    """The programs and settings for git calls.
 
     Attributes:
-        bubblewrap: The program.
-        git: git itself.
-        core: Its folder for further programs.
-        libraries: What they load.
-        confinement: Options of every bubblewrap, see `_confinement`.
+        bubblewrap: The path of bubblewrap.
+        git: The path of git.
+        core: The folder of git's further programs.
+        libraries: The libraries that they load.
+        confinement: Options of every bubblewrap.
         filter: The filter of system calls.
-        network: Whether calls reach the network.
-        limits: Limits of resources.
+        network: True if calls may use the network.
+        limits: Resource limits.
         user: The harmless part of the user's configuration, as the text of a file.
-        user_in_sandbox: The same for git that a command runs itself.
-        aliases: Of the user.
+        user_in_sandbox: The configuration for a git that a command runs itself.
+        aliases: The aliases of the user.
     """
 
     bubblewrap: str
@@ -199,7 +202,7 @@ class GitProfile:
         self,
         arguments: Sequence[str],
         *,
-        places: Places,
+        view: SandboxView,
         roots: Sequence[str],
         writable: Mapping[str, int],
         directory: str,
@@ -213,29 +216,29 @@ class GitProfile:
         """Start a call.
 
         Args:
-            arguments: Of git.
-            places: What commands see and may change.
+            arguments: The arguments of git.
+            view: The file system of commands.
             roots: The writable folders.
-            writable: The git folders of the repository, which are writable here, each as an open descriptor.
-            directory: Where it runs.
-            environment: Further variables.
-            files: Further files that it may read, by the path that it knows them by.
-            streams: Its input, output and errors.
-            scratch: A folder for what this call needs.
-            shown: Further folders that it reads.
-            opened: Protected places that it may change all the same.
+            writable: The git folders that the call may change, with their descriptors.
+            directory: The folder that it runs in.
+            environment: Further environment variables.
+            files: Copies of further files that it may read, by their path in the call.
+            streams: The descriptors of its standard input, output and error.
+            scratch: A folder for temporary files.
+            shown: Further folders that it may read.
+            opened: Protected paths that it may change nevertheless.
         """
         folders = list(writable)
         command = [self.bubblewrap, *self.confinement, *(("--share-net",) if self.network else ())]
         command += self._root(shell=_subcommand(arguments) in _TRANSPORTS)
         for path in sorted(shown):
             command += ("--ro-bind", path, path)
-        for path in places.hidden:
+        for path in view.hidden:
             if any(is_below(path, folder) for folder in shown):
                 command += (
                     ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
                 )
-        for root in sorted({*roots, *places.pinned}):
+        for root in sorted({*roots, *view.pinned}):
             command += ("--bind", root, root)
         binds = []
         for number, (path, descriptor) in enumerate(writable.items()):
@@ -243,16 +246,16 @@ class GitProfile:
             Path(source).mkdir(exist_ok=True)
             binds.append((path, identity_of(descriptor), source))
             command += ("--bind", source, path)
-            # No call has to change a hook, and many can write a file.
+            # No call needs to change a hook, and many calls can write a file.
             if stat.S_ISDIR(_mode_in(descriptor, "hooks")):
                 command += ("--ro-bind", f"{source}/hooks", f"{path}/hooks")
-        for path in places.protected:
+        for path in view.protected:
             is_open = any(is_below(path, folder) for folder in folders) or _is_pointer(
                 path, folders
             )
             if not is_open and path not in opened and os.path.lexists(path):
                 command += ("--ro-bind", path, path)
-        for path in places.hidden_inside:
+        for path in view.hidden_inside:
             command += (
                 ("--tmpfs", path) if Path(path).is_dir() else ("--ro-bind", "/dev/null", path)
             )
@@ -269,18 +272,19 @@ class GitProfile:
             "--chdir",
             directory,
         )
-        given = json.dumps(
+        job = json.dumps(
             {"noexec": [*sorted({*shown, *roots})], "binds": binds, "limits": dict(self.limits)}
         )
         environment = {**self._environment(writable.values()), **environment}
         return start_in_bubblewrap(
-            given, command, [self.git, *arguments], self.filter, environment, streams
+            job, command, [self.git, *arguments], self.filter, environment, streams
         )
 
     def _root(self, *, shell: bool) -> list[str]:
         files = {self.git: self.git, f"{self.core}/git": self.git}
-        if self.network and os.path.exists(f"{self.core}/git-remote-http"):  # noqa: PTH110 - text in
-            files[f"{self.core}/git-remote-http"] = os.path.realpath(f"{self.core}/git-remote-http")
+        remote = f"{self.core}/git-remote-http"
+        if self.network and os.path.exists(remote):  # noqa: PTH110 — text in
+            files[remote] = os.path.realpath(remote)
         files |= {library: os.path.realpath(library) for library in self.libraries}
         if shell:
             files["/bin/sh"] = os.path.realpath("/bin/sh")
@@ -309,11 +313,11 @@ class GitProfile:
 
     def _environment(self, git_folders: Iterable[int]) -> dict[str, str]:
         pairs = dict(_OFF)
-        # A filter that can't run must not let the raw content pass.
+        # If a filter can't run, git must fail instead of using the raw content.
         for name in filters(f"/proc/self/fd/{number}" for number in git_folders):
             pairs[f"filter.{name}.required"] = "true"
         environment = {
-            "PATH": os.path.dirname(self.git),  # noqa: PTH120 - text in, text out
+            "PATH": os.path.dirname(self.git),  # noqa: PTH120 — text in, text out
             "HOME": _HOME,
             "LC_ALL": "C.UTF-8",
             "GIT_CONFIG_NOSYSTEM": "1",
@@ -333,7 +337,7 @@ class GitProfile:
 
 
 def _subcommand(arguments: Sequence[str]) -> str:
-    """Return what a call is to do: the first word that is neither an option nor the value of one."""
+    """Return the subcommand: the first word that is neither an option nor the value of one."""
     rest = iter(arguments)
     for word in rest:
         if word == "-c":
@@ -344,49 +348,49 @@ def _subcommand(arguments: Sequence[str]) -> str:
 
 
 def start_in_bubblewrap(
-    given: str,
+    job: str,
     wrapper: Sequence[str],
     arguments: Sequence[str],
     system_calls: bytes,
     environment: Mapping[str, str],
     streams: tuple[int, int, int],
 ) -> Started:
-    """Start a program in a bubblewrap that `_noexec` prepares the mounts for.
+    """Start a program in bubblewrap. `_noexec` prepares the mounts.
 
     Args:
-        given: The argument of `_noexec`.
+        job: The argument of `_noexec`.
         wrapper: bubblewrap with its options.
         arguments: The program and its arguments.
-        system_calls: The filter.
-        environment: All the program gets to see.
-        streams: Its input, output and errors.
+        system_calls: The filter of system calls.
+        environment: The environment variables of the program.
+        streams: The descriptors of its standard input, output and error.
     """
-    with told_by_bubblewrap() as (telling, option, told):
+    with _info_pipe() as (writing, option, info):
         descriptor = os.memfd_create("filter")
         try:
             os.write(descriptor, system_calls)
             os.lseek(descriptor, 0, os.SEEK_SET)
             process = subprocess.Popen(
                 isolated_python_command(
-                    HELPER, given, *wrapper, "--seccomp", str(descriptor), *option, "--", *arguments
+                    HELPER, job, *wrapper, "--seccomp", str(descriptor), *option, "--", *arguments
                 ),
                 env=dict(environment),
                 cwd="/",
                 stdin=streams[0],
                 stdout=streams[1],
                 stderr=streams[2],
-                pass_fds=(descriptor, telling),
+                pass_fds=(descriptor, writing),
                 start_new_session=True,
             )
         finally:
             os.close(descriptor)
-        return Started(process, told)
+        return Started(process, info)
 
 
 def identity_of(descriptor: int) -> tuple[int, int]:
-    """Return the device and inode of an open folder."""
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
+    """Return the device and inode of an open file or folder."""
+    info = os.fstat(descriptor)
+    return info.st_dev, info.st_ino
 
 
 def _mode_in(folder: int, name: str) -> int:
@@ -397,7 +401,10 @@ def _mode_in(folder: int, name: str) -> int:
 
 
 def _is_pointer(path: str, folders: Iterable[str]) -> bool:
-    """Check whether a place is the file ``.git`` of a work tree of these repositories: git removes it with the work tree."""
+    """Return whether a path is the file ``.git`` of a work tree of these repositories.
+
+    git removes it together with the work tree.
+    """
     target = pointer_target(read_text(path) or "")
     return path.endswith("/.git") and any(
         target.startswith(f"{folder}/worktrees/") for folder in folders
@@ -412,10 +419,10 @@ def open_git_profile(
     network: bool,
     limits: Mapping[str, int],
 ) -> tuple[GitProfile | None, str | None]:
-    """Find out whether git calls can be run here; starts programs to try it.
+    """Make the profile for git calls. It starts programs to try whether they can run here.
 
     Returns:
-        The profile, or None with the reason.
+        The profile and None, or None and the reason.
     """
     git = git_program()
     if git is None:
@@ -424,7 +431,7 @@ def open_git_profile(
     programs = [git, *([f"{core}/git-remote-http"] if network else []), "/bin/sh"]
     libraries = _libraries(tuple(programs))
     if libraries is None:
-        return None, "the libraries of git are not known: ldd is missing"
+        return None, "the libraries of git are unknown, because ldd is missing"
     user, user_in_sandbox, aliases = _user_configuration()
     profile = GitProfile(
         bubblewrap=bubblewrap,
@@ -447,14 +454,14 @@ _problems: dict[tuple[str, str], str | None] = {}
 
 
 def _problem(bubblewrap: str, git: str, attempt: Callable[[], str | None]) -> str | None:
-    """Try once for each pair of programs; what the kernel allows does not change while this process runs."""
+    """Try once for each pair of programs. The permissions of this process don't change."""
     if (bubblewrap, git) not in _problems:
         _problems[bubblewrap, git] = attempt()
     return _problems[bubblewrap, git]
 
 
 def _try(profile: GitProfile) -> str | None:
-    nothing = Places(
+    view = SandboxView(
         hidden=(), readable=(), writable=(), pinned=(), protected=(), missing=(), hidden_inside=()
     )
     with (
@@ -466,7 +473,7 @@ def _try(profile: GitProfile) -> str | None:
         with Path(os.devnull).open("rb+") as null:
             started = profile.start(
                 ["version"],
-                places=nothing,
+                view=view,
                 roots=[work],
                 writable={},
                 directory=work,
@@ -475,22 +482,19 @@ def _try(profile: GitProfile) -> str | None:
                 streams=(null.fileno(), null.fileno(), errors.fileno()),
                 scratch=scratch,
             )
-        code = started.wait((), _PROBING)
+        code = started.wait((), _PROBE_SECONDS)
         errors.seek(0)
         text = " ".join(errors.read(1000).decode(errors="replace").split())
-    return (
-        None
-        if code == 0
-        else f"git does not run in a sandbox of its own: {text or f'exit code {code}'}"
-    )
+    problem = text or f"exit code {code}"
+    return None if code == 0 else f"git does not run in a sandbox of its own: {problem}"
 
 
 @functools.cache
 def _exec_path(git: str) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [git, "--exec-path"], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
     )
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 @functools.cache
@@ -498,36 +502,41 @@ def _libraries(programs: tuple[str, ...]) -> tuple[str, ...] | None:
     ldd = find_program("ldd")
     if ldd is None:
         return None
-    found = dict[str, None]()
+    libraries = dict[str, None]()
     for program in programs:
         real = os.path.realpath(program)
-        done = subprocess.run(
+        result = subprocess.run(
             [ldd, real],
             capture_output=True,
             text=True,
             check=False,
             env={"PATH": os.defpath, "LC_ALL": "C"},
         )
-        found |= dict.fromkeys(re.findall(r"(/\S+) \(0x", done.stdout))
-    # Names are looked up by libraries that libc loads by itself.
-    for folder in dict.fromkeys(os.path.dirname(path) for path in found if "/libc.so" in path):  # noqa: PTH120 - as above
+        libraries |= dict.fromkeys(re.findall(r"(/\S+) \(0x", result.stdout))
+    # libc itself loads libraries to look up names. ldd doesn't list them.
+    for libc in [path for path in libraries if "/libc.so" in path]:
         for name in ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2"):
-            if os.path.exists(f"{folder}/{name}"):  # noqa: PTH110 - text in
-                found[f"{folder}/{name}"] = None
-    return tuple(found)
+            library = f"{libc.rpartition('/')[0]}/{name}"
+            if os.path.exists(library):  # noqa: PTH110 — text in
+                libraries[library] = None
+    return tuple(libraries)
 
 
 # ── configuration of the user ─────────────────────────────────────────────────────────────────────
 
 
 def _user_configuration() -> tuple[str, str, dict[str, str]]:
-    """Return the harmless part of the user's configuration, for git in its profile and in the sandbox, and the aliases."""
+    """Return the harmless part of the user's configuration.
+
+    Returns:
+        The text for git in its profile, the text for git in the sandbox, and the aliases.
+    """
     pairs = [*_user_settings("--system"), *_user_settings("--global")]
     names = dict.fromkeys(
         key.rpartition(".")[0][len("filter.") :] for key, _ in pairs if key.startswith("filter.")
     )
     required = "".join(f'[filter "{name}"]\n\trequired = true\n' for name in names)
-    # In the sandbox there are programs, so what the machine sets for everyone is left as it is.
+    # There are programs in the sandbox, so the system's configuration is used as it is.
     included = "[include]\n\tpath = /etc/gitconfig\n"
     aliases = {key.partition(".")[2]: value for key, value in pairs if key.startswith("alias.")}
     return (
@@ -545,19 +554,19 @@ def _user_settings(scope: str) -> list[tuple[str, str]]:
     if git is None or "HOME" not in variables:
         return []
     command = [git, "config", scope, "--includes", "-z", "--list"]
-    done = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, cwd="/", env={"PATH": os.defpath, **variables}, check=False
     )
-    rows = done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    rows = result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
     return [
-        (key, value if is_given else "true")
-        for key, is_given, value in (row.partition("\n") for row in rows)
+        (key, value if has_value else "true")
+        for key, has_value, value in (row.partition("\n") for row in rows)
     ]
 
 
 def filters(git_folders: Iterable[str]) -> list[str]:
     """Return the names of the filters that repositories define."""
-    found = dict[str, None]()
+    names = dict[str, None]()
     for folder in git_folders:
         try:
             text = Path(folder, "config").read_text(encoding="utf-8", errors="surrogateescape")
@@ -565,5 +574,5 @@ def filters(git_folders: Iterable[str]) -> list[str]:
             continue
         for key, _ in settings(text) or ():
             if key.startswith("filter."):
-                found[key.rpartition(".")[0][len("filter.") :]] = None
-    return list(found)
+                names[key.rpartition(".")[0][len("filter.") :]] = None
+    return list(names)

@@ -1,7 +1,4 @@
-"""Finds what a rebase, a merge or a cherry-pick that has not ended is still to write into the work tree.
-
-A person who goes on with it has git write there, and git runs hooks and filters from there at once.
-"""
+"""Read the remaining steps of an interrupted rebase, merge or cherry-pick."""
 
 from __future__ import annotations
 
@@ -13,8 +10,11 @@ import attrs
 
 from ._git_files import Finding, digest_of_text, git_folders, packed_refs, read_text
 
+# A person who continues such an operation lets git write into the work tree, and git runs hooks and
+# filters from there at once.
+
 _MAX_FILE = 64 << 20
-"""A patch is as large as its commit."""
+"""Maximum size of a file with steps. A patch is as large as its commit."""
 _STASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
 _TODOS = ("rebase-merge/git-rebase-todo", "sequencer/todo")
 _NEXT = "rebase-apply/next"
@@ -29,12 +29,12 @@ _REVISION = re.compile(r"[0-9A-Za-z_][\w/-]*(?:\.[\w/-]+)*")
 
 @attrs.define
 class Steps:
-    """The commits that the steps of a file name.
+    """The commits in the steps of a file.
 
     Attributes:
-        commits: Those whose own change is made again.
-        trees: Those that are taken as a whole, with all that led to them.
-        is_clear: Whether every step could be read.
+        commits: The commits that are applied again, one change each.
+        trees: The commits that are checked out with their whole history.
+        is_clear: True if every step could be read.
     """
 
     commits: list[str] = attrs.field(factory=list)
@@ -43,31 +43,31 @@ class Steps:
 
 
 def pending(git: str) -> list[Finding]:
-    """Return the files with steps in a git folder, its submodules' and its worktrees'.
+    """Return the files with steps in a git folder and in those of its submodules and worktrees.
 
     Args:
         git: The folder, as a real path.
     """
-    found = list[Finding]()
+    result = list[Finding]()
     for folder in git_folders(git):
         names = [*_STASHES, *_TODOS]
-        # `git rebase --continue` refuses to go on with what `git am` began.
+        # `git rebase --continue` refuses to continue a `git am`.
         if not os.path.lexists(f"{folder}/rebase-apply/applying"):
             with contextlib.suppress(OSError):
-                listed = os.listdir(f"{folder}/rebase-apply")  # noqa: PTH208 - text
+                entries = os.listdir(f"{folder}/rebase-apply")  # noqa: PTH208 — text
                 names += [
-                    f"rebase-apply/{name}" for name in listed if name.isdigit() or name == "next"
+                    f"rebase-apply/{name}" for name in entries if name.isdigit() or name == "next"
                 ]
         for name in names:
             path = f"{folder}/{name}"
             if os.path.lexists(path):
                 text = f"{read_text(path, _MAX_FILE)}\n{read_text(f'{folder}/HEAD')}"
-                steps = steps_in(path)
+                steps = read_steps(path)
                 if len(steps.trees) > 1 or not all(map(_ID.fullmatch, steps.commits)):
-                    # A label may have any name, and what names stand for can be changed as well.
-                    text += "".join(_refs(each) for each in sorted({git, folder}))
-                found.append(Finding(path, "", "file", digest_of_text(text)))
-    return found
+                    # A label may have any name, and the commit of a name can change.
+                    text += "".join(_refs(git_folder) for git_folder in sorted({git, folder}))
+                result.append(Finding(path, "", "file", digest_of_text(text)))
+    return result
 
 
 def _refs(folder: str) -> str:
@@ -80,11 +80,11 @@ def _refs(folder: str) -> str:
     return "".join(f"{name} {value}\n" for name, value in sorted(refs.items()))
 
 
-def steps_in(path: str) -> Steps:
-    """Return the steps of a file that `pending` found."""
+def read_steps(path: str) -> Steps:
+    """Read the steps of a file from `pending`."""
     text, steps = read_text(path, _MAX_FILE), Steps()
     if path.endswith((*_STASHES, *_TODOS, _NEXT)):
-        # What is there already is merged with each step, also under another name.
+        # git merges each step with the present tree, even if files were renamed.
         _read_head(path, steps)
     if text is None:
         steps.is_clear = False
@@ -93,20 +93,21 @@ def steps_in(path: str) -> Steps:
     elif path.endswith(_STASHES):
         stash = text.strip()
         steps.is_clear = _ID.fullmatch(stash) is not None
-        # The index and the untracked files are commits of their own.
+        # The index and the untracked files are separate commits.
         steps.commits += [stash, f"{stash}^2", f"{stash}^3"] if steps.is_clear else []
     elif path.endswith(_TODOS):
         head = steps.trees
         steps.trees = []
         for line in text.splitlines():
             _read_step(line, steps)
-        # The labels are those of the work tree that is rebased, which may be another one than git is asked in.
-        labels = f"{os.path.dirname(os.path.dirname(path))}/refs/rewritten"  # noqa: PTH120 - text in
-        found = [(read_text(f"{labels}/{word}") or "").strip() for word in steps.trees]
-        steps.trees += [f"refs/rewritten/{word}" for word in steps.trees]
-        steps.trees += [*filter(_ID.fullmatch, found), *head]
-    elif not os.path.lexists(f"{os.path.dirname(path)}/rebasing"):  # noqa: PTH120 - text in
-        # git takes the patch itself.
+        # The labels are those of the work tree that is rebased. git may run in another one.
+        folder = os.path.dirname(os.path.dirname(path))  # noqa: PTH120 — text in, text out
+        labels = f"{folder}/refs/rewritten"
+        commits = [(read_text(f"{labels}/{label}") or "").strip() for label in steps.trees]
+        steps.trees += [f"refs/rewritten/{label}" for label in steps.trees]
+        steps.trees += [*filter(_ID.fullmatch, commits), *head]
+    elif not os.path.lexists(f"{os.path.dirname(path)}/rebasing"):  # noqa: PTH120 — text in
+        # git applies the patch itself.
         steps.is_clear = False
     elif (mail := _MAIL.match(text)) is not None:
         steps.commits.append(mail[1])
@@ -129,14 +130,14 @@ def _read_head(path: str, steps: Steps) -> None:
 
 
 def _read_step(line: str, steps: Steps) -> None:
-    name, *words = line.split() or [""]
-    words = [word for word in words if not word.startswith("-")]
+    name, *arguments = line.split() or [""]
+    arguments = [argument for argument in arguments if not argument.startswith("-")]
     if name in _ONE_COMMIT:
-        named = words[:1]
-        steps.commits += named
+        revisions = arguments[:1]
+        steps.commits += revisions
     elif name in _WHOLE_TREES:
-        named = words[: words.index("#")] if "#" in words else words
-        steps.trees += named
+        revisions = arguments[: arguments.index("#")] if "#" in arguments else arguments
+        steps.trees += revisions
     else:
         return
-    steps.is_clear &= bool(named) and all(map(_REVISION.fullmatch, named))
+    steps.is_clear &= bool(revisions) and all(map(_REVISION.fullmatch, revisions))

@@ -1,15 +1,15 @@
-"""Become a program in a mount namespace where nothing below some folders can be executed.
-
-bubblewrap has no such option. It can't take the flag away either: the kernel locks it for the namespaces below. Folders that
-a command could exchange meanwhile are given with their device and inode, and mounted at places that it can't reach. Run with
-``python -I -S``; arguments are a JSON object with ``noexec``, ``binds`` and ``limits``, and the command line of the program.
-"""
+"""Become a program in a mount namespace where nothing below some folders can be executed."""
 
 import ctypes
 import json
 import os
 import resource
 import sys
+
+# bubblewrap has no such option. It can't take the flag away either, because the kernel locks it for
+# the namespaces below. Folders that a command could replace meanwhile are given with their device
+# and inode, and are mounted where the command can't reach them. It is run with ``python -I -S``.
+# The arguments are a JSON object with ``noexec``, ``binds`` and ``limits``, and a command line.
 
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 32, 4096, 16384, 1 << 18
@@ -23,17 +23,17 @@ def _checked(result: int, name: str) -> None:
 
 
 def _mount(source: str | None, target: str, flags: int) -> None:
-    given = None if source is None else os.fsencode(source)
-    _checked(_libc.mount(given, os.fsencode(target), None, flags, None), f"mount {target}")
+    encoded = None if source is None else os.fsencode(source)
+    _checked(_libc.mount(encoded, os.fsencode(target), None, flags, None), f"mount {target}")
 
 
 def main() -> None:
     """Set up the namespace and become the program."""
-    given = json.loads(sys.argv[1])
-    for name, most in given["limits"].items():
-        resource.setrlimit(getattr(resource, name), (most, most))
-    if given["noexec"] or given["binds"]:
-        _enter(given["noexec"], given["binds"])
+    job = json.loads(sys.argv[1])
+    for name, limit in job["limits"].items():
+        resource.setrlimit(getattr(resource, name), (limit, limit))
+    if job["noexec"] or job["binds"]:
+        _enter(job["noexec"], job["binds"])
     os.execv(sys.argv[2], sys.argv[2:])
 
 
@@ -45,7 +45,8 @@ def _enter(noexec: list[str], binds: list[tuple[str, list[int], str]]) -> None:
         ("uid_map", f"{user} {user} 1"),
         ("gid_map", f"{group} {group} 1"),
     ):
-        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123 - no pathlib here: it would double the start-up time
+        # Importing pathlib would double the start-up time.
+        with open(f"/proc/self/{name}", "w") as file:  # noqa: PTH123
             file.write(text)
     _mount(None, "/", _RECURSIVE | _PRIVATE)
     flags = _NOEXEC if noexec else 0
@@ -53,8 +54,8 @@ def _enter(noexec: list[str], binds: list[tuple[str, list[int], str]]) -> None:
         _mount_without(flags, folder, folder)
     for path, expected, target in binds:
         descriptor = _open_folder(path)
-        found = os.fstat(descriptor)
-        if [found.st_dev, found.st_ino] != expected:
+        info = os.fstat(descriptor)
+        if [info.st_dev, info.st_ino] != expected:
             sys.exit(f"{path} was replaced while git was started")
         _mount_without(flags, f"/proc/self/fd/{descriptor}", target)
         os.close(descriptor)
@@ -66,7 +67,10 @@ def _mount_without(flags: int, source: str, target: str) -> None:
 
 
 def _open_folder(path: str) -> int:
-    """Open a folder without following links; of this namespace, since the kernel mounts nothing of another one."""
+    """Open a folder of this namespace without following links.
+
+    The kernel refuses to mount a folder that was opened in another namespace.
+    """
     folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
     for name in path.split("/")[1:]:
         inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)

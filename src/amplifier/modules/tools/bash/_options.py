@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import attrs
 
@@ -28,7 +28,7 @@ _DEFAULT_MAX_TIMEOUT = 600.0
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
@@ -51,27 +51,32 @@ _variables = mapping_of_secrets(
 
 @attrs.frozen(kw_only=True)
 class BashOptions:
-    """How commands are run.
+    """The options of tool-bash.
 
     Attributes:
-        working_dir: Where commands run; the session's working directory if absent.
-        shell: The shell; the bash on the search path if absent.
-        timeout: Seconds for a command that sets no timeout; `DEFAULT_TIMEOUT`, or `max_timeout` if that is shorter.
-        max_timeout: The longest timeout that a command may set.
-        max_output_bytes: Kept of each of the two streams.
-        max_parallel: Commands at the same time.
+        working_dir: The folder that commands run in. None for the session's working directory.
+        shell: The path of the shell. None for the bash on the search path.
+        timeout: Seconds for a command that sets no timeout. None for `DEFAULT_TIMEOUT`, or
+            `max_timeout` if that is shorter.
+        max_timeout: Maximum timeout that a command may set.
+        max_output_bytes: Maximum number of bytes that are kept of each of the two streams.
+        max_parallel: Maximum number of commands that run at the same time.
         kill_grace: Seconds between asking processes to end and killing them.
-        env: Variables for every command.
-        pass_env: Names of variables of this process that commands may see, in addition to the usual ones.
-        sandbox: How commands are confined: ``"bwrap"`` by bubblewrap, ``"off"`` not at all. ``"auto"`` is bubblewrap where
-            it works, else off.
-        network: Whether commands in a sandbox reach the network.
-        writable: Folders that commands in a sandbox may write to, in addition to the working directory.
-        readable: Files and folders in hidden places, such as the home folder, that commands in a sandbox may read.
-        hidden: Further files and folders that commands in a sandbox do not see.
-        max_memory_mb: Memory that one process in a sandbox can have, and all its temporary files together, in MiB.
-        max_processes: Processes that a command in a sandbox can have at a time.
-        max_file_mb: The largest file that a process in a sandbox can write, in MiB.
+        env: Environment variables for every command.
+        pass_env: Names of variables of this process that commands may read, in addition to the
+            usual ones.
+        sandbox: The sandbox of commands: ``"bwrap"`` for bubblewrap, ``"off"`` for none.
+            ``"auto"`` uses bubblewrap where it works.
+        network: True if commands in a sandbox may use the network.
+        writable: Folders that commands in a sandbox may write to, in addition to the working
+            directory.
+        readable: Files and folders in hidden folders, such as the home folder, that commands in a
+            sandbox may read.
+        hidden: Further files and folders that are hidden from commands in a sandbox.
+        max_memory_mb: Maximum memory of one process in a sandbox, and of all temporary files
+            together, in MiB.
+        max_processes: Maximum number of processes of a command in a sandbox at a time.
+        max_file_mb: Maximum size of a file that a process in a sandbox writes, in MiB.
     """
 
     working_dir: Path | None = option(existing_directory, default=None)

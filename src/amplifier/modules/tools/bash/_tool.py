@@ -1,4 +1,4 @@
-"""bash: one command in a shell of its own, and the mounting of the tool."""
+"""bash: run one command in a new shell, and mount the tool."""
 
 from __future__ import annotations
 
@@ -43,19 +43,21 @@ PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "TERM", "LANG", "LANGUAGE"),
     *("LC_ALL", "LC_COLLATE", "LC_CTYPE", "LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
 )
-"""Variables every command gets if they are set; no credentials, sockets of agents, or hooks into programs among them."""
+"""Variables that every command gets if they are set.
+
+Others may be API keys, sockets of agents, or hooks into programs.
+"""
 
 
 # ── environment ───────────────────────────────────────────────────────────────────────────────────
-# The environment of a command: an allow-list of the variables of this process, since others may hold API keys.
 
 
 def clean_environment(passed: Iterable[str], added: Mapping[str, str]) -> dict[str, str]:
-    """The environment of one command.
+    """Return the environment of one command.
 
     Args:
-        passed: Further variables to pass on, if they are set.
-        added: Variables of the plan; they override those of this process.
+        passed: Names of further variables of this process to pass on, if they are set.
+        added: Variables of the plan. They override those of this process.
     """
     environment = {name: os.environ[name] for name in (*PASSED_ON, *passed) if name in os.environ}
     environment.setdefault("PATH", os.defpath)
@@ -69,34 +71,38 @@ _COMMAND = attrs.evolve(
     accepts=lambda value: isinstance(value, str) and "\0" not in value,
 )
 _MAX_QUESTION_CHARACTERS = 100_000
-_MOST_TRIES = 3
-"""For bubblewrap: a socket of another program that was to be covered may be gone when it starts."""
+_MAX_STARTS = 3
+"""Maximum number of starts of bubblewrap for one command.
+
+It fails if another program's socket, which it was to cover, is removed before it starts.
+"""
 
 
 class BashTool(BuiltinTool):
-    """Runs commands.
+    """The tool that runs commands.
 
     Args:
-        options: How.
-        shell: With which program.
-        directory: Where; asked for every command.
+        options: The configuration.
+        shell: The path of the shell.
+        directory: Returns the working directory. It is called for every command.
         workers: The module's threads.
-        sandbox: How its commands are confined.
-        coordinator: The session's, for questions to the user.
+        sandbox: The sandbox of the commands.
+        coordinator: The coordinator of the session.
     """
 
     _name = "bash"
     _description = (
-        "Run a command in bash and return its stdout, stderr and returncode. Every command gets a new shell in the working "
-        "directory: cd and variables do not last. There is no terminal and no input. When the command ends, whatever it "
-        "left running in the background is ended too. Of long output the middle is left out; write it to a file instead."
+        "Run a command in bash and return its stdout, stderr and returncode. Every command gets a "
+        "new shell in the working directory: cd and variables do not last. There is no terminal "
+        "and no input. When the command ends, processes that it left running in the background are "
+        "ended too. The middle of long output is left out; write it to a file instead."
     )
     _input = tool_input(
         command=option(_COMMAND, doc="The command, as in a script."),
         timeout=option(
             whole(1, 86_400),
             None,
-            "Seconds after which it is ended; more than this session allows means as long as allowed.",
+            "Seconds after which the command is ended, up to the limit of this session.",
         ),
     )
 
@@ -109,7 +115,7 @@ class BashTool(BuiltinTool):
         sandbox: Sandbox,
         coordinator: Coordinator,
     ) -> None:
-        # Without -- a command that begins with a dash would be taken for an option.
+        # Without --, a command that begins with a dash would be read as an option.
         quiet = ("--noprofile", "--norc") if Path(shell).name == "bash" else ()
         self._shell = (shell, *quiet, "-c", "--")
         self._options = options
@@ -121,8 +127,8 @@ class BashTool(BuiltinTool):
         if sandbox.kind != "off":
             network = "the network is reachable" if sandbox.network else "there is no network"
             self._description += (
-                f" Commands run in a sandbox: only the working directory can be changed, {network}, the user's home folder is "
-                "hidden, and temporary files do not last."
+                f" Commands run in a sandbox: only the working directory can be changed, {network},"
+                " the user's home folder is hidden, and temporary files do not last."
             )
 
     async def _run(self, values: dict[str, Any]) -> ToolResult:
@@ -136,41 +142,45 @@ class BashTool(BuiltinTool):
                 lambda stop: self._run_command(values["command"], directory, seconds, stop),
                 label=f"bash {shown(ascii(values['command']), 80)}",
             )
-        except Stopped:  # by `stop_all`; a cancelled call does not get here
+        except Stopped:
+            # By `stop_all`. A cancelled call doesn't get here.
             raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
-        settled = outcome[1].settled
-        notes = [*settled.notes, *await self._ask_about(settled.aside)]
+        report = outcome[1].report
+        notes = [*report.notes, *await self._ask_about(report.aside)]
         if notes:
-            await self._tell("\n".join(notes))
+            await self._tell_user("\n".join(notes))
         return _result(*outcome, seconds, notes)
 
-    async def _ask_about(self, kept: Sequence[Aside]) -> list[str]:
-        """Ask about places that programs outside obey, and that a command has made; returns a sentence about each.
+    async def _ask_about(self, files: Sequence[Aside]) -> list[str]:
+        """Ask the user about files that a command has made and that other programs obey.
 
-        They are out of the way until someone allows them.
+        They have been renamed, and get their names back if the user allows it.
+
+        Returns:
+            A sentence about each file.
         """
-        if not kept:
+        if not files:
             return []
-        listed = "\n".join(f"{shown(each.path, 500)} ({each.reason})" for each in kept)
+        lines = "\n".join(f"{shown(file.path, 500)} ({file.reason})" for file in files)
         question = HookResult(
             action="ask_user",
-            approval_prompt=f"Keep what a command has made, and other programs obey by themselves?\n{listed}",
+            approval_prompt=f"Keep files of a command that other programs run or obey?\n{lines}",
             approval_options=["Keep", "Leave aside"],
             approval_default="deny",
         )
         is_allowed = False
-        if len(listed) <= _MAX_QUESTION_CHARACTERS:
+        if len(lines) <= _MAX_QUESTION_CHARACTERS:
             with contextlib.suppress(NoOneToAskError):
                 answer = await self._coordinator.process_hook_result(question, TOOL_POST, _MODULE)
                 is_allowed = answer.action == "continue"
         if is_allowed:
-            return await anyio.to_thread.run_sync(lambda: [_kept(each) for each in kept])
+            return await anyio.to_thread.run_sync(lambda: [_put_back(file) for file in files])
         return [
-            f"{each.path} is not allowed, and is called {each.name} now: {each.reason}"
-            for each in kept
+            f"{file.path} is not allowed, and was renamed to {file.name}: {file.reason}"
+            for file in files
         ]
 
-    async def _tell(self, text: str) -> None:
+    async def _tell_user(self, text: str) -> None:
         message = HookResult(user_message=text, user_message_level="warning")
         await self._coordinator.process_hook_result(message, TOOL_POST, _MODULE)
 
@@ -179,7 +189,7 @@ class BashTool(BuiltinTool):
     ) -> tuple[Outcome, Confined]:
         self._running.add(stop)
         try:
-            for _ in range(_MOST_TRIES - 1):
+            for _ in range(_MAX_STARTS - 1):
                 outcome, confined = self._run_once(command, directory, seconds, stop)
                 if not outcome.is_unstarted:
                     return outcome, confined
@@ -201,22 +211,25 @@ class BashTool(BuiltinTool):
             return run_command(confined, directory, self._options, stop, seconds), confined
 
     def stop_all(self) -> bool:
-        """Ask every running command to end; whether there was any."""
+        """Ask every running command to end, and return whether there was any."""
         running = self._running.copy()
         for stop in running:
             stop.request()
         return bool(running)
 
 
-def _kept(each: Aside) -> str:
-    if each.put_back():
-        return f"{each.path} was allowed: {each.reason}"
-    return f"{each.path} was allowed, and is still called {each.name}: it was changed meanwhile, or something else has its name"
+def _put_back(file: Aside) -> str:
+    if file.put_back():
+        return f"{file.path} was allowed: {file.reason}"
+    problem = "it was changed meanwhile, or something else has its name"
+    return f"{file.path} was allowed, but still has the name {file.name}: {problem}"
 
 
 _DENIED = re.compile(
-    r"Permission denied|Read-only file system|Operation not permitted|Device or resource busy|Address family not supported|Network is unreachable|[Nn]ame resolution"
-    r"|Could not resolve host|Name or service not known|File size limit|Cannot allocate memory|MemoryError"
+    r"Permission denied|Read-only file system|Operation not permitted|Device or resource busy"
+    r"|Address family not supported|Network is unreachable|[Nn]ame resolution"
+    r"|Could not resolve host|Name or service not known|File size limit|Cannot allocate memory"
+    r"|MemoryError"
 )
 
 
@@ -240,23 +253,23 @@ def _result(outcome: Outcome, confined: Confined, seconds: float, notes: list[st
     if outcome.returncode == 0:
         return ToolResult(output=output)
     if outcome.returncode is None:
-        error = {"message": f"not finished after {seconds:g} s, and ended", "type": "Timeout"}
+        error = {"message": f"timed out after {seconds:g} s", "type": "Timeout"}
     elif outcome.returncode < 0:
         error = {"message": f"ended by {signal_name(-outcome.returncode)}", "type": "Signal"}
     else:
         error = {"message": f"exit code {outcome.returncode}", "type": "ExitCode"}
     if confined.explanation is not None and _DENIED.search(f"{output['stderr']}{output['stdout']}"):
-        # For the model, which can do it another way, and for the user, who can change the plan.
+        # The model can do it in another way, and the user can change the plan.
         output["sandbox"] = confined.explanation
         error["message"] += f" ({confined.explanation})"
     return ToolResult(success=False, output=output, error=error)
 
 
 # ── hidden environment ────────────────────────────────────────────────────────────────────────────
-# Keeps commands of the same user from reading the memory and the environment of this process, where API keys are.
-#
-# A process that is not "dumpable" belongs to root in ``/proc``. It cannot be attached to by a debugger of the same
-# user, and writes no core file. The state is one for the process: the last session that needs it gives it back.
+# Commands of the same user must not read the memory and the environment of this process, which has
+# API keys. A process that is not "dumpable" belongs to root in ``/proc``, no debugger of the same
+# user can attach to it, and it writes no core file. All sessions share this state of the process.
+# The last one restores it.
 
 _lock = threading.Lock()
 _users = 0
@@ -264,7 +277,11 @@ _before = 1
 
 
 def hide_environment() -> Callable[[], None]:
-    """Make this process not dumpable; returns the function that undoes it, which may be called twice. Linux only."""
+    """Make this process not dumpable. It has an effect on Linux only.
+
+    Returns:
+        A function that undoes it, and that may be called twice.
+    """
     global _users, _before  # noqa: PLW0603 — the state belongs to the process, not to a session
     is_used = sys.platform.startswith("linux")
     if is_used:
@@ -291,19 +308,20 @@ def hide_environment() -> Callable[[], None]:
 
 _MODULE = "tool-bash"
 SANDBOX = "bash.sandbox"
-"""The capability by which others learn how commands are confined: an object with `kind` and `network`."""
+"""The capability with a description of the sandbox, a dict with ``kind`` and ``network``."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:
     """Mount bash.
 
     Args:
-        coordinator: The session's.
-        config: See the module's reference page for the keys.
+        coordinator: The coordinator of the session.
+        config: The keys of `BashOptions`.
 
     Raises:
-        PlanError: The config is wrong.
-        ModuleLoadError: There is no shell, the system has no process groups, or the sandbox of the plan does not work.
+        PlanError: The config is invalid.
+        ModuleLoadError: There is no shell, the system has no process groups, or the sandbox of the
+            plan doesn't work.
     """
     if sys.platform == "win32":
         raise ModuleLoadError(f"{_MODULE} needs a system with process groups", module_id=_MODULE)
@@ -327,12 +345,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             else start / options.working_dir
         )
 
-    # Time is kept by the command itself, which then still has an answer to give; waiting for a free thread has no limit.
+    # The command measures its own time, so that it still returns its output. Waiting for a free
+    # thread has no limit.
     workers = Workers(threads=options.max_parallel, timeout=math.inf)
     tool = BashTool(options, shell, directory, workers, sandbox, coordinator)
 
     async def end_commands() -> None:
-        # Only a command that runs outside of any turn can be left: a turn's commands ended with it.
+        # The commands of a turn end with it, so only commands outside of turns are left.
         await poll_until(lambda: not tool.stop_all())
 
     coordinator.register_cleanup(end_commands)
@@ -343,12 +362,12 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
 
 def _read(config: dict[str, Any] | None) -> tuple[BashOptions, str, Path]:
-    """Read the configuration, the shell and the directory that relative paths start from; asks the file system."""
+    """Return the options, the shell and the directory that relative paths start from. Blocks."""
     options = read_options(BashOptions, _MODULE, config)
     shell = options.shell or find_program("bash")
     if shell is None:
         raise ModuleLoadError(
-            f"{_MODULE} found no bash on the search path; name a shell in its config as 'shell'",
+            f"{_MODULE} found no bash on the search path; set 'shell' in its config to a shell",
             module_id=_MODULE,
         )
     return options, shell, Path.cwd()

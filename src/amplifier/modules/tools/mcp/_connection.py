@@ -46,8 +46,8 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 
 
 # ── tool list filter ──────────────────────────────────────────────────────────────────────────────
-# The SDK refuses a whole list of tools if one of them is invalid. So these are removed before the
-# SDK receives the list.
+# The SDK refuses a whole list of tools if one of them is invalid. So invalid tools are removed
+# before the SDK receives the list.
 
 
 @asynccontextmanager
@@ -71,9 +71,9 @@ _REST_OF_A_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"
 
 
 class _Filtered:
-    """A stream of messages from the server, filtered.
+    """A stream of the server's messages, without invalid tools.
 
-    The SDK uses other attributes of the stream, which are passed through.
+    Other attributes, which the SDK uses, are those of the original stream.
     """
 
     def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
@@ -189,7 +189,7 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
     capabilities = client.server_capabilities
     info = client.server_info
     tools = [] if capabilities.tools is None else await _list_tools(client, options)
-    # The opening has a deadline.
+    # The opening of the connection has a deadline, so this needs none.
     workers = Workers(timeout=math.inf)
     usable = await workers.run(
         lambda stop: _usable(tools, options, stop), label=f"tools of MCP server {options.name}"
@@ -270,7 +270,7 @@ class _Attempt:
 
     Attributes:
         client: The client. None while the connection isn't open.
-        failure: The reason for which the opening failed or the connection ended, or None.
+        failure: The error that prevented the opening or ended the connection, or None.
         transport: The transport, once there is one.
         reason: The error that ended an open connection, as an addition to a message.
         settled: Set when the connection is open or the opening has failed.
@@ -304,7 +304,7 @@ class Connection:
 
     Attributes:
         offer: The latest offer of the server. None before the first opening succeeded.
-        failure: The reason for which the server isn't available. None if it is.
+        failure: The error that makes the server unavailable. None if it is available.
         starts: The number of times that it was opened.
         seconds: The duration of the last opening.
         listeners: Functions that are called when the offer has changed.

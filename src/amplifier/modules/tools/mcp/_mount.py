@@ -153,7 +153,7 @@ def _instructions(connections: dict[str, Connection]) -> str | None:
 def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
     """Return whether the parent has this server, started in the same way.
 
-    A child may name the tools in another way, and hide others.
+    A child may have another prefix, and may allow and deny other tools.
     """
     connection = shared.get(server.name)
     if connection is None:

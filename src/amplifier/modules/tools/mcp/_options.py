@@ -143,13 +143,13 @@ class ServerOptions:
         is_required: True if the session can't be opened without this server.
         open_timeout: Seconds for starting it and reading its list of tools.
         call_timeout: Seconds for one call. None for no limit.
-        stop_grace: Seconds between the request to the process to end and its killing.
+        stop_grace: Seconds between asking the process to end and killing it.
         protocol: ``auto`` for the newest version that both support, ``legacy`` for servers that
             end at an unknown first message.
         sampling: Whether the server may call the session's model: ask the user, allow or deny.
         elicitation: True if the server may ask the user.
-        roots: Directories that the server is told to work in. None for no such list, because some
-            servers replace the directories of their arguments with it.
+        roots: Directories for the server to work in. By default it isn't told any, because some
+            servers then ignore the directories of their arguments.
     """
 
     name: str

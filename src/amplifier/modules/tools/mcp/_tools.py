@@ -357,7 +357,7 @@ class RemoteTool(ServerTool):
 
 
 def _check_is_json(payload: object) -> None:
-    """Refuse an input that can't be sent. An error in the shared connection would hit all calls.
+    """Check that an input can be sent. An error in the connection would affect all its calls.
 
     Raises:
         ToolFailure: The input isn't JSON.

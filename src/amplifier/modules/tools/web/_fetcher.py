@@ -46,7 +46,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
     """Connects to addresses that the options allow.
 
     Args:
-        options: Which hosts, ports and addresses are allowed.
+        options: The allowed hosts, ports and addresses.
         resolver: Resolves names.
         network: Connects to addresses.
     """
@@ -77,7 +77,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         """
         check_place(host, port, self._options)
         addresses = await self._addresses(host, port)
-        # All of them, even those that won't be tried.
+        # This checks all of them, even those that won't be tried.
         check_addresses(host, port, addresses, self._options)
         *others, last = addresses[:_MAX_ADDRESSES]
         for address in others:
@@ -196,7 +196,7 @@ class Fetcher:
     Nothing but the request is sent: no cookies, no credentials, no proxies from the environment.
 
     Args:
-        options: Which hosts and addresses it may reach, and its limits.
+        options: The allowed hosts and addresses, and the limits.
         context: Verifies certificates.
         resolver: Resolves names.
         network: Connects to addresses. By default AnyIO does.
@@ -240,7 +240,7 @@ class Fetcher:
                 raise ToolFailure("InvalidURL", shown(str(error), 200)) from None
         # The block above returns, raises, or was cancelled by its own deadline.
         raise ToolFailure(
-            "Timeout", f"{shown(url, 200)}: not finished after {self._options.timeout:g} s"
+            "Timeout", f"{shown(url, 200)}: timed out after {self._options.timeout:g} s"
         )
 
     @asynccontextmanager

@@ -1,9 +1,4 @@
-r"""Convert HTML to readable text, in linear time for every page.
-
-Some versions of the standard library's parser take a minute for 60 kB of ``<a <a <a``. This one
-looks at every character a bounded number of times: a tag or comment without an end matches up to
-the end of the page.
-"""
+"""Convert HTML to readable text, in linear time for every page."""
 
 from __future__ import annotations
 
@@ -12,6 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urljoin
+
+# Some versions of the standard library's parser take a minute for 60 kB of ``<a <a <a``. This one
+# reads every character a bounded number of times. A tag or comment without an end matches up to the
+# end of the page.
 
 _MARKUP: Final = re.compile(
     r"""<(/?)([a-zA-Z][a-zA-Z0-9:-]*+)((?:[^"'>]++|"[^"]*+"|'[^']*+'|["'])*+)>?|<!--(?:.*?-->|.*)|<[/!?][^>]*+>?""",

@@ -162,9 +162,9 @@ def _check_packages() -> None:
 
 def _make_fetcher(options: WebOptions) -> Fetcher:
     """Make the fetcher. Blocks while it imports the extra and reads certificates."""
-    import truststore  # noqa: PLC0415 - an extra
+    import truststore  # noqa: PLC0415 — an extra
 
-    from . import _fetcher  # noqa: PLC0415 - it imports the rest
+    from . import _fetcher  # noqa: PLC0415 — it imports the rest
 
     context = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if options.ca_file is not None:

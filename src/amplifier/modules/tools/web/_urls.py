@@ -250,7 +250,7 @@ def _read_host(text: str, subject: str, *, in_brackets: bool) -> str:
             )
         return str(literal)
     if literal is None:
-        import idna  # noqa: PLC0415 - an extra
+        import idna  # noqa: PLC0415 — an extra
 
         try:
             host = host if host.isascii() else idna.encode(host).decode("ascii")

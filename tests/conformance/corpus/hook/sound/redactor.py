@@ -14,7 +14,8 @@ HIDDEN = ("password", "token", "api_key")
 
 def redacted(value):
     if isinstance(value, dict):
-        return {key: "[redacted]" if key in HIDDEN else redacted(member) for key, member in value.items()}
+        hidden = {key: "[redacted]" for key in value if key in HIDDEN}
+        return {key: redacted(member) for key, member in value.items()} | hidden
     if isinstance(value, list):
         return [redacted(member) for member in value]
     if isinstance(value, str) and "secret" in value:

@@ -33,8 +33,10 @@ class PlainLoop:
                 request = ChatRequest(messages=await self.messages(provider), tools=self.specs())
                 response = await provider.complete(request)
                 await hooks.emit("provider:response", {"provider": provider_name, "response": to_dict(response)})
-                await context.add_message({"role": "assistant", "content": to_dict(response)["content"]})
-                self.unanswered = provider.parse_tool_calls(response)
+                calls = provider.parse_tool_calls(response)
+                with anyio.CancelScope(shield=True):
+                    await context.add_message({"role": "assistant", "content": to_dict(response)["content"]})
+                    self.unanswered = calls
                 for block in response.content:
                     await hooks.emit("content_block:end", {"block": to_dict(block)})
                 final = "".join(b.text for b in response.content if b.type == "text")

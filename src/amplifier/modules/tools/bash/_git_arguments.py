@@ -1,4 +1,4 @@
-"""Reads the words of a git call: what it is about, whether it writes, and what in it needs a program."""
+"""Parse the arguments of a git call, and refuse calls that need a program other than git."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from amplifier._internal.programs import is_below
 
 from ._git_files import is_harmless
 
-# Calls of these change nothing that is protected, so the real git runs them at once. `clone` and
-# `init` make a repository of the command's own, which is looked at when the command has ended.
+# These subcommands change no protected file, so the real git runs them at once. `clone` and `init`
+# make a new repository, which is checked when the command has ended.
 READING = frozenset(
     (
         *(
@@ -165,7 +165,7 @@ _SCRIPTS = {
         "it is a shell script",
     ),
 }
-# Calls that only read, by their first word; "" is the call without any.
+# First arguments of calls that only read. "" stands for a call without arguments.
 _READING_FORMS: Mapping[str, tuple[str, ...]] = {
     "bisect": ("log", "view", "visualize"),
     "branch": ("",),
@@ -256,8 +256,8 @@ _SWITCHES = frozenset(
     )
 )
 _WITH_PATHS = ("--git-dir", "--work-tree")
-# Options that name a program, or a place for git's own files. Abbreviations are git's, so these
-# are compared as prefixes.
+# Options that name a program or a path outside of the repository. They are compared as prefixes,
+# because git accepts abbreviations.
 _REFUSED: Mapping[str, tuple[str, ...]] = {
     "rebase": ("--exec", "-x"),
     "fetch": ("--upload-pack",),
@@ -271,25 +271,25 @@ _REFUSED: Mapping[str, tuple[str, ...]] = {
 _OTHER_FILES = ("--global", "--system", "--file", "-f", "--edit", "-e")
 _EDITORS_THAT_DO_NOTHING = frozenset(("", ":", "true", "/bin/true", "/usr/bin/true", "cat"))
 _MAX_ALIASES = 10
-"""That lead to another one: git itself stops at a loop."""
+"""Maximum number of aliases that lead to another one. git itself stops at a loop."""
 
 
 class Refused(Exception):
-    """A call can't be run where nothing but git exists. The message has no full stop."""
+    """A call can't be run where no program other than git exists. The message has no full stop."""
 
 
 @attrs.frozen(kw_only=True)
-class Words:
-    """The words of one call.
+class ParsedCall:
+    """The arguments of one call.
 
     Attributes:
-        options: Those before the subcommand that git gets, without the ones for folders.
-        directory: Where it runs, after each ``-C``.
-        git_dir: The git folder that is named; None if git looks for one.
-        work_tree: The work tree that is named; None if git looks for one.
-        subcommand: What is to be done.
-        rest: Its arguments.
-        is_alias: Whether an alias was replaced.
+        options: The options before the subcommand, without those for folders.
+        directory: The folder that it runs in, after each ``-C``.
+        git_dir: The git folder of an option or variable. None if git looks for one.
+        work_tree: The work tree of an option or variable. None if git looks for one.
+        subcommand: The subcommand.
+        rest: The arguments of the subcommand.
+        is_alias: True if an alias was expanded.
     """
 
     options: tuple[str, ...]
@@ -302,7 +302,7 @@ class Words:
 
     @property
     def is_writing(self) -> bool:
-        """Whether the call may change a repository."""
+        """True if the call may change a repository."""
         if self.subcommand not in _WRITING and self.subcommand not in _SCRIPTS:
             return False
         return not self._only_reads()
@@ -320,67 +320,67 @@ class Words:
             return "-w" not in rest
         if (rest[0] if rest else "") in _READING_FORMS.get(self.subcommand, ()):
             return True
-        given = {word.partition("=")[0] for word in rest if word.startswith("-")}
-        if self.subcommand == "tag" and any(re.fullmatch(r"-n\d+", word) for word in given):
+        options = {word.partition("=")[0] for word in rest if word.startswith("-")}
+        if self.subcommand == "tag" and any(re.fullmatch(r"-n\d+", word) for word in options):
             return True
-        is_reading = bool(given & {*_READING_OPTIONS.get(self.subcommand, ())})
-        return is_reading and not given & {*_WRITING_OPTIONS.get(self.subcommand, ())}
+        is_reading = bool(options & {*_READING_OPTIONS.get(self.subcommand, ())})
+        return is_reading and not options & {*_WRITING_OPTIONS.get(self.subcommand, ())}
 
     @property
     def positional(self) -> tuple[str, ...]:
-        """The arguments that are no options; a value of an option counts as one."""
+        """The arguments that aren't options. A separate value of an option is one of them."""
         return tuple(word for word in self.rest if not word.startswith("-"))
 
     def has(self, long: str, short: str = "") -> bool:
-        """Check for an option."""
+        """Return whether the call has an option."""
         return long in self.rest or (
             short != "" and any(_is_short_of(word, short) for word in self.rest)
         )
 
     def command(self) -> list[str]:
-        """Return the call as git gets it, which runs in `directory`."""
+        """Return the arguments of git, which runs in `directory`."""
         return [*self.options, self.subcommand, *self.rest]
 
 
-def read_words(
+def parse_call(
     arguments: list[str],
     directory: str,
     variables: Mapping[str, str],
     alias: Callable[[str], str | None],
-) -> Words | None:
-    """Read a call; None if it is none that may write.
+) -> ParsedCall | None:
+    """Parse the arguments of a call.
 
     Args:
-        arguments: Of git.
-        directory: Where it was called.
-        variables: Of its environment.
-        alias: Returns what an alias stands for.
+        arguments: The arguments of git.
+        directory: The folder of the call.
+        variables: The environment variables of the call.
+        alias: Returns the meaning of an alias, or None if there is no such alias.
+
+    Returns:
+        The call, or None if it has no known subcommand.
 
     Raises:
         Refused: It can't be run.
     """
-    options, git_dir, work_tree = (
-        list[str](),
-        variables.get("GIT_DIR"),
-        variables.get("GIT_WORK_TREE"),
-    )
+    options = list[str]()
+    git_dir, work_tree = variables.get("GIT_DIR"), variables.get("GIT_WORK_TREE")
     words, unknown, is_alias = [*arguments], None, False
     for _ in range(_MAX_ALIASES):
         while words and words[0].startswith("-"):
-            option, is_given, value = words.pop(0).partition("=")
-            if option in ("-C", "-c", *_WITH_PATHS) and not is_given:
+            option, has_value, value = words.pop(0).partition("=")
+            if option in ("-C", "-c", *_WITH_PATHS) and not has_value:
                 if not words:
                     return None
                 value = words.pop(0)
             if option == "-C":
-                directory = os.path.normpath(os.path.join(directory, value))  # noqa: PTH118 - text in, text out
+                directory = os.path.normpath(os.path.join(directory, value))  # noqa: PTH118
             elif option == "-c":
                 options += ("-c", value)
             elif option == "--git-dir":
                 git_dir = value
             elif option == "--work-tree":
                 work_tree = value
-            elif option in _SWITCHES and not is_given:
+            elif option in _SWITCHES and not has_value:
                 options.append(option)
             else:
                 unknown = option
@@ -391,12 +391,13 @@ def read_words(
             return None
         if meaning.startswith("!"):
             raise Refused(
-                f"the alias {words[0]} is a shell command, {meaning[1:81]!r}; run what it does yourself"
+                f"the alias {words[0]} is a shell command, {meaning[1:81]!r}; run it without the "
+                "alias"
             )
         words, is_alias = [*_split(meaning), *words[1:]], True
     if not words:
         return None
-    found = Words(
+    parsed = ParsedCall(
         options=tuple(options),
         directory=directory,
         git_dir=git_dir,
@@ -405,9 +406,9 @@ def read_words(
         rest=tuple(words[1:]),
         is_alias=is_alias,
     )
-    if found.is_writing and unknown is not None:
-        raise Refused(f"the option {unknown} of git is none that is known to run no program")
-    return found
+    if parsed.is_writing and unknown is not None:
+        raise Refused(f"the option {unknown} of git is unknown here and might run a program")
+    return parsed
 
 
 def _split(text: str) -> list[str]:
@@ -417,27 +418,29 @@ def _split(text: str) -> list[str]:
         raise Refused(f"the alias {text[:80]!r} can't be read: {error}") from None
 
 
-def check_words(words: Words, variables: Mapping[str, str], common: str) -> None:
-    """Check that a call needs nothing but git.
+def check_call(parsed: ParsedCall, variables: Mapping[str, str], common: str) -> None:
+    """Check that a call needs no program other than git.
 
     Args:
-        words: The call.
-        variables: Of its environment.
+        parsed: The call.
+        variables: The environment variables of the call.
         common: The git folder of the repository.
 
     Raises:
-        Refused: It needs a program that can't run, or leads to other files of git's.
+        Refused: It needs another program, or it would change files outside of the repository or in
+            its git folder.
     """
-    for option, value in zip(words.options, words.options[1:], strict=False):
-        key, is_given, text = value.partition("=")
-        if option == "-c" and not is_harmless(key, text if is_given else "true"):
-            raise Refused(f"the setting {key} is none that is known to run no program")
-    subcommand, rest = words.subcommand, words.rest
+    for option, value in zip(parsed.options, parsed.options[1:], strict=False):
+        key, has_value, text = value.partition("=")
+        if option == "-c" and not is_harmless(key, text if has_value else "true"):
+            raise Refused(f"the setting {key} is unknown here and might run a program")
+    subcommand, rest = parsed.subcommand, parsed.rest
     if subcommand in _SCRIPTS:
         raise Refused(f"git {subcommand} needs a shell, because {_SCRIPTS[subcommand]}")
     if "GIT_INDEX_FILE" in variables:
         raise Refused(
-            "GIT_INDEX_FILE names a file that git can't write there; leave it out, and use git worktree"
+            "GIT_INDEX_FILE names a file that git can't write there; leave it out, and use git "
+            "worktree"
         )
     for word in rest:
         if word == "--":
@@ -448,11 +451,12 @@ def check_words(words: Words, variables: Mapping[str, str], common: str) -> None
             )
     if subcommand in ("worktree", "mv"):
         for word in rest:
-            path = os.path.realpath(os.path.join(words.directory, word.partition("=")[2] or word))  # noqa: PTH118
+            target = word.partition("=")[2] or word
+            path = os.path.realpath(os.path.join(parsed.directory, target))  # noqa: PTH118
             if is_below(path, common) or "/.git/" in f"{path}/":
                 raise Refused(f"{word} leads into a git folder")
     if subcommand == "config":
-        _check_setting(words)
+        _check_setting(parsed)
     for name in ("GIT_SEQUENCE_EDITOR", "GIT_EDITOR"):
         if variables.get(name, "") not in _EDITORS_THAT_DO_NOTHING:
             raise Refused(
@@ -469,22 +473,25 @@ def _refused(subcommand: str, word: str) -> str | None:
     return None
 
 
-def _check_setting(words: Words) -> None:
-    for word in words.rest:
+def _check_setting(parsed: ParsedCall) -> None:
+    for word in parsed.rest:
         name = word.partition("=")[0]
         if any(
             name == option or (len(name) > 4 and option.startswith(name)) for option in _OTHER_FILES
         ):
             raise Refused(
-                f"git config {name} is about a file that is not of this repository, or needs an editor"
+                f"git config {name} changes a file outside of this repository, or needs an editor"
             )
-    plain = [word for word in words.positional if word not in ("set", "unset")]
+    plain = [word for word in parsed.positional if word not in ("set", "unset")]
     if len(plain) > 1 and "." in plain[0] and not is_harmless(plain[0], plain[1]):
         raise Refused(f"the setting {plain[0]} can name a program for the user's git")
 
 
 def _is_short_of(word: str, option: str) -> bool:
-    """Check whether a word such as ``-am`` has a short option in it; those with a value end such a word."""
+    """Return whether a word such as ``-am`` has a short option in it.
+
+    Letters after an option with a value belong to the value.
+    """
     if len(option) != 2 or word.startswith("--") or not word.startswith("-"):
         return False
     letters = (

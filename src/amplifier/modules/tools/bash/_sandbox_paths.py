@@ -1,4 +1,4 @@
-"""Which parts of the file system a command in a sandbox sees and may change; asks the file system, starts nothing."""
+"""The view of the file system that a command in a sandbox gets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..._shared.place_sweep import Swept
 from ..._shared.protected_places import ProtectedPlaces, own_places
 from ..._shared.session import default_sessions_directory
 from ._options import BashOptions
-from ._own_files import (
+from ._protected_paths import (
     check_search_path,
     helper_programs,
     identity,
@@ -27,7 +27,7 @@ from ._own_files import (
     own_folders,
 )
 
-# Where other users, other programs and services keep what is theirs.
+# Folders and files of other users, programs and services.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
 _HIDDEN_FILES = (
     "/etc/shadow",
@@ -37,7 +37,7 @@ _HIDDEN_FILES = (
     "/etc/sudoers",
     "/etc/ssh",
 )
-# Programs that people install into their home folder; no credentials among them.
+# Programs that people install into their home folder, without credentials.
 _TOOLS_OF_HOME = (
     *(
         ".pyenv",
@@ -61,7 +61,7 @@ _TOOLS_OF_HOME = (
     ),
     *(".local/share/pnpm", ".linuxbrew", "miniconda3", "anaconda3", "miniforge3"),
 )
-# What a shell or git executes, if a working directory is or holds the home folder.
+# Files that a shell or git executes, if the home folder is in a working directory.
 _OF_HOME = (
     *(
         ".profile",
@@ -76,10 +76,13 @@ _OF_HOME = (
     *(".zlogin", ".gitconfig", ".vimrc", ".xprofile", ".local/bin"),
 )
 _MAX_MOUNTS = 50
-"""Of protected places, those that existed first and the highest first: the time for each grows with their number."""
+"""Maximum number of mounts for protected paths, because the time for each grows with their number.
+
+Those that existed at first come first, and the highest before others.
+"""
 _MAX_DEPTH = 2
-_MOST_ENTRIES = 2_000
-# Inside of a working directory that is a home folder.
+_MAX_ENTRIES = 2_000
+# They are hidden in a working directory that is a home folder.
 _SECRETS_OF_HOME = (
     *(
         ".ssh",
@@ -106,19 +109,21 @@ _SECRETS_OF_HOME = (
 
 
 @attrs.frozen(kw_only=True)
-class Places:
-    """What of the file system a command gets to see; real paths.
+class SandboxView:
+    """The view of the file system for one command. All paths are real paths.
 
     Attributes:
-        hidden: Not seen, but for what is readable or writable below.
-        readable: Seen although it is below something hidden.
-        writable: Can be changed.
-        pinned: Folders below something writable that cannot be renamed or removed: what follows lies in them.
-        protected: Cannot be changed although it is below something writable.
-        missing: Does not exist, and cannot be created although it is below something writable.
-        hidden_inside: Not seen although it is below something writable or readable.
-        sockets: Covered: a mount that is read-only does not keep anyone from connecting to one.
-        repositories: Of the protected ones, what belongs to git.
+        hidden: Paths that are hidden, except for readable and writable ones below.
+        readable: Paths that are visible although they are below a hidden one.
+        writable: Paths that can be changed.
+        pinned: Folders below a writable path that can't be renamed or removed, because protected or
+            hidden paths are in them.
+        protected: Paths that can't be changed although they are below a writable one.
+        missing: Paths that don't exist and can't be created, although they are below a writable
+            one.
+        hidden_inside: Paths that are hidden although they are below a writable or readable one.
+        sockets: Sockets that are covered, because a read-only mount doesn't prevent connections.
+        repositories: The protected paths that belong to git.
     """
 
     hidden: tuple[str, ...]
@@ -131,22 +136,23 @@ class Places:
     sockets: tuple[str, ...] = ()
     repositories: tuple[str, ...] = ()
 
-    def changeable(self) -> dict[str, tuple[int, int] | None]:
-        """What is mounted writable, and what is mounted where commands may change something: path, and what lies there now."""
+    def mounts(self) -> dict[str, tuple[int, int] | None]:
+        """Return the mounts that are writable or in writable folders, with their identity now."""
         mounts = {*self.writable, *self.pinned, *self.protected, *self.missing}
         return {path: identity(path) for path in sorted(mounts)}
 
 
-class PlaceFinder:
-    """Resolves the paths of the plan once; commands could replace links and folders on the way to them later.
+class SandboxResolver:
+    """Resolves the paths of the plan once, because commands could replace links and folders later.
 
     Args:
-        options: With the paths of the plan.
+        options: The options with the paths of the plan.
         directory: The first working directory.
-        protected: The list of protected places.
+        protected: The protected paths.
 
     Raises:
-        ValueError: A path of the plan goes through a link that commands may change, or is on the search path.
+        ValueError: A path of the plan goes through a link that commands may change, or is on the
+            search path.
     """
 
     def __init__(self, options: BashOptions, directory: str, protected: ProtectedPlaces) -> None:
@@ -158,8 +164,8 @@ class PlaceFinder:
         }
         self._asked = {_real(path) for path in options.hidden}
         workspace = os.path.realpath(directory)
-        given = [str(Path(path).expanduser()) for path in options.writable]
-        roots = [workspace, *given, *map(os.path.realpath, given)]
+        paths = [str(Path(path).expanduser()) for path in options.writable]
+        roots = [workspace, *paths, *map(os.path.realpath, paths)]
         self.writable: tuple[str, ...] = tuple(
             _resolved(path, roots, "writable") for path in options.writable
         )
@@ -172,11 +178,9 @@ class PlaceFinder:
             for folder in os.environ.get("PATH", "").split(os.pathsep)
             if folder.startswith("/")
         ]
-        programs += [
-            _real(sys.base_prefix),
-            isolated_python(),
-        ]  # the first process in bubblewrap is a Python
-        # A search path with the home folder itself must not show all of it.
+        # The first process in bubblewrap is a Python.
+        programs += [_real(sys.base_prefix), isolated_python()]
+        # A search path that has the home folder itself must not show all of it.
         private = {self.home, *self._state, *self._asked, *map(_real, _HIDDEN)}
         self._readable += [
             path
@@ -194,10 +198,11 @@ class PlaceFinder:
         self._workspaces = {directory: workspace}
 
     def workspace(self, directory: str) -> str:
-        """The real path of a working directory.
+        """Return the real path of a working directory.
 
         Raises:
-            ValueError: It cannot be confined to, it is not what it was, or a link on the way to it can be changed by commands.
+            ValueError: A command can't be confined to it, it isn't the same as before, or commands
+                may change a link on the way to it.
         """
         workspace = os.path.realpath(directory)
         if workspace == "/":
@@ -207,8 +212,9 @@ class PlaceFinder:
         check_search_path(workspace)
         if (before := self._workspaces.get(directory, workspace)) != workspace:
             raise ValueError(
-                f"the working directory {directory} was {before} when it was first used and is {workspace} now; commands of "
-                "another session may have changed a link. Open a new session if you did"
+                f"the working directory {directory} was {before} when it was first used and is "
+                f"{workspace} now; commands of another session may have changed a link. Open a new "
+                "session if you did"
             )
         for folder in self.writable:
             if os.path.realpath(folder) != folder:
@@ -218,8 +224,8 @@ class PlaceFinder:
         for link in links_on(directory):
             if any(is_below(link, folder) for folder in self._changeable):
                 raise ValueError(
-                    f"the working directory {directory} is reached by the symbolic link {link}, which commands may change; "
-                    "name the folder itself"
+                    f"the working directory {directory} is reached by the symbolic link {link}, "
+                    "which commands may change; name the folder itself"
                 )
         self._changeable.add(workspace)
         self._workspaces[directory] = workspace
@@ -231,67 +237,69 @@ class PlaceFinder:
         return [folder for folder in writable if not inside_another(folder, writable)]
 
     def look(self, workspace: str) -> Swept:
-        """Return the protected places that exist now."""
+        """Return the protected paths that exist now."""
         skip = [*own_places(), *self._state, *self._asked]
         swept = self.protected.sweep.look(self.roots(workspace), skip=skip, second_names=True)
-        found = set(swept.places.values())
+        identities = set(swept.places.values())
         with self._lock:
             if self._first is None:
-                self._first = found
-            # Another folder may get the number of one that is gone.
-            self._made &= found
+                self._first = identities
+            # Another folder may get the inode of a removed one.
+            self._made &= identities
         return swept
 
-    def note_made(
+    def record_made(
         self, before: Swept, after: Swept, *, by_git: Container[str], aside: Container[str]
     ) -> None:
-        """Note the places that a command has made, and that did not have to be allowed: repositories, and copies.
+        """Record repositories and copies that a command has made, and that are allowed.
 
-        They are compared, not mounted: a command may make them again at any time. What has mounts in it could not be
-        removed, and git calls in it would need help.
+        They are compared after each command instead of being mounted. A folder with a mount in it
+        couldn't be removed, and git calls in it would need the broker.
 
         Args:
-            before: What there was before the command.
-            after: What there is now.
-            by_git: What git has written in work trees. In one that a command has made it counts as made too.
-            aside: What has to be allowed.
+            before: The protected paths before the command.
+            after: The protected paths after it.
+            by_git: Paths that git has written in work trees. In a work tree that a command has made
+                they count as made, too.
+            aside: Paths that the user has to allow.
         """
         old = set(before.places.values())
         new = {
-            path: found
-            for path, found in after.places.items()
-            if found not in old and path not in after.led
+            path: inode
+            for path, inode in after.places.items()
+            if inode not in old and path not in after.led
         }
         with self._lock:
-            made = {
+            repositories = {
                 path
                 for path in after.repositories
                 if new.get(path) or after.places.get(path) in self._made
             }
-            trees = {path.removesuffix("/.git") for path in made if path.endswith("/.git")}
+            trees = {path.removesuffix("/.git") for path in repositories if path.endswith("/.git")}
             self._made |= {
-                found
-                for path, found in new.items()
+                inode
+                for path, inode in new.items()
                 if not is_covered(path, aside)
                 and (not is_covered(path, by_git) or is_covered(path, trees))
             }
 
-    def places(self, workspace: str, swept: Swept) -> Places:
-        """Return the places for one command.
+    def view(self, workspace: str, swept: Swept) -> SandboxView:
+        """Return the view for one command.
 
         Args:
             workspace: The working directory, from `workspace`.
-            swept: The protected places, from `look`.
+            swept: The protected paths, from `look`.
         """
         hidden = {*map(_real, (*_HIDDEN, *_HIDDEN_FILES)), self.home, *self._state, *self._asked}
         readable = [*self._readable]
         if self._options.network:
-            readable.append(_real("/etc/resolv.conf"))  # often a link into /run
+            # It is often a link into /run.
+            readable.append(_real("/etc/resolv.conf"))
         writable = [workspace, *self.writable]
         secrets = {f"{self.home}/{name}" for name in _SECRETS_OF_HOME}
 
         def inside(paths: Iterable[str]) -> list[str]:
-            """Those that are below something writable, and are not reached by a link."""
+            """Return the paths that are below a writable one, and not behind a link."""
             return sorted(
                 path
                 for path in set(paths)
@@ -303,34 +311,34 @@ class PlaceFinder:
         hidden_inside = [
             path for path in inside({*secrets, *self._asked, *self._state}) if os.path.lexists(path)
         ]
-        # What the plan hides stays hidden in a folder that it makes readable.
+        # A path that the plan hides stays hidden in a folder that the plan makes readable.
         named = sorted({*self._asked, *self._state} - {*hidden_inside, *writable})
         hidden_inside += [
             path for path in named if inside_another(path, readable) and os.path.lexists(path)
         ]
 
-        def seen(paths: Iterable[str]) -> list[str]:
+        def visible(paths: Iterable[str]) -> list[str]:
             return [
                 path
                 for path in inside(paths)
-                if not any(is_below(path, each) for each in hidden_inside)
+                if not any(is_below(path, hidden_path) for hidden_path in hidden_inside)
             ]
 
         own = {*map(_real, own_folders()), *self._helpers, *own_places()}
-        own_inside = seen(path for path in own if os.path.lexists(path))
+        own_inside = visible(path for path in own if os.path.lexists(path))
         of_home = {f"{self.home}/{name}" for name in _OF_HOME}
-        listed = seen({*swept.places, *(path for path in of_home if os.path.lexists(path))})
-        listed = [path for path in listed if not any(is_below(path, each) for each in own_inside)]
+        listed = visible({*swept.places, *(path for path in of_home if os.path.lexists(path))})
+        listed = [
+            path for path in listed if not any(is_below(path, folder) for folder in own_inside)
+        ]
         with self._lock:
-            first, made = (
-                self._first or set(),
-                {path for path, found in swept.places.items() if found in self._made},
-            )
-        listed = topmost(path for path in listed if not is_covered(path, made))
+            first = self._first or set()
+            made_paths = {path for path, inode in swept.places.items() if inode in self._made}
+        listed = topmost(path for path in listed if not is_covered(path, made_paths))
         listed.sort(key=lambda path: (swept.places.get(path) not in first, path.count("/"), path))
         protected = [path for path in own_inside if not inside_another(path, own_inside)]
         mounted = listed[:_MAX_MOUNTS]
-        missing = {_first_missing(path) for path in seen({*own, *of_home} - set(protected))}
+        missing = {_first_missing(path) for path in visible({*own, *of_home} - set(protected))}
         missing = {
             path
             for path in missing
@@ -338,18 +346,18 @@ class PlaceFinder:
             and (not os.path.lexists(path) or is_placeholder(path))
         }
         nested = [folder for folder in writable if inside_another(folder, writable)]
-        # What the agent runs must stay where it is. A repository may be moved, and stays read-only then.
+        # The agent's own files must not be moved. A repository may be, and stays read-only then.
         covered = (*hidden_inside, *protected, *missing, *nested)
         pinned = {parent for path in covered for parent in _parents_below(path, writable)}
         sockets = foreign_sockets([*swept.sockets, *mounted_sockets()])
-        return Places(
+        return SandboxView(
             hidden=tuple(
                 sorted(path for path in hidden if os.path.lexists(path) and path not in writable)
             ),
             readable=tuple(
                 path
                 for path in dict.fromkeys(readable)
-                if os.access(path, os.F_OK)  # False for one that this user cannot look at
+                if os.access(path, os.F_OK)
                 and any(is_below(path, other) and path != other for other in hidden)
                 and not any(is_below(path, folder) for folder in writable)
             ),
@@ -366,35 +374,35 @@ class PlaceFinder:
 
 
 def inside_another(path: str, folders: Iterable[str]) -> bool:
-    """Whether a path is below one of some folders and not that folder itself."""
+    """Return whether a path is below one of some folders and isn't that folder itself."""
     return any(is_below(path, folder) and path != folder for folder in folders)
 
 
 def topmost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that are not below another one of them."""
-    found = list[str]()
-    # With a slash before all other characters, what is in a folder follows it.
+    """Return the paths that aren't below another one of them."""
+    tops = list[str]()
+    # If a slash sorts before all other characters, the content of a folder follows the folder.
     for path in sorted(set(paths), key=lambda path: path.replace("/", "\0")):
-        if not found or not is_below(path, found[-1]):
-            found.append(path)
-    return found
+        if not tops or not is_below(path, tops[-1]):
+            tops.append(path)
+    return tops
 
 
 def is_covered(path: str, folders: Container[str]) -> bool:
-    """Check whether a path is, or is below, one of many."""
+    """Return whether a path is one of many, or below one of them."""
     while path and path not in folders:
         path = path.rpartition("/")[0]
     return bool(path)
 
 
 def _first_missing(path: str) -> str:
-    while not os.path.lexists(parent := os.path.dirname(path)):  # noqa: PTH120 - text in, text out
+    while not os.path.lexists(parent := os.path.dirname(path)):  # noqa: PTH120 — text in, text out
         path = parent
     return path
 
 
 def _parents_below(path: str, writable: Iterable[str]) -> Iterator[str]:
-    """The folders between a writable one and what lies in it."""
+    """Yield the folders between a path and the writable folder that it is in."""
     roots = list(writable)
     parent = os.path.dirname(path)  # noqa: PTH120
     while inside_another(parent, roots):
@@ -403,29 +411,30 @@ def _parents_below(path: str, writable: Iterable[str]) -> Iterator[str]:
 
 
 def _resolved(path: str, roots: Iterable[str], name: str) -> str:
-    given = str(Path(path).expanduser())
-    for link in links_on(given):
+    expanded = str(Path(path).expanduser())
+    for link in links_on(expanded):
         for root in roots:
             if is_below(link, root) and link != root:
                 raise ValueError(
-                    f"{name}: {path} is reached by the symbolic link {link}, which commands may change because {root} is "
-                    "writable; name the folder itself"
+                    f"{name}: {path} is reached by the symbolic link {link}, which commands may "
+                    f"change because {root} is writable; name the folder itself"
                 )
-    return os.path.realpath(given)
+    return os.path.realpath(expanded)
 
 
-# ── sockets ────────────────────────────────────────────────────────────────────────────────────────
-# A mount that is read-only, or a network of one's own, does not keep anyone from connecting to a socket in the file system.
+# ── sockets ───────────────────────────────────────────────────────────────────────────────────────
+# Neither a read-only mount nor a separate network prevents connections to a socket in the file
+# system.
 
 
 def foreign_sockets(seen: Iterable[str]) -> list[str]:
-    """Return the sockets that are to be covered.
+    """Return the sockets that have to be covered.
 
-    The kernel lists the names that sockets of this network namespace were bound to. One that was renamed afterwards is looked
-    for in the folder of its name.
+    The kernel lists the names that sockets of this network namespace were bound to. A socket that
+    was renamed afterwards is searched in the folder of its name.
 
     Args:
-        seen: Sockets that were found in folders.
+        seen: Sockets that a sweep of the writable folders has found.
     """
     try:
         with Path("/proc/net/unix").open(encoding="utf-8", errors="surrogateescape") as file:
@@ -437,25 +446,25 @@ def foreign_sockets(seen: Iterable[str]) -> list[str]:
         for field in fields[1:]
         if len(field) == 8 and not field[7].startswith("@")
     }
-    found = {name for name in names if name.startswith("/") and _is_socket(name)}
-    folders = {os.path.dirname(name) for name in names - found if name.startswith("/")}  # noqa: PTH120 - text in, text out
-    for folder in folders:
-        found |= set(_sockets_in(folder))
-    found |= {path for path in seen if _is_socket(path)}
-    return sorted({real_path(path) for path in found})
+    sockets = {name for name in names if name.startswith("/") and _is_socket(name)}
+    others = [name for name in names - sockets if name.startswith("/")]
+    for folder in {os.path.dirname(name) for name in others}:  # noqa: PTH120 — text in, text out
+        sockets |= set(_sockets_in(folder))
+    sockets |= {path for path in seen if _is_socket(path)}
+    return sorted({real_path(path) for path in sockets})
 
 
 def mounted_sockets() -> Iterator[str]:
-    """Yield sockets that are mounted here, such as a container engine's, or lie in a folder that is.
+    """Yield sockets that are mounted, such as a container engine's, or that are in mounted folders.
 
-    Their servers may be in another network namespace, which the kernel's list leaves out.
+    Their servers may be in another network namespace, so the kernel's list doesn't have them.
     """
     try:
         with Path("/proc/self/mountinfo").open("rb") as file:
             lines = [line.split(b" ") for line in file]
     except OSError:
         return
-    looked_at = 0
+    count = 0
     for fields in lines:
         point = os.fsdecode(fields[4].decode("unicode_escape").encode("latin-1"))
         if point == "/" or any(is_below(point, place) for place in ("/proc", "/sys", "/dev")):
@@ -466,12 +475,12 @@ def mounted_sockets() -> Iterator[str]:
         pending = [(point, 0)]
         for folder, depth in pending:  # grows
             for entry in _entries(folder):
-                looked_at += 1
+                count += 1
                 if _is_entry_a_socket(entry):
                     yield entry.path
                 elif (
                     depth < _MAX_DEPTH
-                    and looked_at < _MOST_ENTRIES
+                    and count < _MAX_ENTRIES
                     and entry.is_dir(follow_symlinks=False)
                 ):
                     pending.append((entry.path, depth + 1))
@@ -495,14 +504,16 @@ def _is_entry_a_socket(entry: os.DirEntry[str]) -> bool:
         or entry.is_dir(follow_symlinks=False)
         or entry.is_symlink()
     ):
-        return False  # known without asking the file system once more
+        # The listing has the kind, so no other system call is needed.
+        return False
     return _is_socket(entry.path)
 
 
 def _is_socket(path: str) -> bool:
     try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - there may be thousands
-    except OSError:  # gone, or in a folder of someone else, where commands cannot reach it either
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 — there may be thousands
+    except OSError:
+        # It was removed, or it is in a folder that commands can't read either.
         return False
 
 

@@ -1,10 +1,4 @@
-"""What the agent itself runs and imports: a change of it would let the next command run outside of the sandbox.
-
-A folder of the search path that does not exist must not be created either: an empty folder is in its place while a command runs,
-and is mounted read-only. Several commands, also of other processes, share such a folder. Each holds a shared lock on it, and the
-last one removes it. A sticky bit marks it, so that what a killed process left is recognised. A folder that something was put into
-stays.
-"""
+"""The files that the agent itself runs and imports, which commands must not change."""
 
 from __future__ import annotations
 
@@ -27,11 +21,14 @@ from amplifier._internal.programs import (
     search_folders,
 )
 
-# ── the agent's own ──────────────────────────────────────────────────────────────────────────────
+# ── the agent's own files ─────────────────────────────────────────────────────────────────────────
+
+_MAX_LINKS = 40
+"""Maximum number of links that the kernel follows."""
 
 
 def own_folders() -> list[str]:
-    """Where this process was started from, imports from and finds programs: the interpreter, packages, this package, the search path."""
+    """Return the folders of the interpreter, the packages, this package and the search path."""
     prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
     return _distinct([*prefixes, *_own_code(), *search_folders()])
 
@@ -39,11 +36,13 @@ def own_folders() -> list[str]:
 def _own_code() -> list[str]:
     code = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     code += [*site.getsitepackages(), site.getusersitepackages(), PACKAGE]
-    return [path for path in _distinct([*code, isolated_python()]) if os.path.exists(path)]  # noqa: PTH110 - False, too, for what may not be looked at
+    # os.path.exists() is also False for a path that may not be read.
+    paths = _distinct([*code, isolated_python()])
+    return [path for path in paths if os.path.exists(path)]  # noqa: PTH110
 
 
 def helper_programs() -> list[str]:
-    """Programs that tools of the agent start outside of a sandbox, and the shell; real paths."""
+    """Return the real paths of the shell and of programs that tools start outside of a sandbox."""
     return [
         os.path.realpath(path)
         for name in ("bwrap", "rg", "bash")
@@ -52,7 +51,7 @@ def helper_programs() -> list[str]:
 
 
 def own_files_problem(writable: Iterable[str]) -> str | None:
-    """Why no sandbox can keep commands from changing what the agent runs; None if it can.
+    """Return why a sandbox can't protect the agent's own files, or None if it can.
 
     Args:
         writable: The folders that commands may change, as real paths.
@@ -64,56 +63,62 @@ def own_files_problem(writable: Iterable[str]) -> str | None:
         for path in _own_code():
             if is_below(root, os.path.realpath(path)):
                 return (
-                    f"commands may change {root}, and the agent itself runs from {path}: choose another working "
-                    "directory, or install amplifier elsewhere"
+                    f"commands may change {root}, and the agent itself runs from {path}: choose "
+                    "another working directory, or install amplifier elsewhere"
                 )
         for path in (*own_folders(), sys.executable):
             for link in links_on(path):
                 if is_below(link, root) and not any(is_below(link, folder) for folder in inside):
                     return (
-                        f"commands may change {root}, and the agent itself runs through the symbolic link {link}, which "
-                        "they could replace: make it a folder, or install amplifier elsewhere"
+                        f"commands may change {root}, and the agent itself runs through the "
+                        f"symbolic link {link}, which they could replace: make it a folder, or "
+                        "install amplifier elsewhere"
                     )
     return None
 
 
 def check_search_path(root: str) -> None:
-    """Refuse to let commands change a folder of the search path itself, or a link on the way to one; what lies deeper is read-only.
+    """Check that commands can't change a folder of the search path, or a link on the way to one.
+
+    Folders of the search path that are deeper are mounted read-only.
 
     Raises:
-        ValueError: They could.
+        ValueError: Commands could change one.
     """
     for entry in search_folders():
         if os.path.realpath(entry) == root or any(is_below(link, root) for link in links_on(entry)):
             raise ValueError(
-                f"commands may change {root}, and the agent starts programs from {entry}, which is on the search path: take one of them "
-                "out of the plan or of PATH"
+                f"commands may change {root}, and the agent starts programs from {entry}, which is "
+                "on the search path: remove one of them from the plan or from PATH"
             )
 
 
 def imported_from(writable: Iterable[str]) -> list[str]:
-    """Folders of the import path that commands may change and that are not among the protected ones."""
+    """Return the folders of the import path that commands may change and that aren't protected."""
     own = [os.path.realpath(folder) for folder in own_folders()]
-    entries = [os.path.realpath(entry) for entry in sys.path if os.path.exists(entry)]  # noqa: PTH110
+    existing = filter(os.path.exists, sys.path)
     roots = list(writable)
     return [
         entry
-        for entry in dict.fromkeys(entries)
+        for entry in dict.fromkeys(map(os.path.realpath, existing))
         if any(is_below(entry, root) for root in roots)
         and not any(is_below(entry, folder) for folder in own)
     ]
 
 
 def links_on(path: str) -> Iterator[str]:
-    """Every symbolic link that opening a path would follow, by its real folder and its name."""
+    """Yield every symbolic link that opening a path would follow.
+
+    A link is given by its real folder and its name.
+    """
     pending, folder, followed = Path(path).absolute().parts[1:], "/", 0
     while pending:
         name, *rest = pending
         pending = tuple(rest)
-        here = os.path.join(folder, name)  # noqa: PTH118 - text in, text out
+        here = os.path.join(folder, name)  # noqa: PTH118 — text in, text out
         if name == "..":
             folder = os.path.dirname(folder)  # noqa: PTH120
-        elif os.path.islink(here) and followed < 40:  # noqa: PTH114 - False if it may not be looked at; as many as the kernel follows
+        elif os.path.islink(here) and followed < _MAX_LINKS:  # noqa: PTH114
             followed += 1
             yield here
             target = os.readlink(here)  # noqa: PTH115
@@ -127,18 +132,24 @@ def _distinct(paths: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(path for path in paths if path))
 
 
-# ── placeholders ───────────────────────────────────────────────────────────────────────────────────
+# ── placeholders ──────────────────────────────────────────────────────────────────────────────────
+# Commands must not create a missing folder of the search path. So an empty folder takes its place
+# while a command runs, and is mounted read-only. Several commands, even of several processes, share
+# such a folder. Each holds a shared lock on it, and the last one removes it. A sticky bit marks it,
+# so that one of a killed process is recognised. A folder that isn't empty is kept.
 
 _MODE = 0o1755
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 
 
 @contextlib.contextmanager
 def placeholders(paths: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """Have an empty folder at each path inside the context, but for those where neither we nor a command may create one.
+    """Keep an empty folder at each path inside the context.
+
+    Paths where neither this process nor a command may create a folder are left out.
 
     Raises:
-        ValueError: One cannot be made, so a command could create something there.
+        ValueError: A folder can't be made, so that a command could create something there.
     """
     held = []
     with contextlib.ExitStack() as stack:
@@ -150,7 +161,7 @@ def placeholders(paths: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def is_placeholder(path: str) -> bool:
-    """Whether a folder was made here and is empty."""
+    """Return whether a path is an empty folder that `placeholders` has made."""
     try:
         mode = Path(path).lstat().st_mode
         is_marked = (
@@ -158,16 +169,20 @@ def is_placeholder(path: str) -> bool:
             and bool(mode & stat.S_ISVTX)
             and not mode & (stat.S_IWGRP | stat.S_IWOTH)
         )
-        return is_marked and not os.listdir(path)  # noqa: PTH208 - text
+        return is_marked and not os.listdir(path)  # noqa: PTH208 — text
     except OSError:
         return False
 
 
 @contextlib.contextmanager
 def folder_of(path: str) -> Iterator[int]:
-    """The folder of a path, opened without following links: another command may have replaced one on the way by a link."""
+    """Open the folder of a path without following links.
+
+    Another command may have replaced a folder on the way with a link.
+    """
     names: tuple[str, ...] = ("/", *Path(path).parts[1:-1])
-    if names[1:4] == ("proc", "self", "fd"):  # a folder that is open already
+    if names[1:4] == ("proc", "self", "fd"):
+        # The path starts at an open folder.
         names = ("/".join(("", *names[1:5])), *names[5:])
     with contextlib.ExitStack() as opened:
         folder = None
@@ -182,28 +197,28 @@ def folder_of(path: str) -> Iterator[int]:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """What lies at a path, as device and inode; None if nothing does or if a link is on the way to it."""
+    """Return the device and inode of a file. None if it doesn't exist or is behind a link."""
     try:
         with folder_of(path) as folder:
-            found = os.stat(Path(path).name, dir_fd=folder, follow_symlinks=False)
+            info = os.stat(Path(path).name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return info.st_dev, info.st_ino
 
 
 def _hold(path: str) -> int:
-    """Make the folder, and lock it against removal; returns its descriptor."""
+    """Make a folder, lock it against removal, and return its descriptor."""
     name = Path(path).name
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         try:
             with folder_of(path) as folder:
+                # The mode marks it at once, because another command may check it now.
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(
-                        name, _MODE, dir_fd=folder
-                    )  # marked at once: another command may look now
+                    os.mkdir(name, _MODE, dir_fd=folder)
                 flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 descriptor = os.open(name, flags, dir_fd=folder)
-        except FileNotFoundError:  # another command has just removed it
+        except FileNotFoundError:
+            # Another command has just removed it.
             continue
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -214,14 +229,13 @@ def _hold(path: str) -> int:
             if Path(path).lstat().st_ino == os.fstat(descriptor).st_ino:
                 return descriptor
         os.close(descriptor)
-    raise ValueError(f"{path} cannot be protected: it is removed again and again")
+    raise ValueError(f"{path} cannot be protected: it is removed after every attempt")
 
 
 def _release(path: str, descriptor: int) -> None:
     try:
-        fcntl.flock(
-            descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB
-        )  # fails while another command holds it
+        # This raises while another command holds the lock.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with folder_of(path) as folder:
             if is_placeholder(path):
                 os.rmdir(Path(path).name, dir_fd=folder)
