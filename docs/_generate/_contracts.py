@@ -36,12 +36,14 @@ CONTRACT_PAGES = {
 """Page by file name: ``contracts/_tool.py`` becomes ``contracts/tool.md``."""
 
 
-_SOURCES = """A clause is required only if something demands it; the column "demanded by" or "recommended by" of its page names it:
+_SOURCES = """A clause is required only if something demands it.
+The column "demanded by" or "recommended by" of its page names the source:
 
 - `L5` and the like are the [laws of the kernel](../../explanation/design.md#the-laws).
-- `tool contract, Required` is an item of that name in the checklist of the published contract of that type of module; `module contracts` means
-  that every type has the item. The module source contract has no checklist; its invariants and Protocols take its place.
-- `contract clarifications` are decisions of this project where the published contracts leave a choice; the clause states the decision.
+- `tool contract, Required` is an item of that name in the checklist of the published contract of that type of module.
+  `module contracts` means that every type has the item.
+  The module source contract has no checklist. Its invariants and Protocols take its place.
+- `contract clarifications` are decisions of this project where the published contracts leave a choice. The clause states the decision.
 
 A module that breaks a recommended clause conforms all the same, and the report lists the recommendation."""
 
@@ -57,11 +59,12 @@ def contracts_index() -> str:
         rows.append((f"[{title}]({name}.md)", read_doc(module.__doc__).summary, counts))
     return page(
         "Contracts",
-        "What a module of each type must do, and what it may expect of its host. A module needs no base class: it fits if it "
-        "has the members of the Protocol. Each promise is a numbered clause; `amplifier module validate` checks every one "
-        "of them, see [prove a module](../../how-to/prove-a-module.md).",
+        "The requirements for a module of each type, and the guarantees of its host.\n"
+        "A module needs no base class: it fits if it has the members of the Protocol.\n"
+        "Each promise is a numbered clause, and `amplifier module validate` checks every one of them. "
+        "See [prove a module](../../how-to/prove-a-module.md).",
         _SOURCES,
-        table(("contract", "what it is about", "clauses: required and recommended"), rows),
+        table(("contract", "subject", "clauses: required and recommended"), rows),
     )
 
 

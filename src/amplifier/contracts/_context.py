@@ -60,16 +60,17 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     C3=clarified(
-        "Every message given is kept, in order, with all its fields, equal messages included.",
+        "Every added message is kept, in order, with all its fields, equal messages included.",
         law="L5",
-        hint="Append a copy of the message as it came; drop and merge nothing.",
+        hint="Append an unchanged copy of the message. Drop and merge nothing.",
         look_at=("add_message",),
     ),
     C4=clarified(
-        "Nothing given or returned is shared with the internal state: changing it changes nothing "
-        "stored.",
+        "The context shares no state with its callers: changing an argument or a returned message "
+        "changes nothing stored.",
         law="L8",
-        hint="Use copy.deepcopy on what comes in and on what goes out.",
+        hint="Use copy.deepcopy on every message that comes in and on every message that you "
+        "return.",
         look_at=("get_messages", "add_message"),
     ),
     C5=required(
@@ -82,18 +83,18 @@ CLAUSES = numbered(
     C6=required(
         "get_messages returns the whole history: compaction is a view and changes nothing stored.",
         law="L5",
-        hint="Compact a copy, and leave what is stored alone.",
+        hint="Compact a copy, and leave the stored messages alone.",
     ),
     C7=required(
-        "get_messages_for_request compacts by itself when the history does not fit.",
-        hint="Measure the history in get_messages_for_request and leave out the oldest when it "
-        "does not fit.",
+        "get_messages_for_request compacts the history if it does not fit.",
+        hint="Measure the history in get_messages_for_request and leave out the oldest messages "
+        "if it does not fit.",
     ),
     C8=clarified(
-        "The view fits the budget: the explicit one, else context window less output less a "
-        "margin from the provider.",
-        hint="Compute the budget from token_budget, else from provider.get_info().defaults, and "
-        "stay below it.",
+        "The view fits the budget: the explicit one, or without it the provider's context window "
+        "less its output less a margin.",
+        hint="Compute the budget from token_budget, or without it from "
+        "provider.get_info().defaults, and stay below it.",
     ),
     C9=required(
         "The view keeps a tool call and all its results together, or leaves all of them out.",
@@ -104,8 +105,8 @@ CLAUSES = numbered(
         "The view is in conversation order.", hint="Keep the order of the history in the view."
     ),
     C11=clarified(
-        "The view keeps system messages, wherever in the history they are.",
-        hint="Set system messages aside first; they always stay.",
+        "The view keeps system messages, wherever they are in the history.",
+        hint="Set system messages aside first, because they always stay.",
     ),
     C12=clarified(
         "The view ends with the newest message, in any form, even an empty one, if the budget is "
@@ -113,7 +114,7 @@ CLAUSES = numbered(
         hint="Fill the view from the newest message backwards.",
     ),
     C13=clarified(
-        "Messages whose content is None are accepted everywhere.",
+        "Messages with None as content are accepted everywhere.",
         hint="Write message.get('content') or '' where you measure.",
         look_at=("add_message",),
     ),
@@ -125,11 +126,11 @@ CLAUSES = numbered(
     C15=clarified(
         "Concurrent calls lose and mix nothing.",
         law="L8",
-        hint="Guard what spans an await with anyio.Lock.",
+        hint="Guard state that spans an await with anyio.Lock.",
         look_at=("add_message",),
     ),
     C16=recommended(
-        "Tokens are counted well enough that a history within the budget is returned whole.",
+        "The token count is accurate enough that a history within the budget is returned whole.",
         hint="Count about four characters as a token, or use the provider's tokenizer.",
     ),
     C17=recommended(
@@ -148,23 +149,23 @@ CLAUSES = numbered(
         look_at=("add_message",),
     ),
     C20=advised(
-        "As long as nothing is compacted, the view is the one before with the new messages at its "
-        "end; asked again it is the same.",
+        "As long as nothing is compacted, the view is the previous one with the new messages at "
+        "its end, and an equal request gets the same view.",
         hint="Put nothing into the view that changes from request to request: a service's prompt "
         "cache ends at the first difference.",
         look_at=("get_messages_for_request",),
     ),
     C21=advised(
-        "A provider that fails when it is asked for a summary does not fail the request.",
+        "A provider that fails to write a summary does not fail the request.",
         law="L4",
-        hint="Ask under a deadline, catch what the provider raises, and leave the oldest messages "
-        "out instead.",
+        hint="Request the summary under a deadline, catch the provider's errors, and leave the "
+        "oldest messages out instead.",
         look_at=("get_messages_for_request",),
     ),
     C22=advised(
-        "The view shows the newest request word for word, where the budget has room for it and "
-        "all that came after it.",
-        hint="Shorten and summarise what is older than the newest message of the user that is no "
+        "The view shows the newest request word for word, if the budget has room for it and for "
+        "all later messages.",
+        hint="Shorten and summarise only messages before the newest user message that is not a "
         "tool result.",
         look_at=("get_messages_for_request",),
     ),

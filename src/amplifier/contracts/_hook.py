@@ -69,16 +69,16 @@ CLAUSES = numbered(
         "known or not.",
         law="L7",
         hint='Return HookResult(action="continue") on every path, unknown events and odd payloads '
-        "included; None from a gate denies.",
+        "included. None from a gate denies.",
     ),
     H4=required(
         "A handler raises nothing but cancellation, whatever the payload.",
         law="L4",
-        hint="Read the payload with .get, test what you got, and catch Exception around what may "
-        "fail.",
+        hint="Read the payload with .get, test the values, and catch Exception around any code "
+        "that may fail.",
     ),
     H5=clarified(
-        "A modify carries the whole new payload, with every key it was given, as JSON.",
+        "A modify carries the whole new payload, with all keys of the original, as JSON.",
         law="L7",
         hint="Return a copy of the whole payload with your changes as data, made of dicts, lists, "
         "strings, numbers, booleans and None.",
@@ -89,9 +89,10 @@ CLAUSES = numbered(
         hint="Set context_injection to a non-empty string.",
     ),
     H7=clarified(
-        "A handler does not change the data it was given.",
+        "A handler does not change its payload.",
         law="L7",
-        hint="Copy what you want to change: {**data, ...}, and copy.deepcopy for what is inside.",
+        hint="Copy the parts that you want to change: {**data, ...}, and copy.deepcopy for nested "
+        "values.",
     ),
     H8=recommended(
         "Handlers are async.",
@@ -101,13 +102,13 @@ CLAUSES = numbered(
     H9=recommended(
         "mount returns a cleanup that unregisters every handler.",
         law="L1",
-        hint="Keep what register returned, and call it in the cleanup that mount returns.",
+        hint="Keep the return values of register, and call them in the cleanup that mount returns.",
         look_at=("mount",),
     ),
     H10=recommended(
         "Priorities lie between 10 and 90.",
         law="L7",
-        hint="Choose a priority from 10 to 90; the edges belong to the application.",
+        hint="Choose a priority from 10 to 90. The edges belong to the application.",
         look_at=("mount",),
     ),
     H11=recommended(
@@ -116,7 +117,7 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     H12=recommended(
-        "The configuration can choose which events are handled.",
+        "The configuration can choose the events to handle.",
         hint='Read a setting such as "events".',
         look_at=("mount",),
     ),
@@ -133,15 +134,15 @@ CLAUSES = numbered(
     H15=clarified(
         "A question that no one answers in time denies, unless a setting says otherwise.",
         law="L7",
-        hint='Leave approval_default at "deny", and answer "deny" where your own wait for an '
-        "approval ends without one.",
+        hint='Leave approval_default at "deny", and answer "deny" if your own wait for an '
+        "approval ends without an answer.",
     ),
     H16=advised(
-        "A modify keeps the keys of objects and the lengths of lists at every depth: only leaves "
-        "change.",
+        "A modify keeps the keys of objects and the lengths of lists at every depth, and changes "
+        "only leaves.",
         law="L7",
-        hint="Replace what you want to hide or shorten by a text in its place, and copy every "
-        "other member, empty ones too.",
+        hint="Replace a value that you want to hide or shorten by a text in its place, and copy "
+        "every other member, empty ones too.",
     ),
 )
 # fmt: on

@@ -70,8 +70,8 @@ CLAUSES = numbered(
         "A mount that fails or is cancelled leaves no task, thread, process or open file behind.",
         law="L1",
         source="L1",
-        hint="Start things inside try/finally or async with, so that they end when mount does not "
-        "get to its last line.",
+        hint="Start resources inside try/finally or async with, so that they end if mount does "
+        "not reach its last line.",
         look_at=("mount",),
     ),
     # The kernel does not call any other form, so the module would never be ready.
@@ -81,27 +81,27 @@ CLAUSES = numbered(
         look_at=("on_session_ready",),
     ),
     A7=clarified(
-        "Cancellation leaves every call as cancellation: not swallowed, not turned into another "
-        "error.",
+        "Cancellation leaves every call as cancellation, neither swallowed nor turned into "
+        "another error.",
         law="L2",
-        hint="Let cancellation pass: catch Exception rather than BaseException, raise it again "
-        "where you tidy up, and raise no other error in its place.",
+        hint="Let cancellation propagate: catch Exception rather than BaseException, raise it "
+        "again after your cleanup, and raise no other error in its place.",
     ),
     A8=clarified(
         "A cancelled call ends within one second.",
         law="L2",
-        hint="Put a deadline on what you do after a cancellation, and do not shield waiting for "
-        "the outside world.",
+        hint="Put a deadline on the work after a cancellation, and do not shield a wait for the "
+        "outside world.",
     ),
     A9=clarified(
-        "A cancelled call leaves the module whole: no lock held, no slot lost, no state half "
+        "A cancelled call leaves the module usable: no lock held, no slot lost, no state half "
         "written.",
         law="L5",
         hint="Use async with for locks and limiters, and change state only once nothing can "
         "interrupt the change.",
     ),
     A10=clarified(
-        "A cancelled call leaves no file torn.",
+        "A cancelled call leaves no partly written file.",
         law="L5",
         hint="Write to a temporary file beside the target and replace the target with os.replace "
         "when it is complete.",
@@ -115,26 +115,26 @@ CLAUSES = numbered(
     A12=clarified(
         "Cleanup ends within its deadline.",
         law="L3",
-        hint="Put a deadline on what cleanup waits for, and let go of what does not answer.",
+        hint="Put a deadline on every wait in cleanup, and abandon whatever does not answer.",
         look_at=("cleanup", "close", "aclose"),
     ),
     A13=clarified(
         "Cleanup raises nothing.",
         law="L4",
-        hint="Catch and log what goes wrong while cleaning up.",
+        hint="Catch and log the errors of your cleanup.",
         look_at=("cleanup", "close", "aclose"),
     ),
     A14=clarified(
         "After cleanup no task, thread, process, open or temporary file or handler remains.",
         law="L1",
-        hint="End in cleanup what mount and later calls began: close files, stop threads and "
-        "processes, delete temporary files, unregister handlers; own tasks through "
-        "coordinator.start_soon or a structured mount.",
+        hint="End in cleanup everything that mount and later calls began: close files, stop "
+        "threads and processes, delete temporary files, unregister handlers. Start tasks through "
+        "coordinator.start_soon or in a structured mount.",
         look_at=("cleanup", "close", "aclose"),
     ),
     A15=clarified(
-        "Cleanup never deletes what the user configured.",
-        hint="Delete only what your module created and the user did not name.",
+        "Cleanup never deletes files or folders that the user configured.",
+        hint="Delete only files that your module created and the user did not name.",
         look_at=("cleanup", "close", "aclose"),
     ),
     A16=clarified(
@@ -150,14 +150,14 @@ CLAUSES = numbered(
         "every loop end.",
     ),
     A18=required(
-        "The module behaves the same on asyncio and trio, or declares as __amplifier_backends__ "
-        "what it runs on.",
+        "The module behaves the same on asyncio and trio, or declares its backends as "
+        "__amplifier_backends__.",
         law="L10",
         source="L10",
         hint='Use AnyIO instead of asyncio, or declare __amplifier_backends__ = ("asyncio",).',
     ),
     A19=recommended(
-        "Events of the module's own are announced on the channel 'observability.events'.",
+        "The module announces its own events on the channel 'observability.events'.",
         hint='Call coordinator.register_contributor("observability.events", name, lambda: [...]) '
         "in mount.",
         look_at=("mount",),
@@ -169,42 +169,44 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     A21=advised(
-        "mount needs no other module; what does is left to on_session_ready or to the first call.",
+        "mount needs no other module: work that needs one is left to on_session_ready or to the "
+        "first call.",
         hint="Look other modules up in on_session_ready, or when they are needed.",
         look_at=("mount",),
     ),
     # Traces, logs and transcripts are kept and shared.
     A22=clarified(
-        "Keys that the module is given appear in no event, no log and no error.",
-        hint="Leave keys out of payloads, log records and messages, and off the objects whose "
-        "repr ends up there.",
+        "Configured keys appear in no event, no log and no error.",
+        hint="Leave keys out of payloads, log records and messages, and out of the repr of "
+        "objects that appear there.",
     ),
     A23=advised(
-        "What a module opens it closes: equal calls do not leave more and more descriptors of a "
-        "file open until cleanup, and no stream or file is left to the garbage collector.",
-        hint="Open a file with a with statement in the call, or once for the session; close "
+        "A module closes the files and streams that it opens: equal calls do not leave more and "
+        "more descriptors open until cleanup, and the garbage collector has no stream or file to "
+        "close.",
+        hint="Open a file with a with statement in the call, or once for the session. Close "
         "streams in cleanup.",
     ),
     A24=clarified(
-        "What all code of a process shares, such as environment, working directory, random seed "
-        "and signal handlers, is left as it was found.",
+        "State that a process shares, such as environment, working directory, random seed and "
+        "signal handlers, is left unchanged.",
         law="L8",
         hint="Give a child process its own env and cwd, use random.Random(seed) and "
-        "decimal.localcontext(), and undo in cleanup what mount installed.",
+        "decimal.localcontext(), and undo in cleanup everything that mount installed.",
     ),
     A25=clarified(
         "Results depend neither on the local time zone nor on the locale, unless the module's "
-        "description or documentation names them, nor on the hashes of texts, which are others in "
+        "description or documentation names them, nor on the hashes of texts, which differ in "
         "each process.",
         law="L10",
-        hint='Use datetime.now(timezone.utc) and encoding="utf-8"; take the zone or the language '
-        "as a setting, and name it; sort what comes out of a set.",
+        hint='Use datetime.now(timezone.utc) and encoding="utf-8". Take the zone or the language '
+        "as a setting, and name it. Sort the items of a set.",
     ),
     A26=clarified(
-        "A plain call meets no slip of the module's own code: no AttributeError, NameError or "
+        "A plain call never meets a bug in the module's own code: no AttributeError, NameError or "
         "TypeError that no handler expects by its name, whether it leaves the call or is caught.",
         law="L4",
-        hint="Mend the line. Where such an error is possible, test the value first, or catch the "
+        hint="Fix the line. If such an error is possible, test the value first, or catch the "
         "error by its name close to the line.",
     ),
 )

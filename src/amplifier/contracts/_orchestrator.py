@@ -73,8 +73,8 @@ CLAUSES = numbered(
     ),
     O3=required(
         "execute returns the text of the answer, a str.",
-        hint="Return the text of the last answer of this turn, without thinking, an empty string "
-        "if there is none; a failing tool does not end the turn.",
+        hint="Return the text of the last answer of this turn, without thinking, or an empty "
+        "string if there is none. A failing tool does not end the turn.",
     ),
     O4=clarified(
         "execution:start is the first event of a turn.",
@@ -97,25 +97,25 @@ CLAUSES = numbered(
         hint="Emit provider:request before and provider:response after every call of complete.",
     ),
     O8=required(
-        "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned; "
-        "both name the tool.",
-        hint="Emit tool:pre before and tool:post after every call of execute of a tool, with "
-        "tool_name and tool_call_id of that call, tool:post with its result.",
+        "Every tool run has a tool:pre before it, and a tool:post after it if the tool returned, "
+        "and both name the tool.",
+        hint="Emit tool:pre before and tool:post after every call of a tool's execute, with "
+        "tool_name and tool_call_id of that call, and tool:post with its result.",
     ),
     O9=required(
-        "The prompt is stored before the model is asked.",
+        "The prompt is stored before the model is called.",
         hint="Store the user's message once, before the first model call.",
     ),
     O10=clarified(
-        "The messages of every request come from get_messages_for_request, and its tools are those "
-        "of the session, with their schemas.",
+        "The messages of every request come from get_messages_for_request, and its tools are the "
+        "session's, with their schemas.",
         hint="Build every request from await context.get_messages_for_request(provider=provider), "
         "and a ToolSpec of each tool.",
     ),
     O11=clarified(
         "The assistant's message is stored before the results of its tool calls.",
         law="L5",
-        hint="Store the assistant's message as soon as it has come, before its tools run.",
+        hint="Store the assistant's message as soon as it arrives, before its tools run.",
     ),
     O12=clarified(
         "Results are stored in the order of their calls, under the ids of their calls.",
@@ -130,25 +130,26 @@ CLAUSES = numbered(
         hint="Make a result for every call on every way out, in a shielded scope when cancelled.",
     ),
     O14=clarified(
-        "A tool that raises gets an error result and a tool:error, and disturbs no neighbour.",
+        "A tool that raises gets an error result and a tool:error, and does not affect other "
+        "calls.",
         law="L4",
-        hint="Catch Exception around each tool by itself, emit tool:error and store an error "
+        hint="Catch Exception around each tool separately, emit tool:error and store an error "
         "result.",
     ),
     O15=required(
         "After a deny at tool:pre the tool does not run, and the model gets the reason.",
         law="L7",
-        hint="Look at the verdict of tool:pre; on deny store an error result with its reason "
+        hint="Check the verdict of tool:pre. On deny, store an error result with its reason "
         "instead of running the tool.",
     ),
     O16=required(
-        "A modify takes effect: at tool:pre on what the tool is given, at tool:post on what is "
-        "stored.",
+        "A modify takes effect: at tool:pre on the tool's input, at tool:post on the stored "
+        "result.",
         law="L7",
         hint="Take tool_input from the verdict's data at tool:pre, and result at tool:post.",
     ),
     O17=required(
-        "After an ask_user at tool:pre the tool runs only if it was approved.",
+        "After an ask_user at tool:pre the tool runs only if the user approved it.",
         law="L7",
         hint="Pass the verdict to coordinator.process_hook_result and run the tool only if it "
         "comes back as continue.",
@@ -166,48 +167,49 @@ CLAUSES = numbered(
     ),
     O20=required(
         "After a deny at provider:request, or at prompt:submit if it is emitted, the model is not "
-        "asked.",
+        "called.",
         law="L7",
-        hint="Look at the verdicts of provider:request and prompt:submit; on deny end the turn "
+        hint="Check the verdicts of provider:request and prompt:submit. On deny, end the turn "
         "without calling the provider.",
     ),
     O21=clarified(
         "A provider's error leaves execute with its own type.",
         law="L9",
-        hint="Let errors of the provider pass: emit provider:error and raise the same exception "
-        "again.",
+        hint="Let errors of the provider propagate: emit provider:error and raise the same "
+        "exception again.",
     ),
     O22=required(
-        "After a graceful stop running tools finish, and no model call and no tool is started.",
+        "After a graceful stop running tools finish, and no model call and no tool starts.",
         law="L2",
         source="L2",
-        hint="Look at coordinator.cancellation.is_graceful before each model call and each tool, "
+        hint="Check coordinator.cancellation.is_graceful before each model call and each tool, "
         "and let running tools finish.",
     ),
     O23=clarified(
-        "The number of model calls per turn has a limit, and every turn starts counting anew.",
+        "The number of model calls per turn has a limit, and the count starts anew with every "
+        "turn.",
         law="L3",
         hint="Count model calls in a local variable of execute, against a limit.",
     ),
     O24=clarified(
-        "Every answer is stored, structured content as it came: thinking with its signature, not "
+        "Every answer is stored, structured content unchanged: thinking with its signature, not "
         "flattened to text.",
         law="L6",
-        hint="Store the response's content blocks as they are, not only their text.",
+        hint="Store the response's content blocks unchanged, not only their text.",
     ),
     O25=recommended(
-        "With several providers the configured one is asked, else the first.",
-        hint="Read the provider's name from the configuration, else take the first one.",
+        "With several providers the configured one is called, otherwise the first.",
+        hint="Read the provider's name from the configuration, and without one take the first.",
     ),
     O26=recommended(
         "After a provider's error provider:error is emitted and the next turn works.",
         law="L5",
-        hint="Emit provider:error before raising, and keep nothing half done on the loop.",
+        hint="Emit provider:error before raising, and keep no unfinished state on the loop.",
     ),
     O27=recommended(
         "The answer is passed on in pieces while it arrives, as content_block events or an async "
         "generator.",
-        hint="Emit content_block events while the answer comes.",
+        hint="Emit content_block events while the answer arrives.",
     ),
     O28=advised(
         "prompt:submit is emitted before the prompt is stored, prompt:complete after the answer.",
@@ -216,13 +218,13 @@ CLAUSES = numbered(
     O29=advised(
         "After a deny at tool:post the model gets an error result instead of the tool's.",
         law="L7",
-        hint="Look at the verdict of tool:post; on deny store an error result.",
+        hint="Check the verdict of tool:post. On deny, store an error result.",
     ),
     O30=recommended(
-        "Blocks of a type that the contract does not define are stored as they came.",
+        "Blocks of a type that the contract does not define are stored unchanged.",
         law="L6",
         source="contract clarifications: orchestrators",
-        hint="Store every block of the response, also those of a type that you do not know.",
+        hint="Store every block of the response, also blocks of unknown types.",
     ),
 )
 # fmt: on

@@ -80,13 +80,13 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     P3=required(
-        "complete takes a ChatRequest and ignores keywords it does not know.",
-        hint="Declare complete(self, request, **kwargs) and ignore the keywords you do not know.",
+        "complete takes a ChatRequest and ignores unknown keywords.",
+        hint="Declare complete(self, request, **kwargs) and ignore unknown keywords.",
     ),
     P4=required(
         "complete returns a ChatResponse.",
-        hint="Answer every valid request with a ChatResponse whose content is a list of blocks; "
-        "raise only when the call fails.",
+        hint="Answer every valid request with a ChatResponse that has a list of blocks as its "
+        "content. Raise only when the call fails.",
     ),
     P5=required(
         "Every response reports Usage, and total_tokens is input_tokens plus output_tokens.",
@@ -101,17 +101,17 @@ CLAUSES = numbered(
     ),
     P7=clarified(
         "Every role and every block type is accepted in a request.",
-        hint="Translate every role and block type; what the service does not know is sent as text "
-        "or left out, never refused.",
+        hint="Translate every role and block type. Send a block that the service does not support "
+        "as text or leave it out, but never refuse it.",
     ),
     P8=clarified(
         "complete does not change the request.",
-        hint="Build a new request for the wire instead of changing the one you were given.",
+        hint="Build a new request for the wire instead of changing the caller's.",
     ),
     P9=clarified(
         "Tool-call ids are non-empty and unique over the whole conversation.",
         law="L5",
-        hint="Take the ids from the service, or make them with uuid4 where it gives none.",
+        hint="Take the ids from the service, or create them with uuid4 if it gives none.",
     ),
     P10=clarified(
         "parse_tool_calls returns exactly the calls of the response: same ids, names, arguments "
@@ -140,7 +140,7 @@ CLAUSES = numbered(
     P14=clarified(
         "Concurrent calls do not mix: each gets the answer to its own request.",
         law="L8",
-        hint="Keep what belongs to one call in local variables, not on the provider.",
+        hint="Keep the state of one call in local variables, not on the provider.",
     ),
     P15=recommended(
         "Without the configuration it needs, mount logs a warning and declines by returning None.",
@@ -150,15 +150,15 @@ CLAUSES = numbered(
     ),
     P16=recommended(
         "A tool call without its result in a request is repaired and announced, or refused, never "
-        "sent as it is.",
-        hint="Add a result that states that it is missing, or raise InvalidRequestError, before "
-        "the request is sent.",
+        "sent unchanged.",
+        hint="Before sending the request, add a result that reports the missing one, or raise "
+        "InvalidRequestError.",
     ),
     P17=recommended(
         "A flag in the configuration adds the raw request and response to llm:request and "
         "llm:response.",
-        hint="Read a setting such as raw, and add the request and response to the events when it "
-        "is on.",
+        hint="Read a setting such as raw, and add the request and response to the events if it is "
+        "on.",
         look_at=("mount",),
     ),
     P18=recommended(
@@ -168,10 +168,10 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     P19=advised(
-        "A failed call raises an LLMError whose fields state whether a retry may help.",
+        "A failed call raises an LLMError with fields that state whether a retry may help.",
         law="L9",
         hint="Translate the service's errors into the LLMError family, with retryable and "
-        "retry_after; return no response for a failed call.",
+        "retry_after. Return no response for a failed call.",
     ),
     P20=advised(
         "The defaults of get_info hold context_window and max_output_tokens.",
@@ -180,17 +180,17 @@ CLAUSES = numbered(
     ),
     # Otherwise the stored response would differ from the one that a user saw.
     P21=clarified(
-        "stream, if it is offered, ends with the response that complete gives, and its pieces "
-        "make that up.",
-        hint="Let complete collect the stream, so that there is one path only.",
+        "stream, if the provider has it, ends with the response that complete gives, and its "
+        "pieces add up to that response.",
+        hint="Let complete collect the stream, so that there is only one path.",
         look_at=("stream",),
     ),
     P22=advised(
-        "What stream returns can be read with async for alone, and closes itself at its end and "
-        "when its reader is cancelled.",
+        "A stream can be read with async for alone, and closes itself at its end and when its "
+        "reader is cancelled.",
         law="L1",
-        hint="Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose; leave "
-        "the exchange in __anext__ on every exception.",
+        hint="Return an object with __aenter__, __aexit__, __aiter__, __anext__ and aclose. Close "
+        "the connection in __anext__ on every exception.",
         look_at=("stream",),
     ),
     P23=clarified(
@@ -200,7 +200,7 @@ CLAUSES = numbered(
         "the usage of llm:response.",
     ),
     P24=advised(
-        "get_info asks no service.",
+        "get_info sends no request to a service.",
         hint="Answer get_info from constants and the configuration.",
         look_at=("get_info",),
     ),

@@ -68,16 +68,16 @@ CLAUSES = numbered(
         "async_resolve(module_id, hint=None).",
     ),
     R2=required(
-        "It can be asked without a hint.",
+        "The hint is optional.",
         source="module source contract, Protocol",
         hint="Give the hint a default of None.",
     ),
     R3=required(
-        "It returns a ModuleSource, whose resolve() returns the Path of a directory with an "
+        "It returns a ModuleSource with a resolve() that returns the Path of a directory with an "
         "importable package.",
         source="module source contract, Invariants",
-        hint="Return an object whose resolve() gives the Path of a directory that contains the "
-        "package.",
+        hint="Return an object with a resolve() that returns the Path of the directory with the "
+        "package in it.",
     ),
     R4=required(
         "A module that cannot be found raises ModuleNotFoundError, from the resolver or from its "
@@ -87,25 +87,24 @@ CLAUSES = numbered(
         hint="Raise amplifier.errors.ModuleNotFoundError with the id.",
     ),
     R5=required(
-        "Trouble with the filesystem leaves as OSError.",
+        "Errors of the filesystem are raised as OSError.",
         law="L9",
         source="L9",
-        hint="Let OSError pass; a directory that cannot be read is not a module that cannot be "
-        "found.",
+        hint="Let OSError propagate: an unreadable directory is not a missing module.",
     ),
     R6=required(
-        "The same question gets the same answer.",
+        "Equal calls return the same result.",
         source="module source contract, Invariants",
-        hint="Keep no state between questions that changes the answer.",
+        hint="Keep no state between calls that changes the result.",
     ),
     R7=required(
-        "Resolving imports nothing, and leaves sys.path and the coordinator as they were.",
+        "Resolving imports nothing, and leaves sys.path and the coordinator unchanged.",
         law="L8",
         source="module source contract, Invariants",
-        hint="Look at files only; leave importing to the loader.",
+        hint="Only look at files, and leave importing to the loader.",
     ),
     R8=recommended(
-        "The error names the module asked for, where it was looked for, and what to do.",
+        "The error names the requested module, the places that were searched, and a remedy.",
         source="module source contract, Errors",
         hint="Name the module, the places and the remedy in the message.",
     ),

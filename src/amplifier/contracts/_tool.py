@@ -182,16 +182,15 @@ CLAUSES = numbered(
         look_at=("mount",),
     ),
     T5=required(
-        "Any JSON object given to execute gets a ToolResult back, however wrong its keys and "
-        "values.",
+        "execute returns a ToolResult for any JSON object, however wrong its keys and values.",
         law="L4",
-        hint="Read every key with .get and test what you got before you use it; return a "
-        "ToolResult on every path, and put a deadline on what may never end.",
+        hint="Read every key with .get and test the value before you use it. Return a ToolResult "
+        "on every path, and put a deadline on anything that may never end.",
     ),
     T6=required(
         "A failure is returned as success=False with an error, not raised.",
         law="L4",
-        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising; '
+        hint='Return ToolResult(success=False, error={"message": "..."}) instead of raising. '
         "success is True or False, and only a failure has an error.",
     ),
     T7=clarified(
@@ -202,23 +201,23 @@ CLAUSES = numbered(
         look_at=("get_schema", "input_schema"),
     ),
     T8=clarified(
-        "A schema is accurate: an input that it accepts is not refused for its shape, for want of "
-        "another key, type or value than it names; accepting more than it states is allowed.",
-        hint="Name in the schema exactly the keys and types that execute reads, and those it "
-        "cannot do without as required.",
+        "A schema is accurate: no input that it accepts is refused for a key, type or value that "
+        "it does not name, although execute may accept more than the schema states.",
+        hint="Name in the schema exactly the keys and types that execute reads, and list the keys "
+        "it needs as required.",
         look_at=("get_schema", "input_schema", "execute"),
     ),
     T9=clarified(
         "The output and the error of every result are JSON.",
         law="L6",
-        hint="Turn what you return into dicts, lists, strings, numbers, booleans and None.",
+        hint="Return only dicts, lists, strings, numbers, booleans and None.",
     ),
     T10=clarified(
         "Concurrent calls do not mix: each gets the result of its own input, no effect is lost, "
-        "and a result does not change once it is given.",
+        "and a returned result does not change later.",
         law="L8",
-        hint="Keep what belongs to one call in local variables, not on the tool; guard what spans "
-        "an await with anyio.Lock, and return copies of what later calls change.",
+        hint="Keep the state of one call in local variables, not on the tool. Guard state that "
+        "spans an await with anyio.Lock, and return copies of state that later calls change.",
     ),
     T11=recommended(
         "The tool gives a JSON Schema of its input through get_schema() or input_schema.",
@@ -229,7 +228,7 @@ CLAUSES = numbered(
         hint="Check all of the input before the first side effect.",
     ),
     T13=recommended(
-        "What the tool has to report goes to the logging module; nothing is printed.",
+        "The tool reports through the logging module and prints nothing.",
         hint="Use logging.getLogger(__name__) instead of print.",
     ),
     T14=advised(
@@ -238,15 +237,16 @@ CLAUSES = numbered(
     ),
     # A changed input would be stored as if the model had written it.
     T15=clarified(
-        "execute does not change the input it was given.",
+        "execute does not change its input.",
         law="L5",
-        hint="Copy what you want to change; the transcript keeps the input you were given.",
+        hint="Copy the parts that you want to change, because the transcript keeps the original "
+        "input.",
     ),
     # The call is made a second time after NotDone(), and never again after Done().
     T16=clarified(
-        "A reconcile(input, call), if the tool has one, is right about a call whose process was "
-        "killed: it does not return NotDone() for one that had its effect, nor Done() for one that "
-        "was never made.",
+        "A reconcile(input, call), if the tool has one, is right about a call with a killed "
+        "process: it does not return NotDone() for a call that had its effect, nor Done() for one "
+        "that was never made.",
         law="L5",
         hint="Store the idempotency_key of current_call() in the same step as the effect, look for "
         "it in reconcile, and return Unknown() when you can't find out.",

@@ -19,8 +19,8 @@ def test_sections_come_in_order_and_kept_clauses_are_left_out():
     assert shown == [
         "tool-x (tool): violations; it breaks 1 required clause; 1 recommendation; 3 clauses not examined",
         "",
-        "  broken       T5  Any JSON object given to execute gets a ToolResult back, however wrong its keys and values.",
-        "  recommended  T13 What the tool has to report goes to the logging module; nothing is printed.",
+        "  broken       T5  execute returns a ToolResult for any JSON object, however wrong its keys and values.",
+        "  recommended  T13 The tool reports through the logging module and prints nothing.",
         "",
         "  T5: execute raised KeyError: 'text'",
         "    input: {'text': 1}",
@@ -211,7 +211,7 @@ def test_each_clause_is_a_test_case(tmp_path, monkeypatch):
 
 def test_a_module_that_was_not_examined_is_an_error():
     suite = suite_of(report(verdict="unchecked", notes=["it could not be mounted"]))
-    assert (suite.get("tests"), suite.get("errors")) == ("42", "1")
+    assert (suite.get("tests"), suite.get("errors")) == ("43", "1")
     error = suite.find("testcase/error")
     assert error is not None
     assert "it could not be mounted" in (error.text or "")
