@@ -16,6 +16,7 @@ def test_missing_extra_is_not_blamed_on_module(package, home, workdir):
     finished = run_without(package, "module", "validate", "tool-todo", home=home, cwd=workdir)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr == (
+        "examining tool-todo\n"
         f"amplifier: examining a module needs an optional part ({package} is not installed); "
         "install it with: pip install 'amplifier[testing]'\n"
     )
