@@ -16,6 +16,8 @@ from amplifier.models import HookResult
 
 _CLAUSES = {"context": "C15", "tool": "T10", "provider": "P14", "hook": "H3"}
 """The clause about concurrent calls, by type. Loops are left out: a turn in a turn is refused."""
+_ALLOWED = {"P14": ("returned", "raised")}
+"""How a call in a handler may end. A provider with a limit may wrap one that emits, and refuse."""
 _HINT = "Emit events outside of locks and slots, and let the state be whole before you emit."
 _MAX_EVENTS = 4
 _MAX_CALLED = 5
@@ -104,7 +106,7 @@ async def _call_in_handler(ctx: CheckContext, index: int, event: str, number: in
     if not outer.returned:
         what = f"{where}, and {operation.name} {outer}"
         ctx.fault(clause, what, given=operation.given, error=outer.error, hint=_HINT)
-    elif usual.returned and not caller.outcome.returned:
+    elif usual.returned and caller.outcome.kind not in _ALLOWED.get(clause, ("returned",)):
         what = f"{where}, which then {caller.outcome}"
         error = caller.outcome.error
         ctx.fault(clause, what, given=inner.given, error=error, hint=_HINT)
