@@ -36,8 +36,8 @@ class ApprovalProvider(Protocol):
 class ApprovalSystem(Protocol):
     """Answers the questions of hooks on behalf of the application's user.
 
-    The application passes it to the session, and the kernel calls it. The kernel measures the time
-    and cancels a question that takes longer. A system that fails denies.
+    The application passes it to the session. The kernel calls it with a deadline, and cancels a
+    question that exceeds it. If the system fails, the answer is a denial.
     """
 
     async def request_approval(
@@ -96,7 +96,7 @@ _noted: ContextVar[tuple[CurrentCall | None, tuple[ApprovalQuestion, ...]]] = Co
 def note_question(question: ApprovalQuestion) -> None:
     """Record the details of a question, in a hook that is going to ask it.
 
-    The result of a hook has only the text. `question_for` finds the details by the text, in the
+    The result of a hook has only the text. `question_for` looks up the details by the text, in the
     same task, when the approval system is called.
     """
     call = current_call()
@@ -123,7 +123,7 @@ def question_for(prompt: str, seconds: float) -> ApprovalQuestion:
 
 @contextmanager
 def log_unanswered(question: ApprovalQuestion) -> Iterator[None]:
-    """Log a question by name if its time is over before the block ends."""
+    """Log a question by name if its deadline passes before the block ends."""
     deadline = min(anyio.current_effective_deadline(), anyio.current_time() + question.seconds)
     try:
         yield
@@ -140,7 +140,7 @@ def log_unanswered(question: ApprovalQuestion) -> Iterator[None]:
 class UserInput(Protocol):
     """Asks the user for values, not only for permission.
 
-    An `ApprovalSystem` may have this method as well. A module that needs values, such as an MCP
+    An `ApprovalSystem` may implement this method too. A module that needs values, such as an MCP
     server with a form, looks for it on the session's approval system.
     """
 

@@ -15,10 +15,10 @@ def contain_errors(who: str = "") -> Iterator[None]:
     """Contain the failures of third-party code inside the block, see `contained_failure`.
 
     Args:
-        who: Whose code it is, in words. The text of a contained failure begins with it.
+        who: Description of the code. The text of a contained failure begins with it.
 
     Raises:
-        Exception: The failure: as it was raised, or contained.
+        Exception: The failure, either as raised or contained.
     """
     try:
         yield

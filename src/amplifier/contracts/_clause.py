@@ -42,7 +42,7 @@ def constructors(contract: str, modules: str) -> tuple[partial[Clause], ...]:
 
     The published contract requires or recommends a promise, or this project clarified or advises
     it. A conformant module keeps required and clarified promises, and a good one keeps the others
-    too. A clause with another ``source`` names it.
+    too. A clause from another ``source`` names that source.
 
     Args:
         contract: Name of the published contract, such as ``tool contract``.

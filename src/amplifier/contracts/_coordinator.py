@@ -32,7 +32,7 @@ P = ParamSpec("P")
 MountPoint: TypeAlias = Literal[
     "orchestrator", "context", "providers", "tools", "hooks", "module-source-resolver"
 ]
-"""A place for modules. Providers and tools have names there. Of the others there is one each.
+"""A place for modules. It holds named providers or tools, or one module of another type.
 
 The hooks are built in. ``mount("session", x, name="orchestrator")``, or ``"context"``, means the
 mount point of that name.
@@ -42,19 +42,19 @@ mount point of that name.
 # Modules are written against this Protocol, so that they never import the kernel, which
 # implements it. `get` and `mount` have one typed signature for each mount point.
 #
-# On Python 3.12 and later `isinstance` doesn't see attributes that arrive through
-# ``__getattr__``. A proxy that passes calls on to a real coordinator may be a good host and still
-# fail that check.
+# On Python 3.12 and later `isinstance` doesn't see attributes that arrive through ``__getattr__``.
+# A proxy for a real coordinator can be a correct host and still fail that check.
 
 
 @runtime_checkable
 class Coordinator(Protocol):
     """Everything the host offers to a module. It is the first argument of ``mount``.
 
-    Each module gets a separate view, so that the kernel can undo and name its registrations. Once
-    a module was undone, because its mount failed, or the session is closed, registering through
-    its view raises `amplifier.errors.SessionStateError`. Only a cleanup is still accepted from an
-    undone module. Modules may set attributes here. They are shared by all modules of the session.
+    Each module gets a separate view, so that the kernel can undo and name its registrations. After
+    a module has been undone because its mount failed, or after the session has closed, registering
+    through its view raises `amplifier.errors.SessionStateError`. The view of an undone module still
+    accepts cleanups, but nothing else. Modules may set attributes here, which all modules of the
+    session share.
     """
 
     approval_system: ApprovalSystem | None
@@ -64,7 +64,7 @@ class Coordinator(Protocol):
     """The system that shows messages to the user. Without one they are logged."""
 
     turn_number: int
-    """The number of the latest turn, counted from 1. 0 before the first one.
+    """The number of the latest turn, counted from 1, or 0 before the first turn.
 
     A context that loads a conversation sets it.
     """
@@ -99,7 +99,7 @@ class Coordinator(Protocol):
     def mount_points(self) -> MutableMapping[str, Any]:
         """The mounted modules by mount point, live. Prefer `get`.
 
-        The ``hooks`` of a module are its own here, too.
+        Here too, ``hooks`` is the module's own view.
         """
 
     @property
@@ -155,7 +155,9 @@ class Coordinator(Protocol):
         self, mount_point: Literal["session"], module: ContextManager, /, name: Literal["context"]
     ) -> Awaitable[None]: ...
     def mount(self, mount_point: str, module: Any, /, name: str | None = None) -> Awaitable[None]:
-        """Put a module at a mount point. It happens at the call, and awaiting is optional.
+        """Put a module at a mount point.
+
+        The call takes effect immediately, and awaiting is optional.
 
         A type checker verifies that the module has the members that its `MountPoint` requires.
 
@@ -170,7 +172,9 @@ class Coordinator(Protocol):
         raise NotImplementedError
 
     def unmount(self, mount_point: str, /, name: str | None = None) -> Awaitable[None]:
-        """Remove a module. It happens at the call, and awaiting is optional.
+        """Remove a module.
+
+        The call takes effect immediately, and awaiting is optional.
 
         Its cleanups don't run.
 
@@ -233,14 +237,14 @@ class Coordinator(Protocol):
         raise NotImplementedError
 
     def owner_of(self, mount_point: str, /, name: str | None = None) -> str | None:
-        """Return the module that mounted it, or None if no module did.
+        """Return the id of the module that mounted the object, or None if no module did.
 
-        It is the module's id, with ``#`` and a further name where a plan names a module more than
-        once. The host keeps it. A module can't mount anything in the name of another one.
+        The id is followed by ``#`` and a further name if the plan lists the module more than once.
+        The host records it, so a module can't mount anything in the name of another one.
         """
 
     def register_cleanup(self, fn: Cleanup, /) -> None:
-        """Call a function on closing. The last one registered is called first."""
+        """Call a function on closing. The function registered last is called first."""
 
     def register_capability(self, name: str, value: Any) -> None:
         """Offer a value to other modules under a dotted name."""
@@ -265,14 +269,14 @@ class Coordinator(Protocol):
         Args:
             result: The result of `Hooks.emit`.
             event: The event of the result.
-            hook_name: The hook to name where the result doesn't name one.
+            hook_name: Name of the hook, for a result that doesn't have one.
 
         Returns:
-            The part that is left: ``deny``, ``modify``, ``continue``, or ``inject_context`` with
-            the ephemeral injections.
+            The part left to the caller: ``deny``, ``modify``, ``continue``, or ``inject_context``
+            with the ephemeral injections.
 
         Raises:
-            ValueError: An injection is longer than `injection_size_limit`. None was stored.
+            ValueError: An injection is longer than `injection_size_limit`. Nothing was stored.
         """
 
     def register_step_wrapper(self, wrapper: StepWrapper, /) -> Callable[[], None]:
@@ -298,7 +302,7 @@ class Coordinator(Protocol):
         """Make one model call or tool call inside the step wrappers, as the current call.
 
         Args:
-            step: The call. Steps that run at the same time are made a group with `ordered_steps`
+            step: The call. Steps that run at the same time must be grouped with `ordered_steps`
                 first.
             run: Makes the call and returns its result.
             admit: Decides, inside the wrappers, whether the call is made. It returns None, or the
@@ -307,20 +311,20 @@ class Coordinator(Protocol):
                 and ``run``.
 
         Returns:
-            The result of ``run``, ``admit`` or a wrapper. An exception of any of them is raised.
+            The result of ``run``, ``admit`` or a wrapper. An exception from any of them propagates.
 
         Raises:
             DeadlineExceeded: A wrapper overran its deadline.
         """
 
     async def cleanup(self) -> None:
-        """Run the registered cleanups. Closing the session does that, too."""
+        """Run the registered cleanups, as closing the session does."""
 
     def reset_turn(self) -> None:
         """Restart the count of injections."""
 
     def request_cancel(self, immediate: bool = False) -> Any:
-        """Request a stop through `cancellation`. This happens at the call."""
+        """Request a stop through `cancellation`. The call takes effect immediately."""
 
     def start_soon(
         self,
@@ -350,7 +354,7 @@ class Coordinator(Protocol):
         It may hold task groups and cancel scopes open.
 
         Args:
-            context_manager: Entered before this returns, left on closing.
+            context_manager: The context manager, entered before this returns and exited on closing.
             name: The name of the task, for reports.
 
         Returns:
@@ -372,15 +376,15 @@ class Coordinator(Protocol):
         still returns is passed on.
 
         Args:
-            seconds: The time it gets, or None for no limit.
-            who: Whose code it is, in words, for the text of failures.
+            seconds: Time limit of the call, or None.
+            who: Description of the code, for the text of failures.
             fn: The code.
             args: Its arguments.
-            options: Its named arguments.
+            options: Its keyword arguments.
 
         Raises:
             DeadlineExceeded: The deadline passed. Its ``operation`` is ``who``.
-            Exception: The call's own failure: as it was raised, or contained.
+            Exception: The call's own failure, either as raised or contained.
         """
         raise NotImplementedError
 
@@ -389,12 +393,12 @@ class Coordinator(Protocol):
     ) -> T:
         """Run work to completion before delivering a cancellation of the caller.
 
-        For work that an application may call outside a turn, such as storing a message. There
-        ``Task.cancel()`` of asyncio goes through a shielded scope. Inside a turn, and while a
+        For work that an application may call outside a turn, such as storing a message. There,
+        asyncio's ``Task.cancel()`` passes through a shielded scope. Inside a turn, and while a
         session opens or closes, AnyIO's ``CancelScope(shield=True)`` is enough.
 
         Args:
-            fn: The work, which must bound itself. It runs in a child task.
+            fn: The work, which must limit its own duration. It runs in a child task.
             args: Its arguments.
             name: The name of the task, for reports.
 

@@ -38,14 +38,14 @@ HandlerAnswer: TypeAlias = HookResult | Mapping[str, Any] | None
 Handler: TypeAlias = Callable[[str, Any], Awaitable[HandlerAnswer] | HandlerAnswer]
 """A handler that can be registered: a `HookHandler`, or a plain function.
 
-A plain function is called on the thread of the loop. The payload is a dict. A handler may annotate
+A plain function is called on the event loop's thread. The payload is a dict. A handler may annotate
 it as ``dict[str, Any]`` or as a TypedDict of `amplifier.events.payloads`.
 """
 
 OnFailure: TypeAlias = Literal["continue", "deny"]
 """The effect of a handler's failure or timeout: skip the handler, or deny the event.
 
-A handler that denies is a gate. A gate that returns nothing has not decided, which denies too.
+A handler that denies is a gate. A gate that returns nothing has not decided, so it denies.
 """
 
 

@@ -65,8 +65,8 @@ class Hooks(Protocol):
                 overruns or returns None, the event is denied.
             fields: Top-level fields that the handler reads. If left out, it receives the whole
                 payload. Otherwise it receives the listed fields that the event has, and the
-                kernel's own. Its cost does not grow with the rest. The data of a "modify" replaces
-                fields and keeps the others.
+                kernel's own. Its cost does not grow with the other fields. The data of a "modify"
+                replaces fields and keeps the others.
             on_demand: True for a handler that needs no field for itself, only the fields that other
                 handlers receive. `has_handlers` does not count it for a field.
 
@@ -113,7 +113,7 @@ class Hooks(Protocol):
         Args:
             event: Name of the event.
             data: The payload.
-            timeout: Seconds for all handlers together. A late one is left out.
+            timeout: Seconds for all handlers together. A late result is left out.
         """
 
     def unregister(self, name: str) -> None:
@@ -139,8 +139,9 @@ class Hooks(Protocol):
 class Cancellation(Protocol):
     """The cancellation token of a session: none, then graceful, then immediate.
 
-    Only `reset` goes back. Immediate cancels the turn. Loops check for graceful between steps.
-    Requests may come from any thread and from signal handlers, and they reach child sessions.
+    Only `reset` returns to ``none``. Immediate cancels the turn, and loops check for graceful
+    between steps. Requests may come from any thread and from signal handlers, and they reach child
+    sessions.
     """
 
     @property
@@ -185,7 +186,7 @@ class Cancellation(Protocol):
         """Request a graceful stop."""
 
     def reset(self) -> None:
-        """Go back to none and forget running tools. Children and callbacks stay."""
+        """Reset to ``none`` and forget running tools. Children and callbacks are kept."""
 
     def register_child(self, token: Any, /) -> None:
         """Pass the current state and every later one on to a child's token."""
@@ -208,7 +209,7 @@ class Cancellation(Protocol):
 
 @runtime_checkable
 class Session(Protocol):
-    """The session for its modules: its identity and plan, and the way to child sessions."""
+    """The modules' view of the session: its identity, its plan and its child sessions."""
 
     @property
     def session_id(self) -> str:
@@ -249,4 +250,4 @@ class Session(Protocol):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Close the session. Nothing of it remains."""
+        """Close the session and leave nothing behind."""

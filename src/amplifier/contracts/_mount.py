@@ -1,6 +1,6 @@
 """The contract of every module: how it is found, mounted, cancelled and cleaned up.
 
-A module is a package with ``mount``, and optionally ``on_session_ready`` beside it.
+A module is a package with ``mount`` and, optionally, ``on_session_ready``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from ._coordinator import Coordinator
 SimpleMount: TypeAlias = Callable[[Coordinator, dict[str, Any]], Awaitable[Any]]
 """``async def mount(coordinator, config)``.
 
-It returns a cleanup, an instance or None. The kernel calls the cleanup on closing. It mounts an
-instance that keeps the contract of the module's type under its own name, unless it already is.
+It returns a cleanup, an instance or None. The kernel calls the cleanup on closing. An instance that
+keeps the contract of the module's type is mounted under its own name, unless the module has mounted
+it.
 """
 
 StructuredMount: TypeAlias = Callable[
@@ -30,7 +31,7 @@ open.
 """
 
 MountFunction: TypeAlias = SimpleMount | StructuredMount
-"""Either lifetime form. Both make correct modules."""
+"""The entry point of a module in either form. Both forms are equally correct."""
 
 OnSessionReady: TypeAlias = Callable[[Coordinator], Awaitable[None]]
 """``async def on_session_ready(coordinator)``: called in mount order, once all are mounted."""

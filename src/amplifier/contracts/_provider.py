@@ -53,10 +53,10 @@ class Provider(Protocol):
 
         Args:
             request: The conversation and its options. It must not be changed.
-            kwargs: Options of one provider. The others ignore them.
+            kwargs: Options for one provider, ignored by the others.
 
         Raises:
-            LLMError: The call failed. The fields state whether a retry may help.
+            LLMError: The call failed. The fields indicate whether a retry may help.
         """
 
     def parse_tool_calls(self, response: ChatResponse) -> list[ToolCall]:

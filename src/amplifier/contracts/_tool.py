@@ -20,13 +20,13 @@ from ._clause import constructors, numbered
 class Tool(Protocol):
     """Interface of a tool for the orchestrator.
 
-    A tool may also describe its input, by ``get_schema() -> dict`` or an attribute
+    A tool may also describe its input, with ``get_schema() -> dict`` or an attribute
     ``input_schema``. `tool_schema` reads either.
 
-    An attribute ``repeatable`` declares the fate of a call that was interrupted together with its
-    process, when the turn is resumed. With True the call runs again. With False it never does, and
-    the model gets a result that reports the interruption. With None or without the attribute, the
-    user decides.
+    An attribute ``repeatable`` declares whether a call that was interrupted together with its
+    process may run again when the turn is resumed. If it is True, the call runs again. If it is
+    False, it never does, and the model gets a result that reports the interruption. If it is None
+    or missing, the user decides.
 
     A method ``async def reconcile(input, call)`` reports the state of such a call beforehand,
     and returns `Done`, `NotDone` or `Unknown`.
@@ -138,7 +138,7 @@ def _read_schema(tool: object, member: str) -> dict[str, Any]:
 
 
 def tool_repeatable(tool: object) -> bool | None:
-    """Return True if an interrupted call to the tool may run again, None if it does not declare it.
+    """Return True if an interrupted call to the tool may run again, None if it is not declared.
 
     Raises:
         ContractError: ``repeatable`` cannot be read, or is neither a bool nor None. The message

@@ -1,4 +1,4 @@
-"""Calls of models and tools: the current call of the running code, and steps with wrappers."""
+"""Calls to models and tools: the current call of the running code, and steps with wrappers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import attrs
 
 CallKind: TypeAlias = Literal["model", "tool"]
-"""The kind of a call: of a model through a provider, or of a tool."""
+"""The kind of a call: to a model through a provider, or to a tool."""
 
 
 @attrs.frozen(kw_only=True)
@@ -26,12 +26,12 @@ class CurrentCall:
         turn_number: Number of the turn in the conversation, counted from 1.
         iteration: Number of the model call in the turn, counted from 1. A tool call has the number
             of the answer that requested it. 0 means a summary for a context.
-        call_id: Id of a tool call from the model, or an id of a model call made of the turn and the
+        call_id: For a tool call, the model's id. For a model call, an id made from the turn and the
             iteration.
         tool_name: Name of the tool, or None for a model call.
         parent: The surrounding call. In a child session, the tool call that runs the child.
-        is_answer: True for a call to a tool that the loop itself offers, such as that of a typed
-            answer. It has no effect outside of the turn, so it needs no approval.
+        is_answer: True for a call to a tool that the loop itself offers, such as the one for a
+            typed answer. The call has no effect outside of the turn, so it needs no approval.
     """
 
     kind: CallKind
@@ -45,7 +45,7 @@ class CurrentCall:
 
     @property
     def idempotency_key(self) -> str:
-        """A key of this call for services that execute it once. A resumed turn has the same key.
+        """A key of this call for services that execute every key once, the same in a resumed turn.
 
         It has 64 hexadecimal digits. They are derived from session, turn and call id, because call
         ids are unique only inside a conversation. A child session has a new id every time, so its
@@ -74,7 +74,7 @@ def current_call() -> CurrentCall | None:
 def call_scope(call: CurrentCall) -> Iterator[CurrentCall]:
     """Make ``call`` the current one inside the block.
 
-    Loops use it, and every other code that calls tools or models.
+    Loops use this, and so does all other code that calls tools or models.
 
     Args:
         call: The call. Without a `CurrentCall.parent`, its parent becomes the surrounding call.
@@ -99,10 +99,10 @@ def parent_call_id(session_id: str) -> str | None:
 CHILD_STEPS = "turn.child_steps"
 """Name of the capability that makes the step wrapper of a child session in the current call.
 
-A session has it when its calls are recorded. It takes a name for the child that is the same when
-the call is repeated. A module that runs children registers the wrapper with the child, together
-with the capability of the child, ``wrapper.of_child``. An interrupted call can then be repeated,
-and the child continues where it was.
+A session offers it if its calls are recorded. Its argument is a name for the child that stays the
+same when the call is repeated. A module that runs children registers the wrapper with the child,
+together with the capability of the child, ``wrapper.of_child``. An interrupted call can then be
+repeated, and the child continues where it was.
 """
 
 
@@ -116,7 +116,7 @@ class Step:
     Attributes:
         call: The call.
         arguments: A `ChatRequest` for a model, or the input of a tool as the model wrote it.
-        is_resumed: True if the turn was interrupted before this call had a result, and continues.
+        is_resumed: True in a resumed turn that was interrupted before this call had a result.
         was_started: Whether the call of a resumed step had started, or None if unknown. A wrapper
             with this information sets it before it calls ``run``.
     """
@@ -175,7 +175,7 @@ class Step:
 
 
 def ordered_steps(steps: Iterable[Step]) -> list[Step]:
-    """Make one group of steps that run at the same time, and return it.
+    """Group steps that run at the same time, and return the group.
 
     `Coordinator.run_step` enters the wrappers of a group one after another in this order, and runs
     none of the calls before all wrappers have been entered. An engine that counts steps then gets

@@ -14,7 +14,8 @@ from amplifier.errors import ContainedError, SpuriousCancellation
 # Callers of third-party code (the kernel of handlers, a loop of tools and providers) use
 # `contained_failure` in an ``except BaseException`` around the call. Then a ``sys.exit()`` in a
 # tool, the panic of a Rust extension, or the CancelledError of a cancelled future that a tool has
-# awaited ends that call only. A real cancellation, KeyboardInterrupt and GeneratorExit pass.
+# awaited ends that call only. A real cancellation, KeyboardInterrupt and GeneratorExit pass
+# through.
 #
 # No backend is imported here. A backend that runs is already in ``sys.modules``.
 
@@ -30,8 +31,8 @@ def contained_failure(exc: BaseException, who: str = "", *, can_wait: bool = Tru
         exc: The exception. Call this in the task that made the call, before exiting the scopes
             around it.
         who: The name of the code, with which the text of a contained failure begins.
-        can_wait: False if the call could not wait. A cancellation reaches code where it waits, so
-            in that case it can't be real.
+        can_wait: False if the call could not await anything. A cancellation reaches code only at an
+            await, so in that case it can't be real.
 
     Raises:
         BaseException: ``exc`` itself if it isn't the code's own: a real cancellation of the
@@ -83,7 +84,7 @@ def is_real_cancellation(exc: BaseException) -> bool:
 
 
 def is_cancellation_type(exc: BaseException) -> bool:
-    """Return whether ``exc`` is the cancellation of either backend, running or not."""
+    """Return whether ``exc`` is a cancellation of either backend, whichever is running."""
     asyncio_module, trio_module = sys.modules.get("asyncio"), sys.modules.get("trio")
     if asyncio_module is not None and isinstance(exc, asyncio_module.CancelledError):
         return True
@@ -122,8 +123,8 @@ _scope_classes: dict[bool, type[anyio.CancelScope]] = {}
 
 def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.CancelScope:
     """Return a cancel scope of the running backend, as ``anyio.CancelScope(…)`` does."""
-    # AnyIO's own looks up the backend every time and is initialised twice, because it is made
-    # through another class. That is a fifth of the cost of a short-lived scope.
+    # `anyio.CancelScope` looks up the backend every time and is initialised twice, because it is
+    # made through another class. That is a fifth of the cost of a short-lived scope.
     on_asyncio = running_asyncio_loop() is not None
     try:
         return _scope_classes[on_asyncio](deadline=deadline, shield=shield)
@@ -135,7 +136,7 @@ def cancel_scope(deadline: float = math.inf, *, shield: bool = False) -> anyio.C
 
 def loop_clock() -> Callable[[], float]:
     """Return the clock of the running loop as a plain function."""
-    # AnyIO's own looks up the backend at every call, and trio's the running loop.
+    # AnyIO's function looks up the backend at every call, and trio's looks up the running loop.
     loop = running_asyncio_loop()
     clock: Callable[[], float] = (
         sys.modules["trio"].lowlevel.current_clock().current_time if loop is None else loop.time

@@ -33,7 +33,7 @@ def render_prompt(
 
     Args:
         tool: The tool's name.
-        given: Its input, anything.
+        given: Its input, of any type.
         reason: Why the user is asked.
         module: The module that mounted the tool, where the name does not show it.
         place: The real path that the call changes, where the input does not show it.

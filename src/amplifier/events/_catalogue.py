@@ -15,7 +15,7 @@ TraceRole = Literal["invoke_agent", "chat", "execute_tool", "event", "session", 
 """The place of an event in a trace.
 
 ``invoke_agent``, ``chat`` and ``execute_tool`` are part of the span of a turn, a model call or a
-tool call. ``event`` is an event of the innermost open span. ``session`` only adds the session's id,
+tool call. ``event`` is an event of the innermost open span. ``session`` adds only the session's id,
 because the event happens between turns. ``none`` is left out, because there are too many.
 """
 
@@ -28,11 +28,12 @@ class Event:
         name: Name of the event, for `emit`.
         payload: TypedDict of the payload.
         emitted_by: The part that must emit the event. Others may emit it too.
-        verdict: Actions that the emitter obeys. If there are none, every verdict is ignored. The
-            later handlers of a dispatch always receive a ``modify``, whatever is listed here.
+        verdict: Actions that the emitter carries out. If there are none, every verdict is ignored.
+            A ``modify`` always reaches the later handlers of a dispatch, whatever is listed here.
         terminal: True if the event is delivered even while the turn is being cancelled.
-        same: Keys with one and the same value. A value that a handler writes under one of them is
-            written under every one in the payload. A key that it leaves out is unchanged.
+        same: Keys that share one value. A value that a handler writes under one of them is written
+            under all of them that are in the payload. A key that the handler leaves out is
+            unchanged.
     """
 
     name: str

@@ -110,7 +110,7 @@ class ProviderRetryPayload(EventPayload, total=False):
 
 
 class ProviderErrorPayload(EventPayload, total=False):
-    """``provider:error``: A call failed finally, or its answer could not be parsed.
+    """``provider:error``: A call failed for good, or its answer could not be parsed.
 
     The turn raises the error with its own type.
     """
@@ -193,7 +193,7 @@ class ContentBlockStartPayload(EventPayload, total=False):
 class ContentBlockDeltaPayload(EventPayload, total=False):
     """``content_block:delta``: A piece of a block arrived.
 
-    If the answer is not streamed, it is the whole text of the block.
+    If the answer is not streamed, the piece is the whole text of the block.
     """
 
     block_type: str
@@ -295,7 +295,7 @@ class ToolPrePayload(EventPayload, total=False):
 
 
 class ToolPostPayload(EventPayload, total=False):
-    """``tool:post``: A tool has returned. Its value is in tool_result and in result."""
+    """``tool:post``: A tool has returned. Both tool_result and result hold the returned value."""
 
     tool_name: str
     tool_call_id: str
@@ -352,9 +352,10 @@ class ContextCompactionPayload(EventPayload, total=False):
 
 
 class ContextCacheBreakPayload(EventPayload, total=False):
-    """``context:cache_break``: A request begins differently from the one before.
+    """``context:cache_break``: A request begins differently from the previous one.
 
-    The service has to read so many tokens again. Reason is tools, instructions or messages.
+    Tokens is the number that the service has to read again. Reason is tools, instructions or
+    messages.
     """
 
     reason: str | None
@@ -582,7 +583,7 @@ class TurnResumedPayload(EventPayload, total=False):
 
 
 class BudgetWarningPayload(EventPayload, total=False):
-    """``budget:warning``: The share warn_at of a limit of session.budget is used.
+    """``budget:warning``: The share warn_at of a limit of session.budget has been used.
 
     Emitted once per limit, in the session that has the limit.
     """

@@ -356,7 +356,7 @@ def _read_model(members: Mapping[str, object], cls: type[Record]) -> Record:
 
 
 def _instance_hook(cls: object) -> Hook:
-    """Return a hook for a type without one: instances of a class are kept.
+    """Return the hook for a type that has no other. It keeps instances of a class.
 
     A type that is not a class is not checked.
     """
@@ -516,7 +516,7 @@ def _problems_below(name: object, error: BaseException) -> list[Problem]:
 
 
 def _expected(annotation: object) -> str:
-    """Return the wording of a type in problems."""
+    """Return the description of a type in the text of a problem."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         choices = typing.get_args(annotation)
@@ -561,7 +561,8 @@ def _model_writer(cls: type[Record], write_value: Writer = identity) -> Writer:
     declared = frozenset(field.name for field in fields)
     hooks = {field.name: _write_hook(field.type, write_value) for field in fields}
     # cattrs would write optional fields last, and compare their values with the default, which may
-    # run foreign code. So it writes the fields before the first optional one, and we the others.
+    # run foreign code. So cattrs writes the fields before the first optional one, and this function
+    # the others.
     always = list(itertools.takewhile(lambda field: field.default is not None, fields))
     overrides: Any = {name: override(unstruct_hook=hook) for name, hook in hooks.items()}
     write_always = make_dict_unstructure_fn_from_attrs(always, cls, converter(), **overrides)

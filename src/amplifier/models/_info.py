@@ -50,7 +50,7 @@ class Pricing(Model):
 
 @model
 class ModelInfo(Model):
-    """One language model a provider offers.
+    """One language model that a provider offers.
 
     Attributes:
         id: Name of the model in requests.

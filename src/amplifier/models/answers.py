@@ -275,7 +275,7 @@ _KEYS = {
     "integer": r"^-?(0|[1-9][0-9]*)$",
     "number": r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
 }
-"""The form of a number that is a key. The keys of a JSON object are texts."""
+"""The pattern of a number as a key of a JSON object, where every key is text."""
 
 
 def _with_text_keys(kind: Any) -> Any:
@@ -287,7 +287,7 @@ def _with_text_keys(kind: Any) -> Any:
 
 
 def _with_members(kind: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the type with the types that it is made of changed."""
+    """Return the type with its component types changed."""
     origin, members = typing.get_origin(kind), typing.get_args(kind)
     if not members or origin is typing.Literal:
         return kind
@@ -340,7 +340,7 @@ def _with_whole_numbers(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
     """Return the error about a type that msgspec or pydantic refuses.
 
-    It leaves out their advice about options, which the caller can't set.
+    The text leaves out their advice about options, which the caller can't set.
     """
     lines = str(error).strip().splitlines()
     reason = lines[-1] if "schema_hook" in str(error) else str(error).partition("\n")[0]
@@ -357,7 +357,7 @@ def _no_schema_error(result_type: Any, error: Exception) -> TypeError:
 def _separate_members(result_type: Any) -> list[Any]:
     """Return the members of a union that msgspec can't read, or nothing for any other type.
 
-    It has classes that msgspec can't distinguish, or pydantic models.
+    Such a union has classes that msgspec can't distinguish, or pydantic models.
     """
     if typing.get_origin(result_type) not in (typing.Union, types.UnionType):
         return []
@@ -399,9 +399,8 @@ def _embed_schema(
         member.schema.get("$defs", {}),
     )
     if any(definitions.get(label, value) != value for label, value in own.items()):
-        while any(
-            f"{label}_{number}" in {*definitions, *own} for label in own
-        ):  # a name may look like that by itself
+        # A name may already have such a suffix.
+        while any(f"{label}_{number}" in {*definitions, *own} for label in own):
             number += 1
         schema = _rename_definitions(schema, number)
         own = {
@@ -456,9 +455,9 @@ def _made(
 
 
 def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with its root in place, which services demand.
+    """Return the schema with the definition of its root inlined, as services require.
 
-    Definitions stay where references expect them.
+    The other definitions stay where references expect them.
     """
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/$defs/"):
@@ -474,7 +473,7 @@ def _with_plain_root(schema: dict[str, Any]) -> dict[str, Any]:
 def _close_objects(schema: Any) -> None:
     """Forbid unknown members of objects that list theirs.
 
-    Services demand it for constrained output, and it shows typos.
+    Services require this for constrained output, and it reveals typos.
     """
     if isinstance(schema, dict):
         if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
@@ -535,7 +534,7 @@ class Argument:
 def arguments_format(name: str, arguments: Mapping[str, Argument]) -> AnswerFormat[dict[str, Any]]:
     """Return the format of the arguments of a function.
 
-    It reads a JSON object into a dict of keywords, without arguments that are left out.
+    Reading a JSON object yields a dict of keywords. Arguments that the object lacks are missing.
 
     Raises:
         TypeError: A type has no JSON Schema. The message names the argument.
@@ -635,7 +634,7 @@ def _written_default(value: Any) -> dict[str, Any]:
 def to_json(value: Any) -> Any:
     """Return the JSON form of a value.
 
-    It may be of a builtin type, an attrs class, a dataclass, a model of pydantic or of this
+    The value may be of a builtin type, an attrs class, a dataclass, a model of pydantic or of this
     package, a date, or an enum.
 
     Raises:

@@ -116,7 +116,7 @@ class Model(Record):
     _reports_misspellings: ClassVar[bool] = True
 
     if TYPE_CHECKING:
-        # Added by attrs, and declared for code that handles any model.
+        # attrs adds this. It is declared for code that handles any model.
         __attrs_init__: Callable[..., None]
         # A model is mutable, so it has no hash.
         __hash__: ClassVar[None]  # type: ignore[assignment]
@@ -133,7 +133,7 @@ class Model(Record):
                 example = f"for example {cls.__name__}({next(names, 'name')}=...)"
                 raise TypeError(f"{cls.__name__} takes keyword arguments only, {example}")
             if not keywords and not _has_required(cls):
-                # Nothing to coerce. Most hooks return such a result.
+                # There is nothing to coerce in most results of hooks.
                 self.__attrs_init__()
                 return
             evolved = keywords.pop(EXTRA_ALIAS, None)

@@ -36,15 +36,14 @@ def checked(
     raw: bool = False,
     before: bool = False,
 ) -> Any:
-    """Declare a field with one rule more than its type.
+    """Declare a field with a rule in addition to its type.
 
     Args:
         check: Receives the coerced value and returns the one to store. It raises ValueError with
             the problem.
         default: As in `attrs.field`.
         raw: Whether `check` replaces the coercion of the type instead of following it.
-        before: Whether `check` receives the value as it was given, and the type coerces what it
-            returns.
+        before: Whether `check` receives the value before the type coerces it.
     """
     return attrs.field(default=default, metadata={"check": check, "raw": raw, "before": before})
 
@@ -52,12 +51,12 @@ def checked(
 # The converter recognizes models by this class only. Imports therefore point one way: fields,
 # converter, models, and the attrs classes are unaware of JSON.
 class Record:
-    """Interface of a model towards the converter."""
+    """Interface of a model for the converter."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        # Added by attrs.
+        # attrs adds this.
         __attrs_attrs__: ClassVar[tuple[Field, ...]]
 
     @classmethod

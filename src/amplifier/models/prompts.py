@@ -210,7 +210,7 @@ def changed_blocks(
     """Return a prompt in blocks with the changes of hooks to the payload of ``prompt:submit``.
 
     A changed text replaces all texts. An attachment that is missing from the payload is removed,
-    and a changed title is taken over.
+    and a changed title is applied.
     """
     original = text_of_prompt(blocks)
     text = str(data.get("prompt", original))

@@ -100,7 +100,7 @@ _REFUSED: Final[dict[str, ToolStatus]] = {
     "Cancelled": "cancelled",
 }
 _TOO_LARGE: Final = 10**15
-"""A count or a cost of this size isn't plausible, and is ignored."""
+"""A count or a cost of this size is implausible and ignored."""
 
 
 # ── one payload ──────────────────────────────────────────────────────────────────────────────────
@@ -131,7 +131,8 @@ class ModelAnswer:
     def read(cls, data: Mapping[str, Any]) -> Self:
         """Read a payload of any form."""
         response, usage = _fields(data.get("response")), _fields(data.get("usage"))
-        metadata = _fields(response.get("metadata"))  # where built-in providers name the model
+        # Built-in providers name the model in the metadata.
+        metadata = _fields(response.get("metadata"))
         return cls(
             provider=_text(data.get("provider")),
             model=next(
@@ -152,8 +153,7 @@ class ToolOutcome:
     """A tool call, as ``tool:post`` or ``tool:error`` reports it.
 
     Attributes:
-        result: The result of the payload. If it has none, one that is made of the event and the
-            error.
+        result: The result in the payload, or else one made from the event and the error.
         error: The error in words, or "" if the call succeeded.
     """
 
@@ -199,7 +199,7 @@ def error_text(error: Any) -> str:
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
-    """Return a part of a payload as a dict. One that no handler has received may be a model."""
+    """Return a part of a payload as a dict. If no handler has received it, it may be a model."""
     value = to_dict(value) if isinstance(value, ChatResponse | Usage) else value
     return value if isinstance(value, Mapping) else {}
 
@@ -207,7 +207,8 @@ def _fields(value: Any) -> Mapping[str, Any]:
 def _written(result: ToolResult) -> dict[str, Any]:
     try:
         return to_dict(result)
-    except ModelError:  # NaN, a lone surrogate: as text it can be shown
+    except ModelError:
+        # The result has NaN or a lone surrogate, which can be shown as text.
         return {"success": result.success, "output": ascii(result.output), "error": result.error}
 
 
@@ -239,7 +240,7 @@ class ToolUse:
 
     Attributes:
         started_at: When it started, on the monotonic clock.
-        waited: Seconds for which it didn't run, because a person was prompted about it.
+        waited: Seconds during which it didn't run because it waited for a person's answer.
         success: True if it succeeded, None while it runs.
         result: The result as the tool returned it. See `ToolOutcome.result`.
         error: The error in words, or "".
@@ -257,13 +258,13 @@ class ToolUse:
 
     @property
     def seconds(self) -> float:
-        """The seconds it took, or has been running, without the time of waiting for a person."""
+        """The seconds that the call took or has been running, without waiting for a person."""
         ended_at = time.monotonic() if self.ended_at is None else self.ended_at
         return max(ended_at - self.started_at - self.waited, 0.0)
 
     @property
     def output(self) -> Any:
-        """The output that it returned, without the error."""
+        """The output that the tool returned, without the error."""
         return self.result.get("output") if isinstance(self.result, Mapping) else self.result
 
     def shown(self, longest: int) -> str:
@@ -300,10 +301,12 @@ class PiecewiseAnswer(Protocol):
 
 
 class TurnEvents:
-    """Makes typed events of a turn. Each piece of an answer is yielded once, for its first report.
+    """Makes the typed events of a turn.
 
-    Our loops report pieces. Others report whole blocks, or nothing, when the answer is complete.
-    Then the provider reports the pieces during the call, in the published events
+    Each piece of an answer is yielded once, when it is first reported.
+
+    Our loops report pieces. Others report whole blocks, or nothing, once the answer is complete.
+    With such a loop, the provider reports the pieces during the call, in the published events
     ``llm:stream_*``. A provider that calls its service again reports a new ``request_id``.
 
     A typed answer is read as far as it has arrived. It is the model's text, or the input of a tool
@@ -316,11 +319,14 @@ class TurnEvents:
     def __init__(self, new_answer: Callable[[], PiecewiseAnswer] | None = None) -> None:
         self._is_asked = True
         self._request: Any = None
-        self._reported = _ReportedText()  # by the provider, of the current answer
-        self._in_pieces: set[Any] = set()  # the blocks that the loop has reported so
+        # The text of the current answer that the provider has reported.
+        self._reported = _ReportedText()
+        # The blocks that the loop has reported in pieces.
+        self._in_pieces: set[Any] = set()
         self._new_answer = new_answer
         self._answer: PiecewiseAnswer | None = None
-        self._block: Any = None  # the index of the tool call that is the answer
+        # The index of the tool call that is the answer.
+        self._block: Any = None
 
     def __call__(self, event: str, data: dict[str, Any]) -> TurnEvent:
         """Return the event as its own class, if it has one."""
@@ -330,7 +336,8 @@ class TurnEvents:
     def _as_answer(self, made: TurnEvent, new_answer: Callable[[], PiecewiseAnswer]) -> TurnEvent:
         event, data = made.name, made.data
         if event in (PROVIDER_REQUEST, CONTENT_BLOCK_RESET):
-            self._answer = self._block = None  # the next model call answers again
+            # The next model call starts a new answer.
+            self._answer = self._block = None
         elif (
             event == CONTENT_BLOCK_START and _as_dict(data.get("metadata")).get("is_answer") is True
         ):
@@ -378,10 +385,8 @@ class TurnEvents:
 
     def _of_provider(self, event: str, data: dict[str, Any]) -> TurnEvent:
         request, text = data.get("request_id"), str(data.get("text") or "")
-        if self._is_asked and self._request in (
-            None,
-            request,
-        ):  # else it is about another call, such as one of a hook
+        # An event with another id is about another call, such as one of a hook.
+        if self._is_asked and self._request in (None, request):
             is_over = event == LLM_STREAM_ABORTED
             if self._reported.pieces and (is_over or self._request is None):
                 discarded, self._reported = "".join(self._reported.pieces), _ReportedText()
@@ -501,7 +506,7 @@ TEXT_EVENTS: Final = frozenset(
         TOOL_PRE,
     }
 )
-"""The events that the text of a turn is made of."""
+"""The events that make up the text of a turn."""
 
 TEXT_FIELDS: Final = (
     "block",
@@ -512,24 +517,22 @@ TEXT_FIELDS: Final = (
     "request_id",
     "text",
 )
-"""The fields of these events that the text is made of."""
+"""The fields of these events that hold the text."""
 
 
 @attrs.define
 class TurnText:
     """The text of a turn, for output to which text can only be added."""
 
-    _unfinished: list[str] = attrs.field(
-        factory=list, init=False
-    )  # a str would be copied for each piece
-    _is_answered: bool = attrs.field(
-        default=False, init=False
-    )  # the text of the latest model call was streamed
+    # A str would be copied for each piece.
+    _unfinished: list[str] = attrs.field(factory=list, init=False)
+    # True if the text of the latest model call was streamed.
+    _is_answered: bool = attrs.field(default=False, init=False)
     _has_text: bool = attrs.field(default=False, init=False)
 
     @property
     def unfinished(self) -> str:
-        """The text that was streamed of an answer that isn't complete."""
+        """The text streamed so far of an incomplete answer."""
         return "".join(self._unfinished)
 
     def add(self, event: TurnEvent) -> str:
@@ -604,7 +607,7 @@ class TurnRecord(TurnText):
         Args:
             event: The name of the event.
             data: The payload of the event.
-            at: When it was emitted, by the monotonic clock.
+            at: Time of emission on the monotonic clock.
         """
         if event == PROVIDER_RESPONSE:
             self._count(ModelAnswer.read(data))
@@ -617,7 +620,7 @@ class TurnRecord(TurnText):
 
     @property
     def finish(self) -> Literal["stop", "length", "content_filter"]:
-        """The reason for the end of the latest model call. "length" if the loop ended the turn."""
+        """The reason for the end of the latest model call, or "length" at the loop's limit."""
         word = (self.stop_reason or "").lower()
         return (
             "length"
@@ -633,9 +636,8 @@ class TurnRecord(TurnText):
             _text(data.get("tool_name")),
             data.get("tool_input"),
         )
-        if (
-            event == TOOL_PRE or call_id not in self.tools
-        ):  # or rejected before it started: an unknown tool, bad arguments
+        # A call may be rejected before it starts, for an unknown tool or bad arguments.
+        if event == TOOL_PRE or call_id not in self.tools:
             self.tools[call_id] = ToolUse(tool, _as_dict(given), now(time.monotonic() - at), at)
         if event != TOOL_PRE:
             use, outcome = self.tools[call_id], ToolOutcome.read(event, data)
@@ -725,7 +727,7 @@ def assistant_message(response: ChatResponse, calls: list[ToolCall]) -> dict[str
         else:
             shown = {block.id for block in response.content if isinstance(block, ToolCallBlock)}
             message["content"] += [_call_block(call) for call in calls if call.id not in shown]
-        # Contexts of every make keep calls and results together by these ids.
+        # Every context, whoever wrote it, matches calls and results by these ids.
         message["tool_calls"] = [
             {"id": call.id, "name": call.name, "tool": call.name, "arguments": call.arguments}
             for call in calls
@@ -755,9 +757,9 @@ def result_message(call: ToolCall, result: ToolResult) -> dict[str, Any]:
 
 
 class _Messages:
-    """The messages of a turn, made of its events.
+    """The messages of a turn, made from its events.
 
-    Results follow their answer in the order of its calls, one for each.
+    The results of an answer follow it, one for each of its calls and in the same order.
     """
 
     def __init__(self, prompt: Any) -> None:
@@ -767,7 +769,8 @@ class _Messages:
         self._owed: dict[str, tuple[int, ToolCall]] = {}
 
     def take(self, event: str, data: Mapping[str, Any]) -> None:
-        if event == PROMPT_SUBMIT and self._messages and "prompt" in data:  # as hooks have left it
+        # Hooks may have changed the prompt.
+        if event == PROMPT_SUBMIT and self._messages and "prompt" in data:
             given = self._messages[0]["content"]
             blocks = changed_blocks(given, data) if isinstance(given, list) else None
             self._messages[0]["content"] = blocks or data["prompt"]
@@ -816,7 +819,7 @@ class _Messages:
         self._messages[at : at + 1] = [result_message(call, result)]
 
     def closed_with(self, text: str) -> list[dict[str, Any]]:
-        """All messages. An answer that was given with a tool is a message too."""
+        """All messages, including an answer that was given through a tool."""
         is_open = bool(self._messages) and self._messages[-1]["role"] == "tool"
         return [
             *self._messages,
@@ -827,7 +830,7 @@ class _Messages:
 # ── the report ───────────────────────────────────────────────────────────────────────────────────
 
 RecordedEvent: TypeAlias = tuple[str, float, dict[str, Any], bool]
-"""An event of a turn: name, time by the monotonic clock, payload, and True if it was denied."""
+"""An event of a turn: name, time on the monotonic clock, payload, and True if it was denied."""
 
 
 @attrs.frozen(kw_only=True)
@@ -892,12 +895,12 @@ class TurnReport:
             stop_reason: The reason for an end without an answer, or None.
             error: The error that the turn raised, or None.
             began: When it started, on the monotonic clock.
-            ended: When it ended, by the monotonic clock.
+            ended: When it ended, on the monotonic clock.
         """
         record, messages, latest = TurnRecord(began_at=began), _Messages(prompt), ""
         for event, at, data, is_denied in events:
             if is_denied and event == TOOL_PRE:
-                continue  # its error follows
+                continue  # the tool:error event follows
             name, payload = event, data
             if is_denied and event == TOOL_POST:
                 withheld = {"message": "the result was withheld by a hook", "type": "Withheld"}
@@ -944,7 +947,7 @@ class Stopped:
             session.
         outcome: ``"ended"``, ``"failed"`` with an error, or ``"abandoned"`` if it continued after
             its deadline.
-        error: The error that it raised, or the await at which it waits.
+        error: The error that the part raised, or the await that it is still waiting at.
     """
 
     what: str
@@ -956,7 +959,7 @@ class Stopped:
 
 @attrs.frozen(kw_only=True)
 class StopReport:
-    """A stop, as ``session.last_stop`` has it.
+    """A stop, as ``session.last_stop`` reports it.
 
     Attributes:
         cause: ``"closed"`` for the whole session, ``"cancelled"`` or ``"timeout"`` for a turn.
@@ -984,7 +987,7 @@ class StopReport:
         closing: Iterable[Any] | None,
         late: Iterable[tuple[float, str | None, str, float]],
     ) -> Self | None:
-        """Make a report of the records that the kernel has kept.
+        """Make a report from the records that the kernel has kept.
 
         Args:
             turn: The latest turn, if any.
