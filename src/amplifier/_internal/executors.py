@@ -39,7 +39,7 @@ async def call_in_thread(call: Callable[[], _Result], name: str) -> _Result:
     limiter = _limiter.get(None)
     if limiter is None:
         _limiter.set(limiter := anyio.CapacityLimiter(40))
-    # Acquired without a checkpoint if possible, so that later calls cannot overtake this one.
+    # It is acquired without a checkpoint if possible, so that later calls cannot overtake this one.
     try:
         limiter.acquire_on_behalf_of_nowait(thread)
     except anyio.WouldBlock:
@@ -105,7 +105,7 @@ def is_call_over() -> bool:
 # A worker process ends, with everything that it started, once the function has returned or is no
 # longer awaited. The program starts a supervisor (`supervise`), which forks the worker. The worker
 # imports the program and calls the function. The pipe to the supervisor's standard input stays open
-# while the program waits, so everything ends with the program, too.
+# while the program waits, so everything ends with the program too.
 
 # Longer than the supervisor takes to give up.
 _CLOSE_SECONDS = 12.0
@@ -170,7 +170,7 @@ async def call_in_process(call: Callable[[], Any], name: str) -> Any:
             else:
                 answer.clear()
     finally:
-        # Closing its input ends the process.
+        # The process ends when its input is closed.
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await process.aclose()
     if not answer:
@@ -193,7 +193,7 @@ def supervise() -> NoReturn:
     os.dup2(2, 1)
     preparation, call = pickle.load(sys.stdin.buffer)
     adopt_orphans()
-    # The pipe becomes readable when the worker ends.
+    # The pipe becomes readable once the worker ends.
     alive, held = os.pipe()
     worker = os.fork()
     if worker == 0:
@@ -214,7 +214,7 @@ def supervise() -> NoReturn:
         os.killpg(worker, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
     end_everything()
-    # The program reads the end of `answers` only now.
+    # The program reaches the end of `answers` only when this process exits.
     os._exit(code if code >= 0 else 128 - code)
 
 
@@ -247,7 +247,7 @@ def _answer(preparation: dict[str, Any], call: bytes) -> bytes:
 
 
 def _prepare(preparation: dict[str, Any]) -> None:
-    """Import the program. Refuse one that would run its agent, and so call the model, again."""
+    """Import the program, unless that would run its agent, and so call the model, again."""
     from multiprocessing.spawn import prepare  # noqa: PLC0415
 
     def refuse(*_args: object, **_kwargs: object) -> NoReturn:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-# The same as in the metadata of the package, which take too long to read for the command line.
+# This equals the version in the package's metadata, which takes the command line too long to read.
 __version__ = "0.1.0"
 
 _FACADE = "amplifier"
 
-# The packages of the names, the lowest layer first, so that a search imports little in vain.
+# The packages that define the names, the lowest layer first so that a search imports few others.
 _SOURCES = ("errors", "models", "contracts", "loading", "kernel", "functions", "agents")
 
 # Attributes that need no separate import statement.

@@ -52,7 +52,7 @@ async def read_chunk(descriptor: int) -> bytes:
     while True:
         try:
             await anyio.wait_readable(descriptor)
-        # A regular file cannot be waited for, and is always readable.
+        # A regular file cannot be waited for, but is always readable.
         except PermissionError:
             await anyio.lowlevel.checkpoint()
         try:

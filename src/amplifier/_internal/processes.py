@@ -106,7 +106,7 @@ def send_signal(process: Process, number: signal.Signals) -> None:
     with contextlib.suppress(OSError):
         try:
             descriptor = os.pidfd_open(process.pid)
-        # This Python or this kernel may lack the call. Use two steps instead.
+        # This Python or this kernel may lack the call, so use two steps instead.
         except (AttributeError, OSError):
             if look_at(process.pid) == process:
                 os.kill(process.pid, number)

@@ -1,7 +1,7 @@
-"""Trusted lookup of the programs that an agent starts, and of a second Python.
+"""Look up the programs that an agent starts, and a second Python, in trusted folders.
 
 A program that runs outside a sandbox must not come from a folder that commands of the agent can
-change, nor from the repository that it works in. So the search path has no relative and empty
+change, nor from the repository that it works in. So the search path has no relative or empty
 entries, and none inside the working directory. A second Python has neither the current folder nor a
 script's folder on its import path.
 """
@@ -50,7 +50,8 @@ def search_folders(path: str | None = None, *, avoid: Iterable[str | Path] = ())
     for entry in path.split(os.pathsep):
         if os.path.isabs(entry):  # noqa: PTH117 - text in, text out
             real = os.path.realpath(entry)
-            # The entry itself is checked, too: a link in an untrusted folder can be replaced.
+            # The entry itself is checked too, because a link in an untrusted folder can be
+            # replaced.
             paths = (real, os.path.normpath(entry))
             is_own = is_below(real, os.path.realpath(sys.prefix))
             if is_own or not any(is_below(p, folder) for p in paths for folder in untrusted):
@@ -97,7 +98,7 @@ def python_command(*arguments: str) -> list[str]:
 def isolated_python() -> str:
     """Return the path of the Python below the virtual environment, or an empty text.
 
-    It suits programs that use the standard library only.
+    This is suitable for programs that use only the standard library.
     """
     if not sys.executable:
         return ""

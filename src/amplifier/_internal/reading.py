@@ -1,4 +1,4 @@
-"""Reading of foreign input into attrs classes, with a path for every problem.
+"""Read foreign input into attrs classes, with a path for every problem.
 
 A class declares its fields with `option` and a `Kind`. The reader, the messages and the JSON Schema
 are derived from these declarations. Mount plans and options of modules are read with it.

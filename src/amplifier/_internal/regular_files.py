@@ -1,4 +1,4 @@
-"""Reading of files that others may have created, and atomic replacement of our own.
+"""Read files that others may have created, and replace our own atomically.
 
 Only regular files are read: a FIFO may block forever, and ``/dev/zero`` has no end.
 """
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def irregular_kind(mode: int) -> str | None:
-    """Describe something that is not a regular file. Return None for a regular file."""
+    """Return a description of something that is not a regular file, or None for a regular file."""
     return None if stat.S_ISREG(mode) else _KINDS.get(stat.S_IFMT(mode), "not a regular file")
 
 
@@ -57,15 +57,15 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
 
 
 def make_folders(folder: Path) -> None:
-    """Create a folder and its missing parents, all of them for their owner alone.
+    """Create a folder and its missing parents, accessible only to their owner.
 
-    `Path.mkdir` applies the mode only to the last one.
+    `Path.mkdir` applies the mode only to the last folder.
 
     Raises:
         OSError: A folder cannot be created.
     """
     for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
-        # Another process may have been faster.
+        # Another process may have created it first.
         missing.mkdir(0o700, exist_ok=True)
 
 
@@ -85,7 +85,7 @@ def replace_file(path: Path, content: bytes) -> None:
         Path(name).replace(path)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
-        # Errors of an open file come without a name.
+        # Errors of an open file lack the file's name.
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise

@@ -1,7 +1,7 @@
 """Suggestions for unknown names, and the detection of misspelt ones.
 
-`nearest` and its like improve an error that is raised in any case, so they are generous. `misspelt`
-decides whether an allowed unknown name is a mistake at all, so it is strict.
+`nearest` and similar functions improve an error that is raised in any case, so they are generous.
+`misspelt` decides whether an allowed unknown name is a mistake at all, so it is strict.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def misspelt(name: object, known: frozenset[str]) -> str | None:
     return _misspelt(name, known) if type(name) is str and len(name) <= _MAX_LENGTH else None
 
 
-# Cached, because registering and building check the same few names again and again.
+# This is cached because registering and building check the same few names repeatedly.
 @lru_cache(maxsize=1024)
 def _misspelt(name: str, known: frozenset[str]) -> str | None:
     plain = _plain(name)
@@ -111,7 +111,7 @@ def _slips(name: str, meant: str) -> int | None:
 def warn_caller(message: str, *inside: str) -> None:
     """Emit a `MisspellingWarning` at the line that called into this project.
 
-    A line of the project itself gets no warning.
+    There is no warning for a line of the project itself.
 
     Args:
         message: Text of the warning.
@@ -141,7 +141,7 @@ _BY_NAMESPACE: Final = {
 }
 
 
-# Cached, because modules register the same names in every session.
+# This is cached because modules register the same names in every session.
 @lru_cache(maxsize=1024)
 def meant_event(event: str) -> str | None:
     """Return the event of the catalogue of which another name is a misspelling, or None.
@@ -160,7 +160,7 @@ def meant_event(event: str) -> str | None:
 
 
 def warn_of_misspelt_event(event: str, *inside: str) -> None:
-    """Warn of a handler for a misspelt event of the catalogue, at the line that registers it."""
+    """Warn about a handler for a misspelt event of the catalogue, at the line that registers it."""
     if event not in CATALOGUE and event != "*" and (meant := meant_event(event)) is not None:
         warn_caller(
             f"a handler is registered for {event!r}, which is not an event of the catalogue; "

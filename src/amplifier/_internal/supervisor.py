@@ -1,4 +1,4 @@
-"""A program that runs between the agent and a command, and ends everything the command started."""
+"""A program between the agent and a command, which ends everything that the command started."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 # In the namespaces of bubblewrap, the same program is the first process (`init`). Only there can it
 # see how the command ended, because bubblewrap reports a signal as an exit code. It writes the same
 # lines, but "started" instead of "pid 123", and adds to the status 0 if no process was left
-# running, and 1 otherwise. If bubblewrap fails before that, "unstarted 1" has its exit code.
+# running, and 1 otherwise. If bubblewrap fails before that, its exit code is in a line such as
+# "unstarted 1".
 
 PR_SET_DUMPABLE, PR_GET_DUMPABLE = 4, 3
 _PR_SET_CHILD_SUBREAPER = 36
@@ -63,7 +64,7 @@ def main() -> None:
     code, specified, *pipes = descriptors
     specification = marshal.loads(os.pread(specified, 1 << 26, 0))
     if role == "init":
-        # Keeps commands from opening its descriptors.
+        # This keeps commands from opening the descriptors of this process.
         prctl(PR_SET_DUMPABLE, 0)
         os.close(code)
         os.close(specified)
@@ -82,7 +83,7 @@ def _supervise(
         described: Descriptors of the code of this program and of the specification, for the first
             process.
         status: Pipe for reports.
-        control: Pipe whose end ends everything.
+        control: Pipe. Closing its other end ends everything.
     """
     adopt_orphans()
     ended_read, ended_write = os.pipe()
@@ -131,7 +132,8 @@ def _supervise(
                     code = _SIGNALLED - code
             _report(status, f"status {code}" if is_started else f"pid {shell}\nunstarted {code}")
             is_reported = True
-        # The command is not reaped, so that its id is not reused while the agent may signal it.
+        # The command is not reaped here, so that its id is not reused while the agent may signal
+        # it.
         _reap_all_but(shell)
         ready = select.select(watched, [], [])[0]
         if control in ready:
@@ -224,7 +226,7 @@ def _forked(become: Callable[[], None]) -> tuple[str, int]:
 
 
 def _become_command(specification: dict[str, Any], described: tuple[int, int], report: int) -> None:
-    """Execute the command or its wrapper. Never returns."""
+    """Execute the command or its wrapper, and never return."""
     os.setsid()
     if "wrapper" not in specification:
         _become(specification, specification.get("limits", {}))
@@ -273,7 +275,7 @@ def _reap_all_but(shell: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants that lose their parent. Works on Linux only."""
+    """Become the parent of descendants that lose their parent, on Linux only."""
     if sys.platform.startswith("linux"):
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
 

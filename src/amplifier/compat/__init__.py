@@ -2,7 +2,7 @@
 
 A `ModuleLoader` installs the alias when a module that it loads imports ``amplifier_core`` and no
 other package of that name exists. ``python -m amplifier.compat`` runs a command with it, and
-``pytest -p amplifier.compat.pytest`` a test suite. docs/reference/compat.md lists the intended
+``pytest -p amplifier.compat.pytest`` runs a test suite. docs/reference/compat.md lists the intended
 differences from the published kernel.
 """
 

@@ -6,8 +6,8 @@
     python -m amplifier.compat pytest tests          a Python command of a distribution
     python -m amplifier.compat amplifier run …       the published command line, if installed
 
-Processes that the program starts find the alias, too, unless they have their own PYTHONPATH. This
-makes it available to all processes of the environment:
+Processes that the program starts find the alias too, unless they have their own PYTHONPATH. This
+command makes it available to all processes of the environment:
 
     python -m amplifier.compat enable | disable | status
 """
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> object:
         arguments: The arguments after ``python -m amplifier.compat``.
 
     Returns:
-        The result of a command's function, which is the exit status of the process. None for all
+        The result of a command's function, which is the exit status of the process, or None for all
         other programs.
     """
     if not arguments or arguments == ["-m"] or arguments == ["-c"]:
@@ -91,7 +91,7 @@ def _run_command(name: str) -> object:
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     matches = [entry for entry in entry_points(group="console_scripts") if entry.name == name]
-    # The published command line has the name of ours, and it is the one to run here.
+    # The published command line has the same name as ours, and is the one to run here.
     matches.sort(key=lambda entry: entry.value.startswith("amplifier.cli"))
     if not matches:
         _refuse(f"{name!r} is neither a file nor a Python command of an installed distribution")
@@ -138,7 +138,7 @@ def disable() -> int:
 
 
 def status() -> int:
-    """Print whether the alias is enabled. The exit code is 0 if it is."""
+    """Print whether the alias is enabled, and return 0 as the exit code if it is."""
     file = _file()
     try:
         written = file.read_text(encoding="utf-8")

@@ -48,7 +48,7 @@ def adapted(module: LoadedModule) -> LoadedModule:
 def _is_on_trio() -> bool:
     try:
         return anyio.get_cancelled_exc_class().__module__.startswith("trio")
-    # No event loop is running. The module may be for a later one.
+    # No event loop is running, and the module may be for a later one.
     except RuntimeError:
         return False
 
@@ -110,7 +110,7 @@ async def _run_turn(
 
     async def answer() -> object:
         # The native session raises after an immediate stop, whatever the loop returns. The
-        # published one reads this.
+        # published session reads this attribute instead.
         view.published_answer = await call(*args, **kwargs)
         return view.published_answer
 
@@ -122,7 +122,7 @@ async def _run_turn(
 # Published loops are written for asyncio's edge cancellation. The exception arrives once, they
 # catch it, and then they await: they store the results of cancelled tools, emit ``cancel:*``, add a
 # closing message, and raise it again. Inside a cancelled AnyIO scope each of these awaits would be
-# cancelled again. So the turn runs in a separate task, which is cancelled by exactly one
+# cancelled again. So the turn runs in a separate task, which is cancelled with exactly one
 # ``Task.cancel()``, whatever the source of the cancellation.
 
 
@@ -133,8 +133,8 @@ async def run_published(
 
     Args:
         fn: The turn.
-        grace: Called when a scope around it is cancelled. Returns the seconds in which the turn may
-            end itself. A native cancel ends that time.
+        grace: Called when a scope around the turn is cancelled. It returns the seconds in which the
+            turn may end itself, unless a native cancel ends that time.
     """
     event_loop = running_asyncio_loop()
     # A program on trio has mounted the loop itself.
@@ -147,7 +147,7 @@ async def run_published(
             return await fn()
         except asyncio.CancelledError:
             raise
-        # The caller raises it. Out of this task, an exit would end the event loop.
+        # The caller raises it. If this task raised an exit, it would end the event loop.
         except BaseException as exc:  # noqa: BLE001
             failures.append(exc)
             return None
@@ -190,7 +190,7 @@ def _providers_for(loop: object, providers: object) -> object:
         if hasattr(provider, "stream")
         and not is_published(type(getattr(provider, "__wrapped__", provider)).__module__)
     }
-    # The same dict, which a loop may read again.
+    # Return the same dict, which a loop may read again.
     if not ours:
         return providers
     return {

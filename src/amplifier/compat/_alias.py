@@ -1,4 +1,4 @@
-"""Install and uninstall the alias ``amplifier_core``. Importing this sets the loader's hooks."""
+"""Install and uninstall the alias ``amplifier_core``. The import sets the loader's hooks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _normalized(name: str) -> str:
 
 
 def _distribution() -> Distribution:
-    # It imports email, csv and zipfile, and few programs query distributions.
+    # This module imports email, csv and zipfile, and few programs query distributions.
     from importlib.metadata import Distribution  # noqa: PLC0415
 
     class AliasDistribution(Distribution):
@@ -125,14 +125,14 @@ def install() -> None:
     A second call does nothing.
 
     Raises:
-        ModuleConflictError: The published package is already imported. Its classes are in use then,
-            and ours would be different ones of the same name.
+        ModuleConflictError: The published package is already imported. Its classes are then in use,
+            and ours would be different classes with the same names.
     """
     _prepare()
     try:
-        # At once, because a finder that is inserted later comes before ours. Pytest's would import
-        # an installed wheel. Not under the lock, because a thread that imports the name holds
-        # Python's lock for it while it waits for ours.
+        # Import it immediately, because a finder that is inserted later comes before ours, and
+        # pytest's would import an installed wheel. Don't hold the lock here, because a thread that
+        # imports the name holds Python's lock for it while it waits for ours.
         importlib.import_module(ALIAS)
     except BaseException:
         uninstall()
@@ -140,7 +140,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`: the name, the modules imported under it, the form of the models.
+    """Undo `install` for the name, the modules imported under it, and the form of the models.
 
     Objects created meanwhile stay instances of our classes. Classes that inherited from our models
     keep their fields. The next module that a loader imports may install the alias again.
@@ -192,9 +192,9 @@ def _refuse_published_package() -> None:
 
 
 # ── child processes ──────────────────────────────────────────────────────────────────────────────
-# A child process finds the alias only through its inheritance: a directory in front of PYTHONPATH,
-# in which ``amplifier_core`` installs the alias. A process with its own PYTHONPATH, as test suites
-# start some, doesn't have it.
+# A child process finds the alias only through its environment: a directory in front of PYTHONPATH,
+# in which ``amplifier_core`` installs the alias. A process with its own PYTHONPATH, such as some
+# that test suites start, doesn't have it.
 
 
 def export_alias() -> None:
@@ -237,7 +237,7 @@ _on_demand: Final = _OnDemand()
 
 
 def prepare_import(package: str) -> None:
-    """Let the alias be installed by the first import of ``amplifier_core``, now or later.
+    """Install the alias on the first import of ``amplifier_core``, now or later.
 
     Args:
         package: The package that a loader is about to import for the first time.
@@ -253,7 +253,7 @@ def adapt(module: LoadedModule) -> LoadedModule:
         The module to use. See `_adapting.adapted`.
 
     Raises:
-        ModuleConflictError: It was written for the published kernel, which this process has
+        ModuleConflictError: The module was written for the published kernel, which this process has
             imported.
     """
     present = sys.modules.get(ALIAS)

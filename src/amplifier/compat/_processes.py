@@ -38,7 +38,7 @@ GRACE: Final = 0.3
 _KILL_TIMEOUT: Final = 2.0
 """Seconds to wait for a process after SIGKILL."""
 _REAP_TIMEOUT: Final = 2.0
-"""Seconds for an event loop to notice the end of its process."""
+"""Seconds for an event loop to notice the end of a process that it started."""
 _ITERATIONS_TO_CLOSE: Final = 5
 """Iterations of the event loop in which it then closes the pipes."""
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
@@ -58,7 +58,7 @@ _call: ContextVar[_Call | None] = ContextVar("amplifier_compat_tool_call", defau
 
 
 def guard_tools(tools: object) -> None:
-    """End the processes of third-party tools with their calls. Ours do so themselves.
+    """End the processes of third-party tools with their calls. Our tools do so themselves.
 
     Nothing is done on a system without process groups.
     """
@@ -72,7 +72,7 @@ def wrap_execute(module: object, around: Callable[..., Awaitable[object]]) -> No
     """Let every call of ``module.execute`` go through ``around(call, *args, **kwargs)``.
 
     A second call does nothing. Only an async method that the object's class defines is wrapped, so
-    the replacement by a test stays as it is. The wrapper is a method, too, so that a copy of the
+    the replacement by a test stays as it is. The wrapper is also a method, so that a copy of the
     object calls itself and not the original.
     """
     method = getattr(module, "execute", None)
@@ -92,7 +92,7 @@ def wrap_execute(module: object, around: Callable[..., Awaitable[object]]) -> No
 
     # The next call for this object reads it above.
     calling.is_around = True  # type: ignore[attr-defined]
-    # Not every object takes attributes.
+    # Some objects don't accept attributes.
     with contextlib.suppress(AttributeError, TypeError):
         module.execute = MethodType(calling, module)  # type: ignore[attr-defined]
 
@@ -106,7 +106,7 @@ async def _guarded(
             return await call(*args, **kwargs)
         except GeneratorExit:
             record.is_cancelled = True
-            # Nothing can be awaited any more.
+            # Nothing can be awaited at this point.
             record.signal(_KILL)
             raise
         except BaseException as exc:
@@ -133,7 +133,7 @@ class _Process:
         self._known: set[Process] = set() if process is None else {process}
         try:
             self._group = os.getpgid(popen.pid)
-        # It has ended already.
+        # The process has already ended.
         except OSError:
             self._group = os.getpgrp()
 
@@ -146,7 +146,7 @@ class _Process:
         return any(map(is_running, self._known))
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal its group, unless that is our own, and its descendants."""
+        """Signal the descendants of the process, and its group unless that is our own."""
         self._known |= {process for process in descendants(self.popen.pid) if process.is_alive}
         if self._group != os.getpgrp():
             send_to_group(self._group, number)
@@ -154,7 +154,7 @@ class _Process:
             send_signal(process, number)
 
     def is_reaped(self) -> bool:
-        """Return whether it was reaped, by the event loop if that started it, otherwise by us."""
+        """Return whether it was reaped: by the event loop that started it, or otherwise by us."""
         return (self.popen.returncode if self._is_of_the_loop else self.popen.poll()) is not None
 
     def __str__(self) -> str:
@@ -216,7 +216,7 @@ class _Call:
         )
         with anyio.CancelScope(shield=True):
             await _until(lambda: not any(process.is_alive for process in left), GRACE)
-            # Also those that have ended, because others may be in their groups.
+            # This includes those that have ended, because others may be in their groups.
             for process in left:
                 process.signal(_KILL)
             await _until(lambda: not any(process.is_alive for process in left), _KILL_TIMEOUT)
@@ -247,14 +247,14 @@ def _recorded_start(self: subprocess.Popen[Any], *args: object, **kwargs: object
     if call is not None:
         try:
             call.add(self, str(sys._getframe(1).f_globals.get("__name__")))
-        # The process runs. A failure to record it must not fail the tool.
+        # The process is running, and a failure to record it must not fail the tool.
         except Exception:
             logger.exception("a process of a tool could not be recorded")
 
 
 @contextmanager
 def _recording(call: _Call) -> Iterator[None]:
-    """Record the processes of this context, and those of its worker threads also after the call."""
+    """Record the processes of this context, and those of its worker threads even after the call."""
     if subprocess.Popen.__init__ is _original:
         # `stop_recording` restores it.
         subprocess.Popen.__init__ = _recorded_start  # type: ignore[method-assign]

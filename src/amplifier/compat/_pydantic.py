@@ -91,7 +91,7 @@ def _dumped_model(self: Model, by_alias: bool, without_none: bool) -> dict[str, 
 
 
 def _dumped(value: Any, by_alias: bool, without_none: bool) -> Any:
-    """Copy containers, turn models and dataclasses into dicts, and share all other values."""
+    """Copy containers, convert models and dataclasses to dicts, and share all other values."""
     if type(value) in _ATOMS:
         return value
     if isinstance(value, Model):
@@ -112,7 +112,7 @@ def _dumped(value: Any, by_alias: bool, without_none: bool) -> Any:
 def _json_text(dumped: dict[str, Any]) -> str:
     try:
         return orjson.dumps(dumped, _json_leaf, orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z).decode()
-    # Raised also for an int over 64 bits, which json writes.
+    # It is raised even for an int over 64 bits, which json writes.
     except orjson.JSONEncodeError:
         try:
             text = json.dumps(dumped, default=_json_leaf, ensure_ascii=False, separators=(",", ":"))
@@ -160,7 +160,8 @@ def model_validate(cls: type[Model], obj: object) -> Model:
     """Return a model from a mapping. An instance is returned unchanged.
 
     Raises:
-        ValueError: The mapping doesn't fit. It is pydantic's ValidationError if that is installed.
+        ValueError: The mapping doesn't fit. The error is pydantic's ValidationError if that is
+            installed.
     """
     if isinstance(obj, cls):
         return obj
@@ -175,8 +176,8 @@ def model_validate_json(cls: type[Model], json_data: str | bytes | bytearray) ->
     """Return a model from JSON text.
 
     Raises:
-        ValueError: It isn't JSON or doesn't fit. It is pydantic's ValidationError if that is
-            installed.
+        ValueError: The text isn't JSON or doesn't fit. The error is pydantic's ValidationError if
+            that is installed.
     """
     try:
         data = json.loads(json_data)
@@ -195,7 +196,7 @@ def model_copy(
     Args:
         update: New values by name. An undeclared name becomes an unknown member, or is dropped if
             the model keeps none.
-        deep: Copy the values, too, instead of sharing them.
+        deep: True copies the values instead of sharing them.
     """
     cls = type(self)
     result = cls.__new__(cls)
@@ -216,7 +217,7 @@ def model_copy(
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────
 # pydantic's error can't be inherited from, and our code catches `ModelError`. So the caller decides
-# about the class.
+# on the class.
 
 _native_init: Final = Model.__init__
 
@@ -295,7 +296,7 @@ _lock: Final = threading.RLock()
 def _notice_subclass(cls: type[Model], /) -> None:
     """Let a bare subclass become a model at its first use.
 
-    It can't at its definition, because a class with our decorator is decorated after that.
+    This isn't possible at its definition, because our decorator is applied after that.
     """
     super(Model, cls).__init_subclass__()
     if _is_bare(cls):
@@ -320,7 +321,7 @@ def _prepare(cls: type[Model]) -> None:
         }
         has_own_repr = "__repr__" in vars(cls)
         model(slots=False)(cls)
-        # The inherited one is the published one.
+        # The inherited constructor is the published one.
         if not has_own_repr:
             del cls.__repr__
         for function in (__getstate__, __setstate__):
@@ -357,7 +358,7 @@ class _FieldView:
     default: Any
 
     def is_required(self) -> bool:
-        """Return whether there is no default."""
+        """Return whether the field has no default."""
         return self.default is ...
 
 
@@ -391,7 +392,7 @@ _MEMBERS: Final[dict[type, dict[str, object]]] = {
         "model_validate": classmethod(model_validate),
         "model_validate_json": classmethod(model_validate_json),
         "model_fields": _ModelFields(),
-        # The published models don't.
+        # The published models don't do this.
         "_reports_misspellings": False,
         "__init__": _init,
         "__init_subclass__": classmethod(_notice_subclass),
@@ -425,7 +426,7 @@ def _subclasses(cls: type[Model]) -> list[type[Model]]:
 
 
 def detach() -> None:
-    """Remove the published form without a trace."""
+    """Remove the published form completely."""
     while _replaced:
         cls, name, member = _replaced.pop()
         if member is _ABSENT:

@@ -44,13 +44,13 @@ _OWN = frozenset({"_hooks", "_native"})
 def of_native(name: str, doc: str) -> property:
     """Return a property that reads an attribute of the native object.
 
-    It is on the class, so that mocks of the class have it.
+    It is defined on the class, so that mocks of the class have it.
     """
     return property(lambda self: getattr(self._native, name), doc=doc)
 
 
 def method_of_native(kind: type, name: str, doc: str) -> Callable[..., Any]:
-    """Return a method that calls the one of the native object, with its signature in ``kind``."""
+    """Return a method that calls the native object's, with its signature in ``kind``."""
 
     @functools.wraps(getattr(kind, name))
     def method(self: Any, *args: object, **kwargs: object) -> object:
@@ -178,7 +178,7 @@ def published_result(result: HookResult) -> HookResult:
 
 def _receiving(handler: object) -> object:
     """Wrap a handler so that its payloads are JSON, whatever emits them."""
-    # The registry refuses it.
+    # The registry refuses such a handler.
     if not callable(handler):
         return handler
 
@@ -263,7 +263,8 @@ class ModuleCoordinator:
     ) -> Self:
         """Build the whole object. A subclass passes its arguments on.
 
-        It has no session of ours, so payloads keep the ids that their emitters write, as published.
+        The object has no native session, so payloads keep the ids that their emitters write, as
+        published.
         """
         native: Any = KernelCoordinator(session, approval_system, display_system)
         native.hooks._identity.clear()
@@ -298,7 +299,7 @@ class ModuleCoordinator:
         if name == "loader" and value is not None and not isinstance(value, NativeLoader):
             value = _ForeignLoader(value)
         setattr(self._native, name, value)
-        # A suite may replace a method, and read it afterwards.
+        # A suite may replace a method and read it afterwards.
         if callable(getattr(type(self), name, None)):
             object.__setattr__(self, name, value)
 
@@ -326,7 +327,7 @@ class ModuleCoordinator:
 
     @property
     def session(self) -> Any:
-        """The session. None for a coordinator without one."""
+        """The session, or None for a coordinator without one."""
         published = getattr(self._native, "published_session", None)
         session = None if published is None else published()
         if session is None:
@@ -351,7 +352,7 @@ class ModuleCoordinator:
     # ── mounting and registering ──
 
     def mount(self, mount_point: str, module: object, name: str | None = None) -> Awaitable[None]:
-        """Mount a module at once. Awaiting the result is optional."""
+        """Mount a module immediately. Awaiting the result is optional."""
         adapt_mounted(name if mount_point == "session" else mount_point, module, name)
         mounted: Awaitable[None] = self._native.mount(mount_point, module, name)
         return mounted
@@ -388,7 +389,7 @@ class ModuleCoordinator:
             self._native.register_cleanup(cleanup_fn)
 
     async def cleanup(self) -> None:
-        """Run all registered cleanups once, the last one first."""
+        """Run all registered cleanups once, in reverse order of registration."""
         await self._native.cleanup()
 
     # ── turns ──
@@ -446,12 +447,12 @@ class AmplifierSession:
 
     Args:
         config: The mount plan. It isn't copied, so `initialize` sees later changes.
-        loader: Ignored, as published. Set ``coordinator.loader`` instead.
-        session_id: The id. Generated if absent.
+        loader: Ignored, as in the published kernel. Set ``coordinator.loader`` instead.
+        session_id: The id, which is generated if absent.
         parent_id: The id of the session from which this one was forked.
         approval_system: Decides approval requests of hooks.
         display_system: Shows messages of hooks.
-        is_resumed: Announce ``session:resume`` instead of ``session:start``.
+        is_resumed: True announces ``session:resume`` instead of ``session:start``.
 
     Raises:
         ValueError: The plan or an id is wrong.
@@ -501,7 +502,7 @@ class AmplifierSession:
         """Load and mount the plan's modules. A second call does nothing.
 
         Raises:
-            RuntimeError: It failed, see the cause. The mounted modules were cleaned up.
+            RuntimeError: The opening failed, see the cause. The mounted modules were cleaned up.
         """
         try:
             await self._native.initialize()
@@ -542,7 +543,7 @@ class AmplifierSession:
             _raise_published("Execution failed", exc)
 
     async def cleanup(self) -> None:
-        """Close the session: ``session:end`` while hooks are live, then all cleanups in reverse.
+        """Close the session: emit ``session:end`` to live hooks, then run all cleanups in reverse.
 
         Raises:
             SessionStateError: Called from inside one of the session's own turns.

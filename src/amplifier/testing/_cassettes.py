@@ -20,8 +20,8 @@ class Cassette:
     """A file with recorded answers of one or more sessions and their children.
 
     The sessions of one cassette belong together, whether they run side by side or one after
-    another. The order of opening distinguishes them, so a replay has to open them in the same
-    order. The first plan decides whether they are recorded.
+    another. They are distinguished by the order in which they are opened, so a replay has to open
+    them in the same order. The first plan decides whether they are recorded.
 
     Args:
         path: The file.
@@ -58,7 +58,7 @@ class Cassette:
 
     @property
     def asks_providers(self) -> bool:
-        """True if sessions may call the plan's providers. Otherwise they need no keys either."""
+        """True if sessions may call the plan's providers. If False, they don't need keys."""
         return (
             self._is_recording
             or self.mode == "new"

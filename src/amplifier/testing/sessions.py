@@ -44,14 +44,14 @@ def write_test(
     """Write the recording of a session and a test that replays it, and return the test.
 
     Args:
-        session_id: Names both files.
+        session_id: Id of the session, which both files are named after.
         messages: The session's transcript. If its latest turn has no answer, the replay stops the
             turn at the same call.
-        folder: Receives the files, and is created if it is missing.
-        log: The session's event log, which shows the failed calls. A transcript doesn't.
+        folder: Folder for the files, which is created if it is missing.
+        log: The session's event log, which unlike a transcript shows the failed calls.
 
     Raises:
-        FileExistsError: The test exists already.
+        FileExistsError: The test already exists.
         ValueError: The session has no prompt.
     """
     failed = _failed_calls(log)
@@ -145,7 +145,7 @@ class _Stage:
     Attributes:
         is_stopped: True if the latest turn was stopped.
         complete: Number of messages before the part that the stop interrupted.
-        reached: Set when the call begins in which the turn was stopped.
+        reached: Set when the call starts in which the turn was stopped.
     """
 
     def __init__(self, messages: list[Message], *, is_stopped: bool) -> None:
@@ -216,7 +216,7 @@ def _failed_calls(log: Path | None) -> set[str]:
                 event == "tool:post" and not data["tool_result"]["success"]
             ):
                 failed.add(data["tool_call_id"])
-        # An incomplete line, or one of another event.
+        # The line is incomplete or has another event.
         except (ValueError, KeyError, TypeError):
             continue
     return failed
@@ -231,7 +231,7 @@ def _is_answer(message: Message) -> bool:
 
 
 def _is_spoken(message: Message) -> bool:
-    """Return whether the user, the model or a tool wrote a message, not a hook."""
+    """Return whether the user, the model or a tool wrote a message, as opposed to a hook."""
     is_injected = bool((message.get("metadata") or {}).get("source"))
     return message.get("role") in ("user", "assistant", "tool") and not is_injected
 

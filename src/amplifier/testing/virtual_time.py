@@ -44,7 +44,7 @@ Backend = tuple[str, dict[str, Any]]
 _POLL_SECONDS = 0.01
 """Real seconds between two checks for work outside the loop."""
 _EXACT_SECONDS = 1e6
-"""Largest sum of times that is as exact as asyncio's timers need it."""
+"""Largest sum of times that is exact enough for asyncio's timers."""
 
 
 class TimeWatch:
@@ -77,7 +77,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     process is running, or a socket or pipe is open, because their next action can't be predicted.
     Without any timer the loop sleeps until a thread or a file descriptor wakes it.
 
-    The loop doesn't know threads that you start yourself. Wrap the part that depends on them in
+    The loop isn't aware of threads that you start yourself. Wrap the part that depends on them in
     `real_time`.
 
     Attributes:
@@ -107,9 +107,9 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Set a timer, unless it is never due, as that of `anyio.sleep_forever`.
+        """Set a timer, unless it is never due, such as the one of `anyio.sleep_forever`.
 
-        The base class would wake up for it once a day, and a virtual day takes no time.
+        The base class would wake up for such a timer once a day, and a virtual day takes no time.
         """
         if math.isinf(when):
             return asyncio.TimerHandle(when, callback, args, self, context)
@@ -142,7 +142,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def _advance(self, seconds: float, waited: float) -> None:
         """Move the clock. ``waited`` is the real part of the seconds."""
         self._virtual_now += seconds
-        # If the sum was rounded down, the timer would never be due.
+        # If the sum were rounded down, the timer would never be due.
         if self._virtual_now > _EXACT_SECONDS:
             self._virtual_now = math.nextafter(self._virtual_now, math.inf)
         self.watch.on_jump(max(seconds - waited, 0.0))
@@ -228,7 +228,8 @@ class _JumpingSelector(selectors.DefaultSelector):
             if events:
                 break
         else:
-            # Work that ended since the last check has written to the wake-up pipe, and goes first.
+            # Work that ended since the last check has written to the wake-up pipe, which has to be
+            # read first.
             events = self.poll()
         loop._advance(min(elapsed, timeout) if events else timeout, waited=elapsed)
         return events
@@ -252,7 +253,7 @@ def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
     except ImportError as error:
         raise MissingExtraError("virtual time on trio", extra="trio", missing="trio") from error
     clock = MockClock(autojump_threshold=0)
-    # Private: the public threshold jumps while threads and processes are busy.
+    # This is private, but the public threshold jumps while threads and processes are busy.
     jump = clock._autojump
     observer = watch or TimeWatch()
     was_quiet = False
@@ -264,7 +265,7 @@ def virtual_clock(watch: TimeWatch | None = None) -> MockClock:
             for scope in observer.expired():
                 scope.cancel()
             _pass_real_time(clock)
-        # Work that has just ended may have left a message, which goes first.
+        # Work that has just ended may have left a message, which has to be read first.
         elif not was_quiet:
             was_quiet = True
         else:

@@ -1,7 +1,7 @@
 """Traces of sessions from their event logs, and the running tasks of a process.
 
-A trace is a tree of turns, model calls and tool calls, as text and as a page. A task tree has every
-task of a process that seems to hang, with its session, its module and its current await.
+A trace is a tree of turns, model calls and tool calls, as text or as a page. A task tree shows
+every task of a process that seems to hang, with its session, its module and its current await.
 `export_traces` sends OpenTelemetry traces to a collector.
 """
 

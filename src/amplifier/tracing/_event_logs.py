@@ -1,4 +1,4 @@
-"""Reading of the event logs that hooks-logging writes and rotates.
+"""Read the event logs that hooks-logging writes and rotates.
 
 The files are ``events.jsonl.2``, ``events.jsonl.1`` and ``events.jsonl``, the oldest first.
 """
@@ -65,7 +65,7 @@ class UnreadLine:
 
 
 def read_line(line: bytes, number: int) -> LogEvent | UnreadLine:
-    """Read one line. Never raises.
+    """Read one line without ever raising.
 
     Args:
         line: The line, with or without its newline.
@@ -164,11 +164,11 @@ def log_parts(path: Path) -> list[Path]:
 
 @attrs.frozen
 class _Progress:
-    """The position after the last line that was read of a file.
+    """The position after the last line that was read from a file.
 
     Attributes:
         position: The position.
-        head: The first bytes of the file, because another file may get its inode.
+        head: The first bytes of the file, to recognize another file that got its inode.
     """
 
     position: int

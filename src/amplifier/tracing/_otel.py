@@ -1,4 +1,4 @@
-"""Export of the traces and metrics of a process to a collector, by OTLP over HTTP."""
+"""Export the traces and metrics of a process to a collector with OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FLUSH_SECONDS = 5.0
 
 @contextmanager
 def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None]:
-    """Set up OpenTelemetry for this process. At the end, send the rest in bounded time.
+    """Set up OpenTelemetry for this process, and send the remaining data within bounds at its end.
 
     Args:
         url: The collector, such as ``http://localhost:4318``, or None to send nothing.
         warn: Function that shows a warning.
 
     Raises:
-        PlanError: It is not the URL of a collector.
+        PlanError: The text is not the URL of a collector.
         MissingExtraError: The exporter is not installed.
     """
     if url is None:
@@ -57,7 +57,8 @@ def export_traces(url: str | None, warn: Callable[[str], None]) -> Iterator[None
     try:
         yield
     finally:
-        # Daemon threads, because a collector that never answers must not keep the process alive.
+        # Daemon threads are used because a collector that never answers must not keep the process
+        # alive.
         providers = (tracers, meters)
         threads = [threading.Thread(target=part.shutdown, daemon=True) for part in providers]
         for thread in threads:

@@ -37,8 +37,8 @@ from amplifier.kernel.runtime.task_host import describe_label
 
 logger = logging.getLogger("amplifier.tracing")
 
-# The tree is read from suspended frames on request or on a signal. Nothing is recorded before, so
-# it costs sessions nothing. The kernel keeps no list of its tasks. Its objects in the chain of
+# The tree is read from suspended frames on request or on a signal. Nothing is recorded in advance,
+# so it costs sessions nothing. The kernel keeps no list of its tasks. Its objects in the chain of
 # awaits of a task describe their calls with `WaitInfo`.
 
 # ── the tree ──
@@ -240,7 +240,7 @@ _THREAD_MACHINERY = frozenset({"threading", "concurrent", "asyncio", "anyio", "t
 def task_tree(frame: FrameType | None = None) -> TaskTree:
     """Describe all tasks of the event loop in this thread.
 
-    It also works in a signal handler, and without an event loop. Then it has only threads.
+    This also works in a signal handler. Without an event loop, the tree has only threads.
 
     Args:
         frame: Current frame of the loop's thread, as a signal handler receives it. The default is
@@ -269,7 +269,7 @@ def task_tree(frame: FrameType | None = None) -> TaskTree:
 
 @attrs.frozen(eq=False)
 class _Context:
-    """Facts about a frame that come from the frames outside of it."""
+    """Facts about a frame that follow from the frames around it."""
 
     coordinator: Any = None
     module: str | None = None
@@ -327,7 +327,7 @@ class _SeenTask:
     def read_frames(self, running: FrameType) -> None:
         """Read the frames of the task. ``running`` is the current frame of the loop's thread."""
         coroutine, trio_task = self.coroutine, self.trio_task
-        # Trio's tasks show the lines of asynchronous generators as well.
+        # Trio's tasks show even the lines of asynchronous generators.
         if trio_task is None:
             frames = list(await_chain(coroutine))
         else:
@@ -346,7 +346,7 @@ class _SeenTask:
 
 
 def _running_tasks() -> list[_SeenTask]:
-    """Return all tasks of the loop in this thread. Works in a signal handler, outside of tasks."""
+    """Return all tasks of the loop in this thread, even in a signal handler outside of tasks."""
     if running_asyncio_loop() is not None:
         infos = asyncio_context().run(anyio.get_running_tasks)
         return [_SeenTask(info.id, info.parent_id, info.name or "", info.coro) for info in infos]
@@ -403,7 +403,7 @@ def _reports(tasks: list[_SeenTask], now: float) -> Iterator[TaskReport]:
 
 def _parents_first(tasks: list[_SeenTask], by_id: dict[int, _SeenTask]) -> Iterator[_SeenTask]:
     children: dict[int, list[_SeenTask]] = {}
-    # Sorted, because asyncio keeps its tasks in a set.
+    # They are sorted because asyncio keeps its tasks in a set.
     for task in sorted(tasks, key=lambda task: task.name):
         children.setdefault(task.parent_id if task.parent_id in by_id else 0, []).append(task)
     pending = children.pop(0, [])
@@ -430,7 +430,8 @@ def _report(
             if task.is_ours and task.session is None:
                 task.session = context.coordinator
         if is_event_loop(frame):
-            # The first frame below user code, or, in a task without user code, the second one.
+            # This is the first frame below user code, or the second frame of a task without user
+            # code.
             if waits_in is None or len(awaits) + depth == 1:
                 waits_in = _entry(frame)
             continue
@@ -501,7 +502,7 @@ def _call_of(frame: FrameType) -> WaitInfo | None:
 def _stack_down_from(outermost: FrameType, innermost: FrameType) -> Iterator[FrameType]:
     """Yield the frames of this thread between two frames, outermost first.
 
-    Nothing is yielded if the outermost is not on the stack.
+    Nothing is yielded if the outermost frame is not on the stack.
     """
     stack: list[FrameType] = []
     current: FrameType | None = innermost
@@ -579,16 +580,16 @@ def _top_package(frame: FrameType) -> str:
 
 
 # ── on a signal ──
-# The handler is Python's own, not one of the event loop. So it runs even while a task blocks the
-# loop, and shows the blocking line. Only code that never returns to the interpreter, such as a C
-# library that waits indefinitely, keeps it from running.
+# The handler is Python's own, not one of the event loop, so that it runs even while a task blocks
+# the loop, and shows the blocking line. Only code that never returns to the interpreter, such as a
+# C library that waits indefinitely, keeps it from running.
 
 
 @contextmanager
 def tasks_on_signal(
     which: signal.Signals | None = None, show: Callable[[TaskTree], Any] | None = None
 ) -> Iterator[None]:
-    """Show the task tree on a signal inside the block. It works in the main thread only.
+    """Show the task tree on a signal inside the block, in the main thread only.
 
     Args:
         which: The signal. The default is SIGUSR1.

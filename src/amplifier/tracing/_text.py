@@ -29,7 +29,7 @@ class Totals:
         approvals: Number of questions to the user.
         errors: Number of failed calls and events.
         denied: Number of denied calls and questions.
-        cancelled: Number of cancelled turns and calls. Calls of a cancelled turn do not count.
+        cancelled: Number of cancelled turns and calls. Calls in a cancelled turn are not counted.
         unread: Number of lines that could not be read.
         input_tokens: Input tokens of all model calls.
         output_tokens: Output tokens of all model calls.
@@ -115,7 +115,7 @@ def _is_cancelled(row: Row) -> bool:
 
 
 def _is_in_cancelled(row: Row, rows: Sequence[Row]) -> bool:
-    """Return whether the turn or call of a row was cancelled. Only that is counted."""
+    """Return whether a row is a turn or call that was cancelled and is counted as such."""
     while row.parent is not None:
         row = rows[row.parent]
         if _is_cancelled(row):
@@ -130,7 +130,7 @@ def _is_about_call(row: Row) -> bool:
 
 
 def self_seconds(trace: Trace) -> list[float]:
-    """Return the durations of all rows without the rows below them, or 0 without a duration."""
+    """Return the durations of all rows less those of the rows below them, or 0 if unknown."""
     own = [row.seconds or 0.0 for row in trace.rows]
     for row in trace.rows:
         if row.parent is not None:
@@ -139,7 +139,7 @@ def self_seconds(trace: Trace) -> list[float]:
 
 
 def slowest(trace: Trace, most: int = 5) -> list[Row]:
-    """Return the slowest calls, measured without the rows below them. Approvals do not count."""
+    """Return the slowest calls, without approvals. Their durations exclude the rows below them."""
     own = self_seconds(trace)
     timed = [row for row in trace.rows if row.kind in ("model", "tool") and own[row.number] > 0]
     return sorted(timed, key=lambda row: (-own[row.number], row.number))[:most]
@@ -278,7 +278,7 @@ class Comparison:
     Attributes:
         names: Ids of the two sessions.
         sums: Rows of a title, the values of both traces, and their difference.
-        steps: Aligned model calls and tool calls of both. None stands for a step that one lacks.
+        steps: Aligned model calls and tool calls of both. None stands for a missing step.
         notes: Notes of both traces.
     """
 

@@ -75,10 +75,10 @@ class Row:
         name: Name of the session, the provider, the tool or the event.
         session_id: Id of the session of the row.
         text: Content in one line: the prompt, the input of a tool, the reason of a failure.
-        parent: Index of the row that it belongs to, or None.
+        parent: Index of the row that this row belongs to, or None.
         events: The lines of the row, in the order of the log. Every line belongs to one row.
         start: Time of the start in seconds since 1970, or None if it is unknown.
-        end: Time of the end. None if it has no end in the log, or no duration.
+        end: Time of the end. None if the row has no end in the log, or no duration.
         status: Status of the row.
         model: Name of the model, or an empty text.
         input_tokens: Input tokens of a model call, or None.
@@ -109,7 +109,7 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the row, or None if it is unknown. A clock that was set back gives 0."""
+        """Duration of the row, None if it is unknown, or 0 if the clock was set back."""
         return None if self.start is None or self.end is None else max(0.0, self.end - self.start)
 
     @property
@@ -174,7 +174,7 @@ class Trace:
     # ── adding ──
 
     def add_lines(self, lines: Iterable[bytes]) -> None:
-        """Add lines of a log in their order. Blank ones are left out."""
+        """Add lines of a log in their order, except blank ones."""
         for line in lines:
             if line.strip():
                 self.add(read_line(line, self.lines + 1))
@@ -267,7 +267,7 @@ class Trace:
             self._attach(child, row)
 
     def _attach(self, child: Row, parent: Row) -> None:
-        """Put a session below a row, unless a wrong log has that row below the session."""
+        """Put a session below a row, unless a faulty log has that row below the session."""
         above: Row | None = parent
         while above is not None:
             if above is child:
@@ -459,7 +459,7 @@ class _SessionRows:
         if row.input_tokens is None:
             _count(row, ModelAnswer.read(event.data))
         first = row.events[0]
-        # Without a request of the loop, its response will not follow either.
+        # If the loop sent no request, no response of the loop will follow.
         if not (isinstance(first, LogEvent) and first.name == PROVIDER_REQUEST):
             row.end, row.status = event.at, "error" if event.text("status") == "error" else "ok"
             self._model = None
@@ -493,7 +493,7 @@ class _SessionRows:
         return row
 
     def _end_tool_call(self, event: LogEvent) -> None:
-        # Without an open call, a gate denied it before its start was logged.
+        # If no call is open, a gate denied the call before its start was logged.
         row = self._add_to(self._tool_of(event), event) or self._open_tool_call(event)
         if row in self._open_tools:
             self._open_tools.remove(row)
@@ -503,7 +503,7 @@ class _SessionRows:
             row.text = _line(f"{_line(outcome.error)} {row.text}")
 
     def _tool_of(self, event: LogEvent) -> Row | None:
-        """Return the call that an event ends: by its id, or else the open call of its tool."""
+        """Return the call that an event ends, by its id or else by its tool."""
         call_id = event.text("tool_call_id")
         if call_id:
             row = self._tools.get(call_id)
@@ -525,7 +525,7 @@ class _SessionRows:
     def _end_compaction(self, event: LogEvent) -> None:
         row, data = self._add_to(self._compaction, event), event.data
         row = row or self._new_row("compaction", "compaction", event, self._enclosing())
-        # A provider that reports the call for the summary has its own row with the usage.
+        # If a provider reports the call for the summary, that call has its own row with the usage.
         if not row.model:
             _count(row, ModelAnswer.read(data))
         before, after = data.get("before_tokens"), data.get("after_tokens")
@@ -546,7 +546,7 @@ class _SessionRows:
     def _answer(self, event: LogEvent) -> None:
         question = _question(event)
         entry = next((entry for entry in self._questions if entry[0] == question), None)
-        # Without an entry, it was answered earlier in the session, or could not be asked.
+        # Without an entry, the question was answered earlier in the session, or could not be asked.
         if entry is None:
             row = self._new_approval(event)
         else:

@@ -105,7 +105,7 @@ def _payload(event: LogEvent, limit: int) -> str:
 
 
 def _parse_texts(value: Any, depth: int = 0) -> Any:
-    """Replace texts that are JSON by their values, because many tools return JSON as one line."""
+    """Replace texts that are JSON with their values, because many tools return JSON as one line."""
     if depth > _MAX_DEPTH:
         return value
     if isinstance(value, dict):
@@ -148,7 +148,7 @@ def write_page(trace: Trace) -> str:
 
 
 def live_page() -> str:
-    """Return the page of a running session. It requests the rows from the server at its address."""
+    """Return the page of a running session, which requests the rows from its server."""
     return _page({"live": True}, "Trace", f"{_POLICY}; connect-src 'self'")
 
 

@@ -21,13 +21,14 @@ from amplifier.store.folders import is_locked
 
 from ._tasks import TaskTree, tasks_on_signal
 
-# Every process has a file ``<home>/running/<pid>.json``, whose first line describes it. It locks
-# the file while it runs. Only such a process gets the signal SIGUSR1, which would end any other. A
-# request appends a line ``?`` and sends the signal, and the process appends its task tree as one
-# line of JSON. If it gets the signal without a ``?``, it shows the tree where the command writes.
+# Every process has a file ``<home>/running/<pid>.json``, whose first line describes it. The process
+# locks the file while it runs. Only a process with such a lock gets the signal SIGUSR1, which would
+# end any other. A request appends a line ``?`` and sends the signal, and the process appends its
+# task tree as one line of JSON. If it gets the signal without a ``?``, it shows the tree where the
+# command writes.
 
 ASK = b"?\n"
-# A process that runs Python at all needs milliseconds.
+# A process that can run Python at all answers within milliseconds.
 ANSWER_TIMEOUT = 5.0
 
 _POLL_SECONDS = 0.02
@@ -90,7 +91,7 @@ def answer_task_requests(
 
 
 def running_commands(folder: Path) -> list[RunningCommand]:
-    """Return the running commands, the latest first. Remove files of killed ones."""
+    """Return the running commands, the latest first, and remove the files of killed ones."""
     commands: list[RunningCommand] = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in sorted(folder.glob("*.json")):
@@ -112,8 +113,8 @@ def request_tasks(folder: Path, running: RunningCommand) -> TaskTree:
     """Request the tasks of a running command.
 
     Raises:
-        ProcessLookupError: It has ended.
-        TimeoutError: It does not answer.
+        ProcessLookupError: The command has ended.
+        TimeoutError: The command does not answer.
     """
     path = folder / f"{running.pid}.json"
     try:

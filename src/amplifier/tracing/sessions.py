@@ -123,7 +123,7 @@ def text_of_message(message: dict[str, Any], *, full: bool = False) -> str:
     blocks = content if isinstance(content, list) else [] if content is None else [content]
     parts = [_text_of_block(block, full) for block in blocks]
     if not any(isinstance(block, dict) and block.get("type") == "tool_call" for block in blocks):
-        # A context may store the calls separately from a content that is plain text.
+        # A context may store the calls separately from content that is plain text.
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             if isinstance(call, dict):
@@ -174,7 +174,7 @@ def _text_of_call(name: object, arguments: object, full: bool) -> str:
 
 
 def _text_of_output(output: object, full: bool) -> str:
-    # A list has content blocks.
+    # The list holds content blocks.
     if isinstance(output, list):
         text = "\n".join(filter(None, (_text_of_part(part) for part in output)))
     elif output is None or isinstance(output, str):

@@ -12,8 +12,8 @@ from amplifier.errors import MissingExtraError
 
 # A schema may come from anyone, such as an MCP server. It never causes a request, because
 # references to other documents are refused. The validating package is compiled code that nothing
-# can interrupt. So the size, the depth, the patterns and the number of parts are measured first,
-# and limited.
+# can interrupt. So the size, the depth, the patterns and the number of parts are measured and
+# limited first.
 
 # Approximate number of characters. Texts and names count with their length, everything else as 8.
 LARGEST_SCHEMA = 262_144
@@ -58,11 +58,12 @@ class Validator:
         return bool(self._validator.is_valid(value))
 
     def problems(self, value: Any, most: int) -> list[tuple[Any, str]]:
-        """Return the problems of a value as paths and messages, at most `most` of them."""
+        """Return at most `most` problems of a value, as paths and messages."""
         if self.is_valid(value):
             return []
         # The check is cached, but the search for problems is not. In a schema that contains itself,
-        # its time grows exponentially with the depth, and faster with more references back.
+        # the time of the search grows exponentially with the depth, and faster with more references
+        # back.
         if self._returns and self._parts * self._returns ** _depth(value) > _MAX_RECURSIVE_WORK:
             problem = "it does not fit the schema; the place is unknown, as the schema is recursive"
             return [((), problem)]

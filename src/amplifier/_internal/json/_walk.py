@@ -1,4 +1,4 @@
-"""Walks over JSON-like values: rebuilding, copying and comparison."""
+"""Walks over JSON-like values: rebuild, copy and compare."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_SHARING = 4
 
 LEAVES = frozenset({str, int, float, bool, type(None), bytes})
 MAX_COPY_DEPTH = 1000
-# The fast copy gives up after so many items, of which a container counts as 100. A transcript of
-# 10,000 messages has a fifth of them.
+# The fast copy gives up after this number of items, where a container counts as 100. A transcript
+# of 10,000 messages has a fifth of them.
 MAX_COPIED = 40_000_000
 CONTAINER = 100
-# Well within the recursion limit of any caller.
+# This is well within the recursion limit of any caller.
 _FAST_DEPTH = 200
-# A list with more items is checked as a whole first.
+# A longer list is checked as a whole first.
 LONG = 16
 DICTS = frozenset({dict})
 
@@ -157,8 +157,8 @@ def rebuild(
         containers: The types that are entered. Instances of other types are shared.
         mark: Whether to put markers where the value is circular, too deep or too large, instead of
             raising.
-        unroll: Whether to copy a container every time it occurs, as in text. A value that sharing
-            makes many times larger is then too large.
+        unroll: Whether to copy a container every time it occurs, as in text. A value that becomes
+            many times larger without sharing is then too large.
         stop: Function that decides about circular, too deep and too large parts.
 
     Raises:
@@ -173,7 +173,7 @@ def rebuild(
     stop = stop or mark_or_raise
     frames: list[Frame] = []
     opened: set[int] = set()
-    # A finished container is kept alive beside its copy, so that its id is not reused.
+    # A finished container is kept alive along with its copy, so that its id is not reused.
     finished: dict[int, tuple[Any, Any]] = {}
     value, entered = root, 0
     while True:
@@ -249,7 +249,7 @@ def copy_json(value: Any) -> Any:
 
 
 def _copy(value: Any, levels: int, left: list[int]) -> Any:
-    """Copy a container. A container that occurs again and again uses up the items left.
+    """Copy a container. Repeated occurrences of a container use up the remaining items.
 
     Args:
         value: The container.
@@ -269,7 +269,7 @@ def _copy(value: Any, levels: int, left: list[int]) -> Any:
         # Methods of a subclass do not run.
         copied = list.copy(value)
         left[0] -= CONTAINER + len(copied)
-        # Such a list is most often a conversation.
+        # Such a list is usually a conversation.
         if len(copied) > LONG and DICTS.issuperset(map(type, copied)):
             left[0] -= CONTAINER * len(copied) + sum(map(len, copied))
             if left[0] <= 0:
@@ -300,7 +300,7 @@ def is_same_json(one: Any, other: Any) -> bool:
     """Return whether two values are the same JSON value. 1 is neither True nor 1.0.
 
     Subclasses of dict and list count as plain, and their methods do not run. An object that is not
-    of JSON is equal to itself only, because ``__eq__`` of a foreign class may do anything.
+    JSON is equal only to itself, because ``__eq__`` of a foreign class may do anything.
     """
     pending = [(one, other)]
     # The same list may be reachable by very many paths.

@@ -13,11 +13,10 @@ from typing import Any
 from ._text import MAX_SHOWN_DEPTH
 from ._walk import LEAVES, TOO_DEEP, Frame, rebuild
 
-# A secret is detected in four ways. Its name is that of a secret, such as
-# ``aws_secret_access_key``, but not ``max_tokens``. Its place is one: the value beside
-# ``"name": "Authorization"``, the word after ``--password``. Its text has the shape of a known
-# credential. Or it is random where a credential is likely: after a prefix such as ``acme_live_``,
-# or near a word such as "token".
+# A secret is detected in four ways. It has the name of a secret, such as ``aws_secret_access_key``,
+# but not ``max_tokens``. It is in the place of one: the value next to ``"name": "Authorization"``,
+# or the word after ``--password``. It has the shape of a known credential. Or it is random where a
+# credential is likely: after a prefix such as ``acme_live_``, or near a word such as "token".
 #
 # Shapes, names and words are data: ``secret_shapes.toml``, and ``secret_rules.json``, which is
 # derived from the rules of gitleaks. The heuristic redacts too much rather than too little in
@@ -89,10 +88,10 @@ def _name_matcher(keys: frozenset[str]) -> Callable[[str], bool]:
     exact = frozenset(key.lower() for key in keys)
     phrases = frozenset(tuple(_name_words(key)) for key in exact) - {()}
     longest = max(map(len, phrases), default=0)
-    # Covers names without separators, such as "dbpassword" and "accesstoken".
+    # This covers names without separators, such as "dbpassword" and "accesstoken".
     joined = tuple(text for text in map("".join, phrases) if len(text) >= 5)
 
-    # Cached, because a program has few names and checks the same ones at every event.
+    # This is cached because a program has few names and checks the same ones at every event.
     @lru_cache(maxsize=2048)
     def is_sensitive(name: str) -> bool:
         if name.lower() in exact:
@@ -268,7 +267,7 @@ class _Rules:
     """The tables, which are read on first use to keep the import of the package fast."""
 
     def __init__(self) -> None:
-        # Slow to import, because it compiles its own patterns.
+        # It is slow to import because it compiles its own patterns.
         import tomllib  # noqa: PLC0415
 
         folder = Path(__file__).parent
@@ -301,7 +300,7 @@ def _one_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def redact_text(text: str) -> str:
-    """Replace secrets in a text by ``[REDACTED]``. Text without secrets is returned unchanged."""
+    """Replace secrets in a text with ``[REDACTED]``, and return other text unchanged."""
     if len(text) < _MIN_SECRET:
         return text
     for marks, pattern, replacement in _rules().shapes:
@@ -379,16 +378,16 @@ def _secret_in(text: str, match: re.Match[str]) -> tuple[int, int] | None:
 
 def _is_harmless(value: str, operator: str, text: str) -> bool:
     """Return whether an unquoted value after the name of a secret is not a secret itself."""
-    # A count.
+    # The value is a count.
     if value.isdigit() and len(value) < 4:
         return True
     # "jwt: enabled". Only passwords are plain words.
     if value.isalpha() and ":" in operator and not text.startswith(("pass", "pw")):
         return True
-    # The working directory.
+    # The value is the working directory.
     if value[0] == "/" and text.startswith("pwd"):
         return True
-    # References to variables, such as auth=auth and api_key=self.api_key.
+    # The value refers to a variable, as in auth=auth and api_key=self.api_key.
     return _REFERENCE.fullmatch(value) is not None and _name_matcher(SENSITIVE_KEYS)(value)
 
 
@@ -425,7 +424,7 @@ _DATA = re.compile(r"[\w+/=-]{512,}+", re.ASCII)
 _FLAT = bytes(
     97 if chr(code) in "_-" or (code < 128 and chr(code).isalnum()) else 32 for code in range(256)
 )
-# The average length of a run of one kind of character is 1.7 in random letters and digits, 2.1 in
+# Runs of one kind of character have an average length of 1.7 in random letters and digits, 2.1 in
 # hexadecimal digits, 2.5 in digits and letters of one case, and at least 4 in names.
 _MAX_RANDOM_RUN = 3.0
 # The limit for text with digits, after a word that names a secret.
@@ -436,8 +435,8 @@ _PART = re.compile(r"[A-Za-z0-9]+")
 _CLASSES = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _HEXADECIMAL = re.compile(r"[0-9a-f]{16,}|[0-9A-F]{16,}|[0-9]+")
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}(?![0-9A-Za-z])")
-# Letters before a token that belong to an encoding: \n, \u0026, %3D, %253D, the end of a terminal
-# colour.
+# These letters before a token belong to an encoding: \n, \u0026, %3D, %253D, or the end of a
+# terminal colour.
 _GLUE = re.compile(
     r"(?<=\\)(?:u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[nrtbfv])"
     r"|(?<=%)(?:25)?[0-9A-Fa-f]{2}|(?<=[\[;])\d{1,3}m|"
@@ -550,7 +549,7 @@ def _random_token(text: str, begin: int, start: int, end: int) -> int | None:
     uuid = _UUID.search(text, start, end)
     parts = (part for part in _PART.finditer(text, start, end) if _randomness(part[0]))
     random = uuid or next(parts, None)
-    # Less random text suffices right after the word, which may be the first part, as in
+    # Less random text suffices right after the word. The word may be the first part, as in
     # ACCESS-1A2B3C4-5D6E7F8-9G0H1J2.
     if random is None:
         first = _PART.match(text, start)

@@ -1,7 +1,7 @@
 """Conversion of values to JSON, with a path for every problem.
 
-`vetted` quickly passes values that need no conversion, and declines all others, for which
-`convert_to_json` decides. Both allow `MAX_DEPTH` levels of nesting.
+`vetted` quickly accepts values that need no conversion. It declines all others, which
+`convert_to_json` handles. Both functions allow `MAX_DEPTH` levels of nesting.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def vetted(value: Any) -> Any:
     """Return the value itself if it consists of exact JSON values.
 
     Raises:
-        Decline: It does not, or it is too deep or suspiciously large.
+        Decline: The value consists of something else, or is too deep or suspiciously large.
     """
     _vet((value,), MAX_DEPTH)
     return value
@@ -231,7 +231,7 @@ class _Conversion:
 
 
 def aware(moment: datetime) -> datetime:
-    """Return the same moment with a UTC offset. Without one it is read as local time."""
+    """Return the same moment with a UTC offset. A moment without one is read as local time."""
     return moment if moment.utcoffset() is not None else moment.astimezone()
 
 

@@ -1,4 +1,4 @@
-"""The published contracts, as protocols that `isinstance` refuses."""
+"""The published contracts, as protocols that don't support `isinstance`."""
 
 from typing import Any, Protocol
 

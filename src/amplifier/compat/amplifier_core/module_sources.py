@@ -19,7 +19,7 @@ __all__ = [
 
 
 class ModuleSource(ABC):
-    """The source of one module. It is an abstract class, as published."""
+    """The source of one module. It is an abstract class, as in the published kernel."""
 
     @abstractmethod
     def resolve(self) -> Path:

@@ -1,6 +1,6 @@
 """The fixtures that suites of published modules use.
 
-The module under test is the package ``amplifier_module_<type>_<name>`` beside the test file's
+The module under test is the package ``amplifier_module_<type>_<name>`` next to the test file's
 directory, or above it.
 """
 
@@ -36,7 +36,7 @@ def _has_pytest_asyncio() -> bool:
 
 
 def _async_fixture(function: Callable[..., Any]) -> Any:
-    """Return an async fixture of pytest-asyncio, or without it one that the runner below drives."""
+    """Return an async fixture for pytest-asyncio, or for the runner below without it."""
     if _has_pytest_asyncio():
         return importlib.import_module("pytest_asyncio").fixture(function)
 
@@ -102,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def module_path(request: pytest.FixtureRequest) -> Path | None:
     """Return the package of the module under test.
 
-    It is that of the option, or the one beside the nearest directory of tests.
+    The option names it. The default is the package next to the nearest directory of tests.
     """
     option = request.config.getoption("--module-path", default=None)
     if option:
@@ -116,7 +116,7 @@ def module_path(request: pytest.FixtureRequest) -> Path | None:
 
 @pytest.fixture
 def module_type(module_path: Path | None) -> str | None:
-    """Return the type of the module under test, by its name."""
+    """Return the type of the module under test, which its name contains."""
     if module_path is None:
         return None
     return _TYPES.get(module_path.name.removeprefix("amplifier_module_").partition("_")[0])

@@ -38,7 +38,7 @@ class MockCoordinator(ModuleCoordinator):
     unmount_history: list[dict[str, Any]]
 
     def __new__(cls, *_: object, **__: object) -> Self:
-        """Build it with a stand-in for a session."""
+        """Build the coordinator with a stand-in for a session."""
         session = types.SimpleNamespace(
             session_id="test-session",
             parent_id=None,
@@ -53,12 +53,12 @@ class MockCoordinator(ModuleCoordinator):
         self.unmount_history = []
 
     async def mount(self, mount_point: str, module: object, name: str | None = None) -> None:
-        """Mount and record it."""
+        """Mount a module and record it."""
         self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
         await super().mount(mount_point, module, name)
 
     async def unmount(self, mount_point: str, name: str | None = None) -> None:
-        """Unmount and record it."""
+        """Unmount a module and record it."""
         self.unmount_history.append({"mount_point": mount_point, "name": name})
         await super().unmount(mount_point, name)
 
@@ -80,7 +80,7 @@ class MockTool:
 
 
 class MockContextManager:
-    """A context over a list."""
+    """A context that keeps its messages in a list."""
 
     def __init__(self, messages: list[dict[str, Any]] | None = None) -> None:
         self.messages: list[dict[str, Any]] = messages or []
@@ -166,7 +166,7 @@ def create_test_coordinator() -> MockCoordinator:
 async def wait_for(condition: Callable[[], bool], timeout: float = 1.0) -> bool:
     """Wait for a condition. Return False if it isn't met within ``timeout`` seconds."""
     with anyio.move_on_after(timeout):
-        # A condition sets no event.
+        # There is no event to wait for.
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.01)
         return True

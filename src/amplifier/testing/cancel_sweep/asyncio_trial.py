@@ -29,7 +29,7 @@ _HASH_BITS = 60
 _ROUNDS_BEFORE_KILLING = 10
 _ROUNDS_BEFORE_GIVING_UP = 30
 _ROUND_SECONDS = 0.05
-"""Time between two attempts to end a hanging scenario. It may be real time, so it is short."""
+"""Seconds between attempts to end a hanging scenario. It may be real time, so it is short."""
 
 
 def run_asyncio_trial(
@@ -80,7 +80,7 @@ def _wrapped_by_anyio(coro: Any) -> list[Any]:
 def _is_of_anyio(coro: object) -> bool:
     """Return whether AnyIO creates this task.
 
-    AnyIO keeps its tasks from starting eagerly if it recognises asyncio's eager factory. It
+    AnyIO keeps its tasks from starting eagerly if it recognises asyncio's eager factory, but it
     doesn't recognise this one.
     """
     frame = getattr(coro, "cr_frame", None)
@@ -122,7 +122,8 @@ class _AsyncioTrial:
         loop.set_exception_handler(self._take_noise)
         started = loop.time()
         token = CURRENT_INJECTION.set(self.injection)
-        # A bare task on purpose: the trial cancels it natively, and nothing else may cancel it.
+        # This is a bare task on purpose. The trial cancels it natively, and nothing else may cancel
+        # it.
         self._root = root = loop.create_task(self._body())
         CURRENT_INJECTION.reset(token)
         done, _ = await asyncio.wait({root}, timeout=self.settings.budget)
@@ -259,7 +260,7 @@ def ordered_cancel_scopes(scope_class: Any, order: random.Random) -> Iterator[No
     places: dict[int, int] = {}
     original_new = vars(scope_class).get("__new__")
 
-    # Not __init__, because anyio.CancelScope calls that twice.
+    # This isn't done in __init__, because anyio.CancelScope calls that twice.
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         scope = original_new.__func__(cls, *args, **kwargs)
         if CURRENT_INJECTION.get() is None:

@@ -38,12 +38,12 @@ class TrialSettings:
         k: The suspension to hit, from 1. 0 runs without a fault.
         second: Number of suspensions until the second cancel. None cancels once.
         seed: Decides the order of equally runnable tasks.
-        budget: Seconds on the trial's clock after which it counts as hanging.
-        max_steps: Suspensions after which it counts as spinning.
+        budget: Seconds on the trial's clock after which the scenario counts as hanging.
+        max_steps: Suspensions after which the scenario counts as spinning.
         virtual: True if the trial's clock jumps over waiting.
         grace: Seconds between the scenario's end and the search for leftovers.
         loop_factory: Makes the asyncio loop. None uses the default one.
-        eager_tasks: True if tasks start at once on asyncio.
+        eager_tasks: True if tasks start immediately on asyncio.
         watch: May hold the virtual clock on trio, and is notified of every suspension.
     """
 
@@ -99,9 +99,9 @@ class Injection:
         tasks: The scenario's unfinished tasks and their coroutines, in order of creation.
         count: Suspensions so far.
         fired: True if the k-th suspension was reached.
-        delivered: True if the cancellation then arrived in the task. Only known for a `Driven`
-            coroutine.
-        second_fired: True if it fired the second time, too.
+        delivered: True if the cancellation then arrived in the task. This is only known for a
+            `Driven` coroutine.
+        second_fired: True if the second cancel was fired too.
         stack: The user's frames at the k-th suspension.
         trace: The place of each suspension, recorded only if k is 0.
         spinning: True if `max_steps` was exceeded.
@@ -161,15 +161,15 @@ class Injection:
 CURRENT_INJECTION: ContextVar[Injection | None] = ContextVar(
     "amplifier_cancel_everywhere", default=None
 )
-"""Set in the scenario's root task. All its tasks inherit it, which identifies them."""
+"""Set in the scenario's root task. All tasks of the scenario inherit it, which identifies them."""
 
 
 @final
 class Driven(Generic[T]):
     """Awaiting this drives a coroutine by hand and reports each of its suspensions.
 
-    It passes yielded values to the event loop, and the loop's answers back, unchanged. This works
-    for asyncio's futures and for trio's traps alike.
+    It passes yielded values to the event loop and the loop's answers to the coroutine, unchanged.
+    This works for asyncio's futures and for trio's traps alike.
     """
 
     def __init__(self, coro: Coroutine[Any, Any, T], injection: Injection) -> None:
@@ -260,8 +260,8 @@ async def cancel_at(
         k: The number of the suspension, from 1.
         function: An async function.
         args: Its arguments.
-        native: Cancel by ``Task.cancel()``, in a new task, on asyncio only. Otherwise cancel by a
-            cancel scope, in this task.
+        native: True cancels a new task with ``Task.cancel()``, on asyncio only. False cancels the
+            call in this task with a cancel scope.
     """
     if k < 1:
         raise ValueError(f"k: found {k!r}, expected a number from 1 up")
@@ -324,7 +324,7 @@ def _nothing() -> None:
 _MACHINERY = frozenset(
     {"anyio", "asyncio", "concurrent", "contextlib", "outcome", "threading", "trio"}
 )
-"""Packages whose frames say nothing about the user's code."""
+"""Packages whose frames are not the user's code."""
 
 _MAX_DETAIL = 240
 
@@ -355,7 +355,7 @@ _OPAQUE = frozenset({"anext_awaitable", "async_generator_asend", "async_generato
 
 
 def _frames_below(awaitable: object) -> Iterator[FrameType]:
-    """Yield the frames of a suspended coroutine, also through async generators, outermost first."""
+    """Yield the frames of a suspended coroutine and its async generators, outermost first."""
     for _ in range(_MAX_CHAIN):
         if awaitable is None:
             return
@@ -363,8 +363,8 @@ def _frames_below(awaitable: object) -> Iterator[FrameType]:
         if isinstance(frame, FrameType):
             yield frame
         if type(awaitable).__name__ in _OPAQUE:
-            # It has no attribute that leads to its generator, so use the garbage collector. To
-            # repeat a trial, the user needs the line inside the generator.
+            # The awaitable has no attribute that leads to its generator, so use the garbage
+            # collector. The user needs the line inside the generator to repeat a trial.
             awaitable = _first(
                 referent
                 for referent in gc.get_referents(awaitable)

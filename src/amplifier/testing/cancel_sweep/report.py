@@ -29,10 +29,10 @@ from .injection import Injection, Killed, TrialOutcome, TrialSettings, raised_at
 #   So this is always a fault. Scope modes never report it: a cancelled scope keeps cancelling, so a
 #   scenario that completes inside shields, or ignores one delivery, takes nothing from its caller.
 # - ERROR: an unexpected exception came out, alone or in a group.
-# - ORPHAN: a task is alive after the scenario ended. THREAD: a thread is.
+# - ORPHAN: a task is alive after the scenario ended. THREAD: a thread is alive then.
 # - NOISE: never awaited coroutines, never retrieved exceptions, unraisable errors, unclosed
 #   resources.
-# - INVARIANT: the scenario's own check returned or raised it.
+# - INVARIANT: the scenario's own check returned or raised a violation.
 #
 # A trial that had to be killed (HANG, LIVELOCK) has only that finding, because killing it may have
 # caused the others.
@@ -192,7 +192,7 @@ class ProcessWatch:
         deadline = time.monotonic() + _THREAD_GRACE
         for thread in new:
             if not thread.name.startswith(_POOLED_THREADS):
-                # Another thread may be just starting it.
+                # Another thread may be in the middle of starting it.
                 with suppress(RuntimeError):
                     thread.join(max(0.0, deadline - time.monotonic()))
         return sorted(
@@ -259,7 +259,7 @@ def broken_invariants(check: Callable[[], Iterable[str] | None]) -> list[Finding
     """Return the violations from the scenario's own check."""
     try:
         return [("INVARIANT", tidy(text)) for text in check() or ()]
-    # Foreign code: a check with assert statements reports by raising.
+    # The check is the user's code, and one with assert statements reports by raising.
     except Exception as error:  # noqa: BLE001
         return [("INVARIANT", tidy(f"check raised {type(error).__name__}: {error}"))]
 

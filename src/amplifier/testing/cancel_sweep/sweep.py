@@ -24,8 +24,9 @@ __all__ = ["LOOP_END_MODES", "MODES", "Scenario", "World", "cancel_everywhere"]
 
 MODES = ("trio", "asyncio-scope", "asyncio-native", "asyncio-native-twice")
 """Every way in which a scenario can be cancelled: a trio scope, an AnyIO scope on asyncio,
-``Task.cancel()``, and ``Task.cancel()`` again while the first is still being handled (a second
-Ctrl-C)."""
+``Task.cancel()``, and a second ``Task.cancel()`` while the first is still being handled, as on a
+second Ctrl-C.
+"""
 
 LOOP_END_MODES = ("asyncio-all", "asyncio-all-twice")
 """The end of an asyncio loop, where every task of the loop is cancelled natively: once, or again
@@ -57,11 +58,11 @@ class World(Protocol):
 # This is fault injection as in database test suites, with cancellation as the fault and every
 # suspension, a yield of one of the scenario's tasks to the event loop, as a place for it. First the
 # scenario runs undisturbed. If that run isn't clean, the mode isn't swept. Then a fresh world is
-# made for each k and cancelled at its k-th suspension, until a run ends without a cancellation:
-# then every point has been tried.
+# made for each k and cancelled at its k-th suspension, until a run ends without a cancellation. By
+# then, every point has been tried.
 #
-# It counts yields, not bytecodes, so it doesn't cover a KeyboardInterrupt between two lines, and it
-# never sees a loop without an await.
+# The sweep counts yields, not bytecodes, so it covers neither a KeyboardInterrupt between two lines
+# nor a loop without an await.
 
 
 def cancel_everywhere(
@@ -84,7 +85,7 @@ def cancel_everywhere(
     """Cancel a scenario at each of its suspension points in turn, and report every broken promise.
 
     Equal arguments give equal results: order comes from the seed, time is virtual, `random` is
-    seeded. The function runs event loops of its own, so call it in a thread from async code, with
+    seeded. The function runs its own event loops, so async code has to call it in a thread, with
     ``anyio.to_thread.run_sync``.
 
     Args:
@@ -99,7 +100,7 @@ def cancel_everywhere(
             cancel covers it.
         max_points: Maximum number of suspension points per mode, drawn by seed. The report
             mentions the limit.
-        only: Runs just this k, to reproduce one finding. 0 is the run without a fault.
+        only: The only k to run, to reproduce one finding. 0 is the run without a fault.
         expect: Exceptions that are legitimate outcomes, for example ExecutionCancelled.
         clock: ``"real"`` for scenarios with threads or subprocesses. It is slower, and only as
             deterministic as they are. The virtual clock waits for most of them on asyncio, but not
@@ -107,8 +108,8 @@ def cancel_everywhere(
         grace: Seconds, on that clock, between the scenario's end and the search for leftovers.
         loop_factory: Makes the asyncio loops, for example ``uvloop.new_event_loop``. It needs
             ``clock="real"``.
-        eager_tasks: On asyncio every task starts at once, as with ``asyncio.eager_task_factory``.
-            It needs Python 3.12.
+        eager_tasks: True if every task on asyncio starts immediately, as with
+            ``asyncio.eager_task_factory``. It needs Python 3.12.
         watch: Holds the virtual clock of trio during outside work, such as a child process. Its
             ``on_turn`` is called at every suspension.
 
@@ -147,7 +148,7 @@ def cancel_everywhere(
 @final
 @attrs.define
 class _ModeSweep:
-    """The trials of one mode. It writes to the report."""
+    """The trials of one mode, which add to the report."""
 
     make: Callable[[], World | Scenario | tuple[Scenario, Check]]
     base: TrialSettings
@@ -156,7 +157,7 @@ class _ModeSweep:
     report: SweepReport
 
     def run(self, max_points: int | None, only: int | None) -> None:
-        """Try one suspension point, a number of them, or all."""
+        """Try one suspension point, a sample, or all of them."""
         if only is not None:
             self.try_point(only)
             return
@@ -266,7 +267,7 @@ def _runner(mode: str) -> Callable[[Scenario, TrialSettings], tuple[Injection, T
     if mode != "trio":
         return run_asyncio_trial
     try:
-        # Not at the top: importing amplifier.testing must not import trio.
+        # This isn't at the top because importing amplifier.testing must not import trio.
         from .trio_trial import run_trio_trial  # noqa: PLC0415 — trio is an optional part
     except ImportError as error:
         raise MissingExtraError(
@@ -333,7 +334,7 @@ def _require_no_running_loop() -> None:
 def _steady_process() -> Iterator[None]:
     """Collect garbage only on the sweep's request, and restore the state of `random`.
 
-    Existing objects are frozen. So a collection after each trial costs microseconds instead of
+    Existing objects are frozen, so that a collection after each trial takes microseconds instead of
     walking the heap, and older garbage isn't mistaken for a trial's. Unfreezing is all or nothing,
     so objects that were frozen before become ordinary again. Python 3.12 starts with some.
     """

@@ -16,7 +16,7 @@ __all__ = ["deterministic_scheduling", "run_trio_trial"]
 
 _ROUNDS_BEFORE_KILLING = 10
 _ROUND_SECONDS = 0.05
-"""Time between two attempts to end a hanging scenario. It may be real time, so it is short."""
+"""Seconds between attempts to end a hanging scenario. It may be real time, so it is short."""
 
 
 def run_trio_trial(
@@ -42,7 +42,8 @@ def run_trio_trial(
 
 def _holds_interrupt(error: BaseException) -> bool:
     """Return whether an exception is or contains a KeyboardInterrupt."""
-    # Not except*, because Python before 3.11.4 wraps exceptions raised there in a group.
+    # This doesn't use except*, because Python before 3.11.4 wraps exceptions raised there in a
+    # group.
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
@@ -51,7 +52,7 @@ def _holds_interrupt(error: BaseException) -> bool:
 @contextmanager
 def deterministic_scheduling(seed: int) -> Iterator[None]:
     """Sort each batch of runnable tasks and shuffle it by seed, as trio does for Hypothesis."""
-    # Private, because trio has no public way to repeat the order of its tasks. Trials must repeat.
+    # This is private, but trio has no public way to repeat the order of its tasks, as trials must.
     run: Any = trio._core._run
     before, shuffler = run._ALLOW_DETERMINISTIC_SCHEDULING, run._r
     state = shuffler.getstate()
@@ -131,11 +132,11 @@ class _TrioTrial(trio.abc.Instrument):
         # A failing system task would end trio before the trial.
         if task in self._system_tasks():
             return
-        # Private: there is no public way to end a task that ignores its cancellation.
+        # This is private, but there is no public way to end a task that ignores its cancellation.
         task._next_send_fn = lambda _value: kill(task.coro)
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        # A task that has just finished has no frame any more, so this wasn't a suspension.
+        # A task that has just finished has no frame, so this wasn't a suspension.
         if task.context.get(CURRENT_INJECTION) is not self.injection or task.coro.cr_frame is None:
             return
         self.injection.tasks[task] = task.coro
@@ -151,7 +152,8 @@ class _TrioTrial(trio.abc.Instrument):
 
     def _enclosing_scopes(self, task: trio.lowlevel.Task) -> Iterator[trio.CancelScope]:
         """Yield the scopes around a task, up to the trial's or trio's own, innermost first."""
-        # Private: a trial has to find out whether a cancellation can reach the task at all.
+        # This is private, but a trial must determine whether a cancellation can reach the task at
+        # all.
         status: Any = task._cancel_status
         root = trio.lowlevel.current_root_task()
         trios = [] if root is None else [nursery.cancel_scope for nursery in root.child_nurseries]

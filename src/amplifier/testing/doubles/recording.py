@@ -34,7 +34,7 @@ class MockTool:
         respond: A sync or async function of the input that returns the output instead.
         schema: The JSON Schema of the input. By default any object is valid.
         error: Makes every call fail with this message, or with this error of the result.
-        raises: An exception to raise, like a tool that breaks its contract.
+        raises: An exception to raise, as a tool does that breaks its contract.
         delay: Seconds to wait before answering.
 
     Attributes:
@@ -86,7 +86,7 @@ class MockTool:
 
     @property
     def call_count(self) -> int:
-        """Number of calls of `execute`, including cancelled ones."""
+        """Number of calls to `execute`, including cancelled ones."""
         return len(self.calls)
 
     @property
@@ -104,7 +104,7 @@ class MockTool:
         schema: dict[str, Any] = copy_json(self._schema)
         return schema
 
-    # The contract's name of the argument.
+    # The contract gives the argument this name.
     async def execute(self, input: dict[str, Any]) -> ToolResult:  # noqa: A002
         """Record the call, wait if configured, and return the result."""
         self.calls.append(copy_json(input))
@@ -127,11 +127,11 @@ class MockContextManager:
     """Stores every message and never compacts.
 
     Args:
-        messages: The messages at the beginning, which are copied.
+        messages: The initial messages, which are copied.
 
     Attributes:
         messages: The stored messages, for assertions. All methods take and return copies.
-        requests: The arguments of every `get_messages_for_request`.
+        requests: The arguments of every call to `get_messages_for_request`.
     """
 
     def __init__(self, messages: list[dict[str, Any]] | None = None) -> None:
@@ -333,7 +333,7 @@ class TestCoordinator(ModuleCoordinator):
 
     def mount(self, mount_point: str, module: Any, name: str | None = None) -> Any:
         """Mount and record a module, see `ModuleCoordinator.mount`."""
-        # A test may mount anything anywhere.
+        # A test may mount any object at any mount point.
         result = super().mount(mount_point, module, name)  # type: ignore[call-overload, safe-super]
         self.mount_history.append({"mount_point": mount_point, "module": module, "name": name})
         return result
@@ -351,7 +351,7 @@ MockCoordinator = TestCoordinator
 def create_test_coordinator() -> TestCoordinator:
     """Return a `TestCoordinator` with two tools, ``echo`` and ``fail``, and a `MockContextManager`.
 
-    They don't count as mounts of the test: `TestCoordinator.mount_history` begins empty.
+    They don't count as mounts of the test, so `TestCoordinator.mount_history` starts empty.
     """
     coordinator = TestCoordinator()
     echo = MockTool(

@@ -43,8 +43,8 @@ from amplifier.models import (
 _MAX_SHOWN = 80
 
 
-# An unexpected call raises an AssertionError at once. The code under test may swallow it, so
-# assert_exhausted() raises it again, and also reports steps that were never played.
+# An unexpected call raises an AssertionError immediately. The code under test may swallow it, so
+# assert_exhausted() raises it again. It also reports steps that were never played.
 @final
 class Script:
     """Steps that are returned in order, once each.
@@ -69,7 +69,7 @@ class Script:
 
     @property
     def remaining(self) -> list[Any]:
-        """The steps not played yet."""
+        """The steps that have not been played."""
         return self._steps[self._position :]
 
     def take(self, call: str) -> Any:
@@ -129,8 +129,8 @@ class Scripted:
         """Check that every scripted step was used, and that there was no call beyond them.
 
         Raises:
-            AssertionError: Otherwise, even if the code under test swallowed the error of an
-                unexpected call.
+            AssertionError: A step is left, or there was a call beyond the script, even if the code
+                under test swallowed that call's error.
         """
         if self._script is not None:
             self._script.assert_exhausted()
@@ -195,7 +195,7 @@ Turn: TypeAlias = "Answer | Delayed | Callable[[Any], Answer | Awaitable[Answer]
 
 @final
 class MockProvider(Scripted):
-    """Plays one turn per call of `complete` or `stream`. A stream arrives word by word.
+    """Plays one turn per call to `complete` or `stream`. A stream arrives word by word.
 
         provider = MockProvider([("echo", {"text": "hi"}), "All done."])
 
@@ -395,9 +395,9 @@ def script(*turns: Turn) -> MockProvider:
                 assert await session.execute("Will it rain?") == "It rains."
 
     An unexpected request raises an AssertionError in the turn, and again at the end of the block.
-    Turns that were never played raise one at the end of the block. Without the block, call
-    ``model.assert_exhausted()``, or use the pytest fixture ``amplifier_script``.
-    `MockProvider` describes the turns.
+    Turns that were never played raise one at the end of the block. If you don't use a block, call
+    ``model.assert_exhausted()``, or use the pytest fixture ``amplifier_script``. `MockProvider`
+    describes the turns.
     """
     return MockProvider(turns)
 
@@ -428,8 +428,8 @@ _OUTCOME = {"completed": "success", "cancelled": "cancelled", "error": "incomple
 class ScriptedOrchestrator(Scripted):
     """Answers each prompt with the next response.
 
-    A turn stores the prompt and the answer if it gets a context, and emits ``execution:start``,
-    ``execution:end`` and ``orchestrator:complete`` if it gets hooks.
+    A turn with a context stores the prompt and the answer. A turn with hooks emits
+    ``execution:start``, ``execution:end`` and ``orchestrator:complete``.
 
     Args:
         responses: The answers, in order: text, an exception to raise, or a sync or async function

@@ -35,8 +35,8 @@ class RetryConfig:
         max_delay: Maximum delay in seconds. It limits neither a delay that a server requests nor
             the multiplier of an error.
         backoff_factor: The factor by which the delay grows from try to try.
-        jitter: 0.2 to multiply the delay by a random number from 0.5 to 1.5, which is the default.
-            0.0 to keep it. A bool is converted.
+        jitter: The default of 0.2 multiplies the delay by a random number from 0.5 to 1.5, and 0.0
+            keeps the delay. A bool is converted.
         honor_retry_after: True to wait at least as long as the server requests.
         min_delay: The old name of `initial_delay`.
         backoff_multiplier: The old name of `backoff_factor`.
@@ -97,7 +97,7 @@ async def retry_with_backoff(
 
     Args:
         operation: The operation, which is called without arguments.
-        config: The rules. None for the default ones.
+        config: The rules. None means the default rules.
         on_retry: Awaited before each delay with the number of the failed try, the seconds and the
             error.
 

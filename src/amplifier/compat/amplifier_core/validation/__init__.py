@@ -95,9 +95,9 @@ class _ModuleValidator:
     """The base of the validators. It mounts a module on a fresh coordinator and checks the result.
 
     Attributes:
-        KIND: The type.
+        KIND: The type of the module.
         POINT: Its mount point.
-        TEXTS: The names of attributes that hold text, which isn't empty.
+        TEXTS: The names of attributes that hold non-empty text.
         ASYNC: The names of async methods, each with the number of arguments that it must take.
         PLAIN: The names of sync methods.
     """
@@ -305,7 +305,7 @@ class ContextValidator(_ModuleValidator):
 class HookValidator(_ModuleValidator):
     """Checks that a module is a hook module.
 
-    As published, one that registers nothing passes, because it may do so later.
+    As in the published kernel, a module that registers nothing passes, because it may do so later.
     """
 
     KIND: ClassVar[str] = "hook"
@@ -345,7 +345,7 @@ class MountPlanValidationResult(_Checks):
 
 
 class MountPlanValidator:
-    """Checks that a dict is a mount plan. The modules aren't looked for."""
+    """Checks that a dict is a mount plan, without looking for the modules."""
 
     def validate(self, mount_plan: Any) -> MountPlanValidationResult:
         """Check a plan, as a session does."""

@@ -100,7 +100,7 @@ async def _call_safely(function: Callable[..., object], *arguments: object) -> N
         answer = function(*arguments)
         if inspect.isawaitable(answer):
             await answer
-    # It may refuse the message.
+    # The context may refuse the message.
     except Exception as exc:  # noqa: BLE001
         if isinstance(exc, AttributeError | TypeError):
             pytest.fail(f"the context crashed: {exc!r}")

@@ -38,7 +38,7 @@ class OrchestratorBehaviorTests:
         """Check that an empty prompt is answered or refused."""
         try:
             answer = await _execute(orchestrator_module, "", mock_deps)
-        # It may refuse the prompt.
+        # The orchestrator may refuse the prompt.
         except Exception as exc:  # noqa: BLE001
             if isinstance(exc, AttributeError | TypeError | KeyError):
                 pytest.fail(f"the orchestrator crashed on an empty prompt: {exc!r}")

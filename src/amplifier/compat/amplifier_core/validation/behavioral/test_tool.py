@@ -59,7 +59,7 @@ class ToolBehaviorTests:
         """Check that it returns a result for invalid input, or refuses it."""
         try:
             result = await tool_module.execute({})
-        # It may refuse the input.
+        # The tool may refuse the input.
         except Exception as exc:  # noqa: BLE001
             if isinstance(exc, AttributeError | TypeError | KeyError):
                 pytest.fail(f"the tool crashed on its input: {exc!r}")
