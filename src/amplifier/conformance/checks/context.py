@@ -55,7 +55,7 @@ from amplifier.testing import cancel_at
 # A plain list holds the expected messages, and the stored ones are compared with it after each
 # step. Every call has a deadline.
 #
-# Contexts count tokens in their own way. So a budget is far too small or far too large for the
+# Contexts count tokens in their own way. So every budget is far too small or far too large for the
 # stored messages.
 
 PLENTY = 10_000_000
@@ -63,7 +63,7 @@ PLENTY = 10_000_000
 _MAX_SHORT = 12
 """Number of short messages that should fit every window."""
 _MAX_DEFAULT_MESSAGES, _MAX_DEFAULT_TOKENS = 4, 100
-"""Size of a conversation that has to fit without a budget as well."""
+"""Size of a conversation that has to fit even without a budget."""
 
 
 class ObservedContext:
@@ -121,12 +121,12 @@ class ObservedContext:
         return self._worked(outcome, name, clause, *arguments)
 
     async def stored(self, clause: str = "C6") -> Any:
-        """Return the result of get_messages. None if it fails."""
+        """Return the result of get_messages, or None if it fails."""
         outcome = await self.mounted.call(self.context.get_messages)
         return outcome.value if self._worked(outcome, "get_messages", clause) else None
 
     async def view(self, budget: int | None = None, **more: Any) -> Any:
-        """Return the result of get_messages_for_request. None if it fails.
+        """Return the result of get_messages_for_request, or None if it fails.
 
         A context may refuse a budget that is too small for the required messages.
         """
@@ -166,7 +166,7 @@ class ObservedContext:
                 return
 
     def check_view(self, view: Any, budget: int | None = None, clauses: Sequence[str] = ()) -> None:
-        """Report the faults of a view of the expected messages. None is a view that failed."""
+        """Report the faults of a view of the expected messages. None means that the view failed."""
         for clause, what in () if view is None else view_violations(self.expected, view, budget):
             if not clauses or clause in clauses:
                 self.ctx.fault(clause, what)
@@ -217,11 +217,11 @@ class ObservedContext:
 async def observe_context(
     ctx: CheckContext, *, placed: bool | None = None
 ) -> AsyncIterator[ObservedContext | None]:
-    """Mount a fresh context. None if mount returned none.
+    """Mount a fresh context, and return it, or None if mount returned none.
 
     Args:
         ctx: The check.
-        placed: True to let the context keep files, if it can. None for the value of the case, or
+        placed: True lets the context keep files, if it can. None means the value of the case, or
             True for a check without cases.
     """
     if placed is None:
@@ -240,7 +240,7 @@ class Window:
     """A complete provider with a context window, which gives the same answer to every request.
 
     Args:
-        window: The tokens of its context window. None for a provider that does not report it.
+        window: The tokens of its context window, or None for a provider that does not report it.
         output: The tokens of an answer.
         answer: The text of each answer, or the error that is raised instead.
     """
@@ -295,12 +295,12 @@ def overwrite(value: Any) -> None:
 
 _CONTEXT = ("context",)
 _CONCURRENT_CALL_SECONDS = 12.0
-"""Deadline of a call that runs beside many others, on a busy machine."""
+"""Deadline of a call that runs alongside many others on a busy machine."""
 
 
 @check("C1", kind="structure", types=_CONTEXT, on=with_instance)
 async def has_five_methods(mounted: MountedModule) -> None:
-    """Call each of the five methods with the arguments of the contract. Each has to be async."""
+    """Call each of the five methods, which have to be async, with the arguments of the contract."""
     message = {"role": "user", "content": "hello"}
     await check_method(mounted, "C1", "add_message", message)
     await check_method(mounted, "C1", "get_messages_for_request")
@@ -394,7 +394,7 @@ class _Program:
                 trial = await cancel_at(
                     step["at"], method, *copy.deepcopy(arguments), native=native
                 )
-            # Foreign code may raise anything. Another check reports it.
+            # Foreign code may raise anything, which another check reports.
             except BaseException as error:  # noqa: BLE001
                 reraise_own_cancellation(error)
                 return False
@@ -410,7 +410,7 @@ class _Program:
         return bool(trial.fired) and not observed.has_faults
 
     async def _sweep_late_threads(self, step: dict[str, Any], when: str) -> None:
-        """Cancel an operation with threads that begin late, and write before they do."""
+        """Cancel an operation whose threads start late, and write before they start."""
         observed, ctx, name = self._observed, self._observed.ctx, step["what"]
         if await observed.set(_BASE, "C5"):
             await self._remount(step, when)
@@ -424,7 +424,7 @@ class _Program:
                     try:
                         method = getattr(observed.context, name)
                         trial = await cancel_at(k, method, *copy.deepcopy(arguments), native=native)
-                    # Foreign code may raise anything. Another check reports it.
+                    # Foreign code may raise anything, which another check reports.
                     except BaseException as error:  # noqa: BLE001
                         reraise_own_cancellation(error)
                         return
@@ -440,9 +440,9 @@ class _Program:
     async def _write_before(
         self, held: HeldThreads, name: str, after: list[Message], where: str, when: str
     ) -> None:
-        """Add a message before late threads begin.
+        """Add a message before late threads start.
 
-        It has to be stored behind the messages from before the cancelled call, or from after it.
+        It has to be stored after the messages from before the cancelled call, or from after it.
         """
         observed, later = self._observed, spoken(70, "user", 5)
         is_added = await observed.add(later, clause="A9")
@@ -470,7 +470,7 @@ class _Program:
     async def _sweep(self, step: dict[str, Any], when: str) -> None:
         """Cancel an operation at each of its suspensions, and use the context afterwards.
 
-        A context that keeps its messages is mounted again as well.
+        A context that keeps its messages is also mounted again.
         """
         if step.get("late"):
             await self._sweep_late_threads(step, when)
@@ -579,7 +579,7 @@ class _Program:
             observed.ctx.fault("C6", f"{when}, a request for a view changed the stored messages")
 
     async def _burst(self, step: dict[str, Any], when: str) -> None:
-        """Add several messages concurrently. All have to be stored."""
+        """Add several messages concurrently, all of which have to be stored."""
         observed, count = self._observed, step["count"]
         added = [spoken((self._units + number) * 10, "user", 4) for number in range(1, count + 1)]
         self._units += count
@@ -629,7 +629,7 @@ class _Program:
 async def takes_many_at_once(ctx: CheckContext) -> None:
     """Request views and replace the conversation from several tasks at once.
 
-    No view and no conversation may be a mixture.
+    Neither a view nor a conversation may be a mixture.
     """
     for placed in (True, False):
         async with observe_context(ctx, placed=placed) as observed:
@@ -650,7 +650,7 @@ async def takes_many_at_once(ctx: CheckContext) -> None:
 
 
 async def _view_concurrently(observed: ObservedContext) -> None:
-    """Request views of several sizes in turn, then concurrently. Each has to be the same."""
+    """Request views of several sizes in turn and then concurrently, with the same results."""
     budgets = (200, 1000, PLENTY, 500)
     alone = [[await observed.view(budget) for budget in budgets] for _ in range(2)]
     together: list[Any] = [None] * len(budgets)
@@ -672,7 +672,7 @@ async def _view_concurrently(observed: ObservedContext) -> None:
 
 
 async def _add_beside_a_view(observed: ObservedContext) -> None:
-    """Store a message while a view is being built. Later views have to show it."""
+    """Store a message while a view is being built, and expect it in later views."""
     for steps in range(8):
         newest = spoken(1000 + steps, "user", 5)
         # After one more message no remembered view fits.
@@ -756,7 +756,7 @@ async def shows_what_fits(observed: ObservedContext) -> None:
     """Request small views of long conversations, and check their content and size."""
     ctx = observed.ctx
     history, budget = _long_conversation(ctx.case)
-    # Adding messages one by one to a file takes long.
+    # Adding messages to a file one by one takes long.
     is_file = ctx.case["placed"] and ctx.loaded.config != ctx.loaded.given
     how = "both" if is_file else ctx.case["how"]
     at = {"add": 0, "set": len(history), "both": len(history) - 10}[how]
@@ -791,7 +791,7 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
     newest = spoken(last * 10, "user", case.get("newest", 20))
     history += [newest] if case["ends"] == "user" else tool_turn(last * 10, 2, 10)
     for at in range(5, len(history) - 8, 9) if case["echo"] else ():
-        # Equal messages must be kept, too.
+        # Equal messages must be kept too.
         if history[at]["role"] == "user":
             history[at] = {"role": "user", "content": "go on"}
     for number, at in enumerate(sorted(case["systems"])):
@@ -807,7 +807,7 @@ def _long_conversation(case: dict[str, Any]) -> tuple[list[Message], int]:
 def _enlarge(history: list[Message], role: str, budget: int) -> None:
     """Make an older message of a role far larger than the budget.
 
-    It is the last one that a view with this budget does not hold.
+    It is the newest message that a view with this budget does not contain.
     """
     taken = 0
     for at in range(len(history) - 1, 0, -1):
@@ -1010,7 +1010,7 @@ def _does(answer: str | Exception) -> str:
 
 _BUDGETS = (1_200, 2_000, 3_000)
 _MAX_GROWTH = 1.3
-"""Factor by which a view with instructions may be larger than one without."""
+"""Factor by which a view with instructions may be larger than a view without any."""
 
 
 @check("C8", kind="behaviour", types=_CONTEXT)
@@ -1123,7 +1123,7 @@ async def keeps_every_form(ctx: CheckContext) -> None:
 async def keeps_the_request(observed: ObservedContext) -> None:
     """Request a small view of a long conversation, with room for the newest request.
 
-    The tool calls after that request fit as well.
+    The tool calls after that request fit too.
     """
     newest = [spoken(800, "user", 60), *tool_turn(810, 2, 20), *tool_turn(850, 1, 20)]
     if not await observed.set([*(spoken(at, "user", 60) for at in range(60)), *newest]):

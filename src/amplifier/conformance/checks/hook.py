@@ -182,7 +182,7 @@ def _lost_inside(data: Any, changed: Any, place: str, depth: int = 0) -> Iterato
 
 
 def _invalid(result: Any) -> str | None:
-    """Describe the fault of a handler's result. None if it is a valid HookResult."""
+    """Describe the fault of a handler's result, or return None if it is a valid HookResult."""
     if not isinstance(result, HookResult):
         return f"{type(result).__name__}, expected a HookResult"
     # A result can change after its construction, so it is constructed again from its fields.
@@ -232,7 +232,7 @@ async def registers_well(ctx: CheckContext) -> None:
 
 @check("H12", kind="structure", types=_HOOK)
 async def lets_events_be_chosen(ctx: CheckContext) -> None:
-    """Mount it with settings that could name events, one of which should change its events."""
+    """Mount the module with settings that could name events, one of which should change them."""
     keys = settings_in(ctx.loaded.target)
     if any("event" in key.lower() for key in keys):
         return
@@ -284,7 +284,7 @@ async def answers_events(mounted: MountedModule) -> None:
 
 _MAX_BEGINNINGS = 360
 _AT_ONCE = 6
-"""Odd events before one ordinary session."""
+"""A sequence of odd events before one ordinary session."""
 
 
 @check("H3", "H4", "H5", "H6", "H7", "H13", "H16", kind="behaviour", types=_HOOK)
@@ -323,11 +323,11 @@ _MAX_CALLS = 8_000
 
 
 async def _pass(ctx: CheckContext, beginning: Sequence[Event]) -> None:
-    """Pass odd events and then an ordinary session, and report faults with the events they need."""
+    """Pass odd events, then an ordinary session, and report faults with the events they need."""
     async with ctx.mount() as mounted:
         series = EventSeries(ctx)
         odd = {event for event, _ in beginning}
-        # Ordinary events of the same kind would heal the effect of the odd one.
+        # Ordinary events of the same kind would undo the effect of the odd one.
         healing = odd - {"tool:pre", "tool:post", "tool:error"}
         rest = [event for event in several_tools() if event[0] not in healing]
         for event, data in [*beginning, *rest]:

@@ -71,7 +71,7 @@ _known: set[Any] = set()
 
 @asynccontextmanager
 async def known_loop(ctx: CheckContext) -> AsyncIterator[MountedModule | None]:
-    """Mount the loop, after a first turn in another session. None if mount returned none."""
+    """Mount the loop, after a first turn in another session. Return None if mount returned none."""
     await run_first_turn(ctx)
     async with with_instance(ctx) as mounted:
         yield mounted
@@ -226,7 +226,7 @@ _CANCELLED_AT = (6, 10, 15)
 async def _run_alone(
     ctx: CheckContext, case: dict[str, Any], cancelled_at: int = 0
 ) -> RecordedTurn | None:
-    """Run the turn of a case in a new session. None if mount returned no loop."""
+    """Run the turn of a case in a new session, or return None if mount returned no loop."""
     async with ctx.mount() as mounted:
         if mounted.instance is None:
             return None
@@ -263,7 +263,7 @@ async def chooses_the_provider(ctx: CheckContext) -> None:
 
 
 async def _called_provider(ctx: CheckContext, config: dict[str, Any]) -> str | None:
-    """Return the provider that a turn with these settings calls. None if it calls none."""
+    """Return the provider that a turn with these settings calls, or None if it calls none."""
     async with ctx.mount(config={**ctx.loaded.config, **config}) as mounted:
         if mounted.instance is None:
             return None
@@ -338,7 +338,7 @@ FAILING = {
     ),
     "a provider that always refuses": _failing(_ONE_CALL, {"error": "RateLimitError"}),
 }
-"""Turns that fail, or may fail, because of their provider. They are cancelled as well."""
+"""Turns that fail, or may fail, because of their provider. They are cancelled too."""
 
 
 # ── the limit ──
@@ -346,7 +346,7 @@ FAILING = {
 
 @check("O5", "O6", "O11", "O12", "O13", "O23", kind="behaviour", types=LOOPS)
 async def has_a_limit(ctx: CheckContext) -> None:
-    """Let the model call a tool in every answer, and count its answers, also after other turns."""
+    """Let the model call a tool in every answer, and count its answers, even after other turns."""
     await run_first_turn(ctx)
     async with ctx.mount() as mounted:
         if mounted.instance is None:
@@ -387,7 +387,7 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 
     Args:
         mounted: The mounted loop.
-        checked: The check that reports faults of the transcript. None to count only.
+        checked: The check that reports faults of the transcript, or None to count only.
     """
     session = ScriptedSession(mounted, ONE_TOOL, endless=True)
     turn = await session.run_turn(seconds=_SECONDS)
@@ -408,7 +408,7 @@ async def _count(mounted: MountedModule, checked: CheckContext | None = None) ->
 
 @check("O5", "O6", "O11", "O12", "O13", "A7", "A8", "A9", kind="cancellation", types=LOOPS)
 async def keeps_the_transcript_when_cancelled(ctx: CheckContext) -> None:
-    """Cancel turns at each suspension of models, tools, hooks and context. Read the transcript."""
+    """Cancel turns at suspensions of models, tools, hooks and context, and check the transcript."""
     await run_first_turn(ctx)
     for name, case in {**CANCELLED, **FAILING}.items():
         async with ctx.mount() as mounted:
@@ -455,7 +455,8 @@ def _check_works(ctx: CheckContext, turn: RecordedTurn, where: str, usual: Outco
 async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
     """Report the faults of a cancelled turn.
 
-    They are a normal end, a transcript that breaks the contract, and work that outlasts the turn.
+    The faults are a normal end, a transcript that breaks the contract, and work that outlasts the
+    turn.
     """
     turn, where = session.turn, session.cancelled_where
     about: dict[str, Any] = {
@@ -463,9 +464,9 @@ async def _check_ended(ctx: CheckContext, session: ScriptedSession) -> None:
         "cancelled_at": where,
         "location": session.cancelled_line,
     }
-    # None if the cancellation left execute, as it should.
+    # There is no outcome if the cancellation came out of execute, as it should.
     outcome = turn.outcome
-    # An error that is on its way out may get there before a cancellation.
+    # An error that is already propagating may come out before a cancellation.
     is_scripted = turn.ends_with_a_failure and not session.was_delivered
     is_raised = outcome is not None and outcome.kind == "raised" and not is_scripted
     if outcome is not None and (is_raised or session.was_delivered):

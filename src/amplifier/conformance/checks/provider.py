@@ -106,7 +106,7 @@ async def complete(mounted: MountedModule, request: ChatRequest, **options: Any)
 async def complete_alone(
     ctx: CheckContext, request: ChatRequest, config: dict[str, Any] | None = None
 ) -> Outcome:
-    """Send a request to a fresh provider. The outcome is late if there is none to call."""
+    """Send a request to a fresh provider. The outcome is late if there is no provider to call."""
     async with with_provider(ctx, config=config) as mounted:
         return Outcome(kind="late") if mounted is None else await complete(mounted, request)
 
@@ -180,7 +180,7 @@ def check_calls(mounted: MountedModule, response: ChatResponse) -> None:
 def _parsed(mounted: MountedModule, response: ChatResponse) -> Any:
     try:
         calls = mounted.instance.parse_tool_calls(response)
-    # Foreign code that is not async, so nothing is cancelled here.
+    # This foreign code is not async, so nothing is cancelled here.
     except BaseException as error:  # noqa: BLE001
         return f"{type(error).__name__}: {error}"
     return call_tuples(calls) if isinstance(calls, (list, tuple)) else repr(calls)
@@ -243,13 +243,13 @@ async def leads_a_conversation(mounted: MountedModule) -> None:
         if _is_over(ctx):
             return
         request = continued(request, response, words)
-        # As if the rest no longer fitted the budget.
+        # This is as if the rest no longer fitted into the budget.
         if case.get("compacts") and request.messages[-1].role == "user":
             del request.messages[:-1]
 
 
 def _is_over(ctx: CheckContext) -> bool:
-    """Return whether there is any fault except of events, with which a conversation continues."""
+    """Return whether there is a fault other than of events, which end no conversation."""
     return any(fault.clause not in ("P11", "P23") for fault in ctx.faults)
 
 
@@ -323,7 +323,7 @@ _PASSING: tuple[dict[str, Any], ...] = (
 
 @check("P14", kind="behaviour", types=_PROVIDER)
 async def forgets_the_request_before(ctx: CheckContext) -> None:
-    """Send a request with special fields, then a plain one, which is answered as always."""
+    """Send a request with special fields, then a plain one, and expect the usual answer to it."""
     async with with_provider(ctx) as mounted:
         if mounted is None:
             return
@@ -331,7 +331,7 @@ async def forgets_the_request_before(ctx: CheckContext) -> None:
     models = [model.id for model in listed if isinstance(model, ModelInfo)] if listed else []
     for tools in (True, False):
         usual = await _answers_after(ctx, {}, tools)
-        # Its answers differ anyway.
+        # The answers of this provider differ anyway.
         if usual is None or usual != await _answers_after(ctx, {}, tools):
             return
         for own in (*_PASSING, *({"model": model} for model in models[:3])):
@@ -353,7 +353,7 @@ async def _answers_after(
 ) -> tuple[str, str] | None:
     """Return the answers to a request with special fields and to a plain one after it.
 
-    None if one of them is refused.
+    Return None if one of them is refused.
     """
     plain = to_dict(asking("Hello. Please use a tool."))
     if not has_tools:
@@ -411,7 +411,7 @@ def _check_cost(ctx: CheckContext, usage: Usage, models: Any) -> None:
 
 @check("P4", "P19", kind="behaviour", types=_PROVIDER)
 async def says_what_it_cannot_do(ctx: CheckContext) -> None:
-    """Send options that it may not support, which need a response or an LLMError."""
+    """Send options that may be unsupported, and expect a response or an LLMError."""
     if not await _answers_plainly(ctx):
         return
     for options in _ODD_OPTIONS:
@@ -452,7 +452,7 @@ async def response_events(mounted: MountedModule, wanted: int) -> list[dict[str,
 
 def check_events(ctx: CheckContext, response: ChatResponse, events: list[dict[str, Any]]) -> None:
     """Report an llm:response event that is missing, or lacks the usage of its response."""
-    # Once is enough.
+    # One report is enough.
     if any(fault.clause in ("P11", "P23") for fault in ctx.faults):
         return
     if not events:
@@ -494,7 +494,7 @@ _BLOCKS: tuple[dict[str, Any], ...] = (
     _CALL,
     {"name": "count", "input": {"text": "x", "b": False}},
 )
-"""Blocks of a response. Those without a type are calls, two of which differ only in their ids."""
+"""Blocks of a response. Blocks without a type are calls, two of which differ only in their ids."""
 
 
 @check("P10", kind="behaviour", types=_PROVIDER, on=with_provider)
@@ -521,7 +521,7 @@ async def reads_calls(mounted: MountedModule) -> None:
 
 
 def _answer(blocks: Sequence[dict[str, Any]], word: str) -> ChatResponse:
-    """Return a response with these blocks. Those without a type are calls."""
+    """Return a response with these blocks. Blocks without a type are calls."""
     content = [
         block
         if "type" in block
@@ -544,7 +544,7 @@ _STREAMED = (
     ("Think step by step.",),
     ("Use the tool look and then count.", "Yes.", "And now?"),
 )
-"""The conversation before a stream, by the user and the model in turn."""
+"""The conversation before a stream, with the user and the model taking turns."""
 _FLAGS = ("raw", "debug")
 _CONNECTING = (
     "socket.connect",
@@ -603,7 +603,7 @@ async def _check_models(mounted: MountedModule, how: str) -> None:
 
 @check("P15", kind="structure", types=_PROVIDER, without_instance=("P15",))
 async def declines_politely(ctx: CheckContext) -> None:
-    """Mount it without settings and keys, where it should decline with a warning and not fail."""
+    """Mount it without settings and keys, and expect it to decline with a warning."""
     needs = [key for key in settings_in(ctx.loaded.target) if is_secret(key)]
     if not needs and not secret_variables(ctx.loaded):
         return
@@ -660,7 +660,7 @@ async def shows_what_it_sends(ctx: CheckContext) -> None:
 async def _events_of_a_call(
     ctx: CheckContext, flags: dict[str, bool]
 ) -> dict[str, set[str]] | None:
-    """Return the keys of the payloads of one call's events. None if there was no answer."""
+    """Return the keys of the payloads of one call's events, or None if there was no answer."""
     try:
         async with with_provider(ctx, config={**ctx.loaded.config, **flags}) as mounted:
             if mounted is None or not (await complete(mounted, asking("Hello."))).returned:
@@ -713,11 +713,11 @@ def _said(words: tuple[str, ...]) -> ChatRequest:
 
 
 async def _streamed_response(mounted: MountedModule, words: tuple[str, ...]) -> ChatResponse | None:
-    """Read a stream, check its chunks, and return its response. None if there is none."""
+    """Read a stream, check its chunks, and return its response, or None if there is none."""
     ctx, request = mounted.ctx, _said(words)
     before = snapshot(request)
     outcome = await mounted.call(_streamed, mounted.instance, request)
-    # Another kind of stream, or none for this request.
+    # There is another kind of stream, or none for this request.
     if not outcome.returned or outcome.value is None:
         return None
     chunks: list[StreamChunk] = outcome.value
@@ -739,7 +739,7 @@ async def _streamed(
 ) -> list[StreamChunk] | None:
     """Return the chunks of a stream, read to its end or to the response.
 
-    None for another kind of stream.
+    Return None for another kind of stream.
     """
     manager = provider.stream(request)
     if not hasattr(type(manager), "__aenter__"):
@@ -757,10 +757,10 @@ async def _streamed(
 
 @check("P22", kind="behaviour", types=_PROVIDER, on=with_stream)
 async def streams_without_a_block(mounted: MountedModule) -> None:
-    """Read a stream without its block, leave others early, and cancel the reader of one."""
+    """Read a stream without its block, exit others early, and cancel the reader of one."""
     ctx = mounted.ctx
     blocked = await mounted.call(_streamed, mounted.instance, asking("Hello."))
-    # Another kind of stream, or none for this request.
+    # There is another kind of stream, or none for this request.
     if not blocked.returned or not blocked.value:
         return
     bare = await mounted.call(_read_bare, mounted.instance, asking("Hello."))
@@ -795,7 +795,7 @@ async def _read_bare(provider: Any, request: ChatRequest) -> list[StreamChunk] |
 
 
 _EARLY = 20
-"""Number of streams that are left early, since each may keep a slot."""
+"""Number of streams that are exited early, because each may keep a slot."""
 
 
 async def _leave_early(provider: Any, request: ChatRequest) -> None:
@@ -807,7 +807,7 @@ async def _leave_early(provider: Any, request: ChatRequest) -> None:
 async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
     """Return the chunk of a stream after its reader was cancelled.
 
-    None if the stream has ended, or never waited.
+    Return None if the stream has ended, or never waited.
     """
     stream = provider.stream(request)
     while True:
@@ -826,7 +826,7 @@ async def _cancelled_reader(provider: Any, request: ChatRequest) -> str | None:
 
 
 def _check_blocks(ctx: CheckContext, chunks: list[StreamChunk], response: ChatResponse) -> None:
-    """Report blocks of a stream whose beginnings and ends don't match. A stream may omit both."""
+    """Report blocks of a stream with starts and ends that don't match. A stream may omit both."""
     begun = [chunk.index for chunk in chunks if chunk.kind == "block_start"]
     ended = [chunk.index for chunk in chunks if chunk.kind == "block_end"]
     if begun and ended and sorted(begun) != sorted(ended):
@@ -888,7 +888,7 @@ _RETRYABLE = {401: False, 400: False, 429: True, 503: True}
 
 
 def _config(ctx: CheckContext, scenario: str) -> dict[str, Any] | None:
-    """Return the settings for a scenario. None if the provider does not use the server."""
+    """Return the settings for a scenario, or None if the provider does not use the server."""
     return with_scenario(ctx.loaded.config, scenario) if is_served(ctx.loaded.config) else None
 
 
@@ -921,7 +921,7 @@ async def reads_the_wire(ctx: CheckContext) -> None:
     if exchange is None:
         return
     response, sent, _ = exchange
-    # Of the protocols only this one has signed thinking blocks.
+    # Only this protocol has signed thinking blocks.
     is_signed = str(sent["path"]).rsplit("/", 1)[-1].startswith("messages")
     for problem in (
         _problem_with_sent(sent["body"], is_signed),

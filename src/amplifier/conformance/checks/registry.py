@@ -32,7 +32,7 @@ class Check:
         clauses: The clauses whose violations it can find.
         kind: The part of the module that it has to run.
         types: The module types to which it applies.
-        inputs: The name of the strategy that draws its cases. None if it draws none.
+        inputs: The name of the strategy that draws its cases, or None if it draws none.
         without_instance: The clauses that it can decide even if mount declines.
         needs_success: The clauses that it cannot decide if every call of the module fails.
         real_time: True if it measures seconds, so that it cannot run in virtual time.
@@ -77,8 +77,8 @@ def check(
 
     A static check is a function of the target and yields faults. Any other check is an async
     function of a `CheckContext`, which holds the drawn case if the check names ``inputs``. With
-    ``on``, it is a function of the object that ``on`` opens for that context, and is left out
-    where that is None.
+    ``on``, it is a function of the object that ``on`` opens for that context, and does not run if
+    that is None.
     """
 
     def register(function: CheckFunction) -> CheckFunction:

@@ -104,7 +104,7 @@ async def answers_ordinary_questions(mounted: MountedModule) -> None:
         has_found = False
         for question in questions_about(ctx.loaded.target):
             located = await _check_result(mounted, method, question)
-            # Its own directories exist, since it has found another module.
+            # The resolver's own directories exist, because it has found another module.
             if has_found and question.hint is None and isinstance(located.error, FileNotFoundError):
                 what = f"asked for {question} it {located}; expected ModuleNotFoundError"
                 ctx.fault("R4", what, given=question.given, error=located.error)
@@ -116,7 +116,7 @@ async def answers_ordinary_questions(mounted: MountedModule) -> None:
 
 @check("R6", kind="behaviour", types=RESOLVERS)
 async def finds_what_is_new(ctx: CheckContext) -> None:
-    """Add a module after mounting. An earlier question about it must make no difference."""
+    """Add a module after mounting, and expect earlier questions about it to make no difference."""
     new = SAMPLES[1]
     for number in range(2):
         endings = []
@@ -267,7 +267,7 @@ async def passes_trouble_on(ctx: CheckContext) -> None:
             for method in methods_of(resolver_of(mounted)):
                 with refused_access(mounted.directory.parent) as refused:
                     outcome = await mounted.call(locate, method, question, mounted.directory)
-                # It did not access anything.
+                # The resolver did not access anything.
                 if not refused:
                     continue
                 if (

@@ -64,7 +64,8 @@ Input = dict[str, Any]
 _CUT = "\\ufffd"
 """JSON text of the character that replaces undecodable bytes."""
 _polling: set[str] = set()
-"""Tools whose late calls are not stuck. Finding that out takes long, so it is done once."""
+"""Tools with late calls that aren't stuck. Finding that out takes long, so it is done once.
+"""
 
 
 class _PrintDetector(io.TextIOBase):
@@ -93,7 +94,7 @@ class ToolCallSeries(CallSeries):
         self._done: list[Input] = []
 
     async def run(self, inputs: Iterable[Input]) -> None:
-        """Make the calls, then compare the tool's description with that before."""
+        """Make the calls, then compare the tool's description with the earlier one."""
         output = _PrintDetector(self.ctx)
         async with self.ctx.mount() as mounted:
             tool = mounted.instances.get(self._tool)
@@ -327,7 +328,7 @@ async def describes_its_input(mounted: MountedModule) -> None:
     kind="behaviour", types=_TOOL, inputs="tool_inputs", needs_success=("T9",),
 )  # fmt: skip
 async def answers_inputs(ctx: CheckContext) -> None:
-    """Call it with inputs of its schema, with defective ones, and with drawn JSON objects."""
+    """Call the tool with inputs of its schema, with defective ones, and with drawn JSON objects."""
     await ToolCallSeries(ctx, ctx.case["tool"]).run(ctx.case["inputs"])
 
 
@@ -338,7 +339,7 @@ async def admits_failures(ctx: CheckContext) -> None:
         count = 0 if ctx.loaded.starts_processes else len(typical_operations(mounted))
     for number in range(min(count, _MAX_OPERATIONS)):
         made, left_out = await _effect(ctx, number, "made"), await _effect(ctx, number, "left out")
-        # It fails, or has no visible effect.
+        # The operation fails, or has no visible effect.
         if made is None or made == left_out:
             continue
         refused = await _effect(ctx, number, "refused")
@@ -363,7 +364,7 @@ _MAX_OPERATIONS = 6
 async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
     """Return the results of all operations after one was made, left out, or made without access.
 
-    None if that operation failed, or accessed no file.
+    Return None if that operation failed, or accessed no file.
     """
     async with ctx.mount() as mounted:
         operations = typical_operations(mounted)
@@ -378,7 +379,7 @@ async def _effect(ctx: CheckContext, number: int, how: str) -> list[str] | None:
                 ).value
             if not accessed or not isinstance(value, list) or value[:1] != [True]:
                 return None
-        # The last one first, because most schemas name reading after writing.
+        # The last one comes first, because most schemas list reading after writing.
         outcomes = [
             await mounted.call(operation.run, mounted, seconds=SECONDS_PER_CALL)
             for operation in reversed(operations)
@@ -495,7 +496,8 @@ _OTHER_TYPES: tuple[Any, ...] = (
     [1234],
     {"text": "text"},
 )
-"""Neither empty values nor small numbers, which may stand for a missing value or an open file."""
+"""Values without empty ones and small numbers, which could mean a missing value or a file.
+"""
 _NO_CHOICES: tuple[Any, ...] = ("no_such_choice", 1234, ["text"], {"text": "text"}, True)
 _PLAUSIBLE = (*SHAPED_TEXTS, "1 + 1", "{}", "[]", "true", 0, 1, 2, 5, 10, 100, 0.5)
 _SHAPE_WORDS = re.compile(
@@ -630,12 +632,12 @@ async def _refused_choice(
 ) -> Input | None:
     """Return an input in which a choice is refused for itself.
 
-    None if there may be another reason for the refusal.
+    Return None if there may be another reason for the refusal.
     """
     having = [answer for given, answer in answers if repr(value_at(given, place)) == repr(choice)]
     if not having or not all(isinstance(answer, str) for answer in having):
         return None
-    # These differ in the choice only.
+    # These inputs differ only in the choice.
     bases: list[Input] = [
         with_value(given, place, choice)
         for given, answer in answers
@@ -650,7 +652,7 @@ async def _refused_choice(
             return None
         if words.replace(str(choice), _NO_CHOICE) != forbidden:
             return None
-    # It may need the effect of other calls.
+    # The tool may need the effect of other calls.
     async with ctx.mount() as mounted:
         for given in [*ctx.loaded.chosen_inputs.get(name, ()), *bases]:
             outcome = await mounted.call(
@@ -665,7 +667,7 @@ Answered = bool | str | None
 Asking = Callable[[Input], Awaitable[Answered]]
 """Returns True if a tool accepts an input, or the words of its refusal.
 
-None if the tool raised, or was not called.
+It returns None if the tool raised, or was not called.
 """
 
 
@@ -697,7 +699,7 @@ class SchemaCheck:
         ask: Passes an input to the tool.
         file_name: The name of an existing file.
         inputs: Inputs that the schema accepts.
-        accepts: Returns whether an input is accepted. None to decide by the schema.
+        accepts: Returns whether an input is accepted, or is None to decide by the schema.
         choices: Words of comparisons in the tool's source.
         words: Keys that its source looks up.
     """
@@ -727,7 +729,7 @@ class SchemaCheck:
         self._known: dict[str, bool | str | None] = {}
 
     async def find(self) -> Found | None:
-        """Return the first fault. None if there is none."""
+        """Return the first fault, or None if there is none."""
         answers = [await self._ask(given) for given in self._inputs]
         if not any(isinstance(answer, str) for answer in answers):
             return None
@@ -764,7 +766,7 @@ class SchemaCheck:
 
     async def _same_refusal(self, words: str) -> Found | None:
         """Return a fault if every valid input is refused in the words for a forbidden value."""
-        # Something that it needs may be missing.
+        # Something that the tool needs may be missing.
         if not _SHAPE_WORDS.search(words):
             return None
         for key in self._parts:
@@ -778,11 +780,11 @@ class SchemaCheck:
         return None
 
     async def _unknown_key(self, key: str) -> Found | None:
-        """Return a key that it refuses like an unknown one, in every mode that works without it."""
+        """Return a key that is refused like an unknown one, in every mode that works without it."""
         bases = [
             given for given in self._inputs if key not in given and await self._ask(given) is True
         ]
-        # The accepted keys may depend on others.
+        # The accepted keys may depend on other keys.
         is_conditional = any(condition in self._top for condition in _CONDITIONS)
         if self._is_required(key) or is_conditional or not bases:
             return None
@@ -819,12 +821,12 @@ class SchemaCheck:
         return True
 
     async def _other_type_or_key(self, key: str) -> Found | None:
-        """Return a property that it accepts only with a forbidden value, or under another name."""
+        """Return a property that is accepted only with a forbidden value, or under another name."""
         having = [given for given in self._inputs if key in given]
         if not await self._all_refused(having):
             return None
         given, words = having[0], str(await self._ask(having[0]))
-        # It may expect a number in a text, or a name.
+        # The tool may expect a number in a text, or a name.
         if any(
             [
                 await self._ask(plausible) is True
@@ -854,7 +856,7 @@ class SchemaCheck:
         return [variant for variant in changed if self._accepts(variant) is valid]
 
     async def _needed_key(self, key: str) -> Found | None:
-        """Return an optional key that it names in the refusal of every input without it."""
+        """Return an optional key that is named in the refusal of every input without it."""
         lacking = [given for given in self._inputs if key not in given]
         words = {await self._ask(given) for given in lacking}
         if (
@@ -873,7 +875,7 @@ class SchemaCheck:
         return None
 
     async def _false_bound(self, key: str) -> Found | None:
-        """Return a value at a bound that it refuses like one beyond the bound."""
+        """Return a value at a bound that is refused like one beyond the bound."""
         working = [
             given for given in self._inputs if key in given and await self._ask(given) is True
         ]
@@ -892,7 +894,7 @@ class SchemaCheck:
         return None
 
     async def _undeclared_key(self) -> Found | None:
-        """Return a key that the schema does not name, without which it refuses every input."""
+        """Return a key that the schema does not name, but without which every input is refused."""
         for word in self._undeclared if await self._all_refused(self._inputs) else ():
             what = f"the schema does not name {word!r}, and the tool refuses every input without it"
             for value in (self._values.plain({"type": "string"}, word), 1234, True, ["text"]):
@@ -902,7 +904,7 @@ class SchemaCheck:
         return None
 
     async def _false_choice(self, key: str) -> Found | None:
-        """Return a choice that it refuses like a value that the schema forbids."""
+        """Return a choice that is refused like a value that the schema forbids."""
         working = [
             given for given in self._inputs if key in given and await self._ask(given) is True
         ]
@@ -948,7 +950,7 @@ def _one_of_each_type(schema: dict[str, Any], values: Values) -> list[Any]:
 
 
 def _without(words: bool | str | None, key: str) -> str | None:
-    """Return the words of a refusal with a placeholder for a key. None if there are none."""
+    """Return the words of a refusal with a placeholder for a key, or None if there are none."""
     return (
         re.sub(rf"(?<!\w){re.escape(key)}(?!\w)", "<key>", words)
         if isinstance(words, str)
@@ -959,7 +961,7 @@ def _without(words: bool | str | None, key: str) -> str | None:
 def _without_value(words: bool | str | None, value: Any) -> str | None:
     """Return the words of a refusal with a placeholder for a value.
 
-    None if there are none, or if they do not name a text.
+    Return None if there are none, or if they do not name a text.
     """
     if not isinstance(words, str):
         return None

@@ -36,17 +36,18 @@ from amplifier.conformance.target.source import starts_programs
 from amplifier.conformance.target.use import Operation, typical_operations
 from amplifier.testing import cancel_at
 
-# At each point the same call is cancelled many times in a fresh session, since a slot that is lost
-# at every cancellation shows only when the slots run out. Afterwards the module has to work as
-# before, and nothing may remain once it is closed. All operations were made once before, because
+# At each point the same call is cancelled many times in a fresh session, because a slot that is
+# lost at every cancellation shows only when the slots run out. Afterwards the module has to work as
+# before, and nothing may remain once it is closed. All operations are made once beforehand, because
 # one may need the effect of another.
 #
-# The state is observed from outside, by the results of typical operations. It has to be that of no
-# call or that of a completed one, and each file has to be whole, old or new.
+# The state is observed from outside, by the results of typical operations. It has to be the state
+# without the call or after the completed call, and each file has to be whole, in its old or new
+# form.
 #
-# The sweep over all suspensions cancels a slow call at few points, and a process that is left
-# alone for a second or two ends unnoticed meanwhile. So a call with a process is cancelled as soon
-# as its process exists, and the module is closed at once.
+# The sweep over all suspensions cancels a slow call at few points, and a process that outlives its
+# call by a second or two ends unnoticed in the meantime. So a call with a process is cancelled as
+# soon as its process exists, and the module is closed immediately.
 
 _SETTLING_STEPS = 5
 _PAUSE = 0.02
@@ -74,7 +75,7 @@ async def new_tasks(before: set[int]) -> list[str]:
 class Leftovers:
     """A snapshot of tasks, threads and processes, for a later comparison.
 
-    Open files don't count, since a pool's thread that completes abandoned work may hold them.
+    Open files don't count, because a pool's thread that completes abandoned work may hold them.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ CALLS = 5
 
 
 async def find_growing_file(mounted: MountedModule, operation: Operation) -> str | None:
-    """Run an operation several times, and return the file that each call leaves open once more.
+    """Run an operation several times, and return a file that every call leaves open again.
 
     Only the number of descriptors of the same file counts, since a pool of connections grows and
     shrinks, and processes have pipes. A tool with different results may have opened the file on
@@ -128,12 +129,12 @@ async def find_growing_file(mounted: MountedModule, operation: Operation) -> str
 
 
 _REPEATS = 20
-"""Cancellations at one point, after which the module has to work again."""
+"""Number of cancellations at one point, after which the module has to work again."""
 _UNWIND_SECONDS = 1.0
 _CALLS = 10_000
 """Budget of the quick profile, which only modules with many long operations reach."""
 _COSTLY = (3, 3)
-"""Points of a call, and cancellations at each, for a module that starts processes."""
+"""Numbers of points in a call and of cancellations at each, for a module that starts processes."""
 
 
 def all_files(mounted: MountedModule) -> Contents:
@@ -147,7 +148,7 @@ async def cancel_once(
 ) -> Any:
     """Run an operation and cancel it at its k-th suspension.
 
-    None if it raised, which other checks report.
+    Return None if it raised, which other checks report.
     """
     count_call()
     with mounted.ctx.watchdog(what=operation.name):
@@ -184,7 +185,7 @@ async def survives_cancellation(ctx: CheckContext) -> None:
         count = len(typical_operations(mounted))
     for index in range(count):
         usual = await _undisturbed(ctx, index)
-        # The other operations would show the same.
+        # The other operations would show the same fault.
         if usual is not None and await _is_broken(ctx, usual, budget):
             return
 
@@ -208,7 +209,7 @@ async def _is_broken(ctx: CheckContext, usual: _Usual, budget: Budget) -> bool:
 
 
 async def _undisturbed(ctx: CheckContext, index: int) -> _Usual | None:
-    """Run an operation twice and count its suspensions. None if it doesn't end on its own."""
+    """Run an operation twice and count its suspensions. Return None if it doesn't end by itself."""
     async with ctx.mount() as mounted:
         operation = await _ready(mounted, index)
         values: list[Any] = []
@@ -218,7 +219,7 @@ async def _undisturbed(ctx: CheckContext, index: int) -> _Usual | None:
 
         first = await mounted.call(cancel_at, NEVER, run)
         again = await mounted.call(operation.run, mounted)
-        # That shows nothing about cancellation. Other checks report the error.
+        # An error shows nothing about cancellation, and other checks report it.
         if first.kind == "raised" and again.kind == "raised":
             return None
         if not first.returned:
@@ -272,14 +273,14 @@ async def _cancel_repeatedly(
                 except BaseException as error:  # noqa: BLE001
                     reraise_own_cancellation(error)
                     worked = where and usual.outcome.returned
-                    # The cancellation before this one broke it.
+                    # The previous cancellation broke the module.
                     if worked and (await mounted.call(operation.run, mounted)).kind == "raised":
                         break
                     raised = f"{type(error).__name__}: {str(error)[:200]}"
                     what = f"{operation.name} was cancelled by {how} and raised {raised}"
                     ctx.fault("A7", what, given=operation.given, error=error, cancelled_at=where)
                     return
-            # It takes another path now, which is checked below.
+            # The call now takes another path, which is checked below.
             if not trial.fired:
                 break
             where = trial.where
@@ -315,10 +316,10 @@ async def _check_works(
     mounted: MountedModule, operation: Operation, usual: _Usual, where: str, repeats: int
 ) -> None:
     after = await mounted.call(operation.run, mounted)
-    # A cancelled call may have had no effect, so this may be the first one.
+    # A cancelled call may have had no effect, so this may be the first call with one.
     if _gist(after) in (_gist(usual.outcome), _gist(usual.first)):
         return
-    # So many calls may be too many for it, cancelled or not.
+    # The module may refuse so many calls, cancelled or not.
     if after.kind == usual.outcome.kind and await _gist_after_many(
         mounted.ctx, usual, repeats
     ) != _gist(usual.outcome):
@@ -382,7 +383,7 @@ class Files:
     again: Contents
 
     def problem(self, contents: Contents) -> str | None:
-        """Return the fault of the files after a cancelled call. None if they have none."""
+        """Return the fault of the files after a cancelled call, or None if they have none."""
         return next(filter(None, (self._problem(*item) for item in contents.items())), None)
 
     def _problem(self, name: str, content: bytes | None) -> str | None:
@@ -394,23 +395,23 @@ class Files:
         shown = repr(name.removeprefix("work/"))
         whole = self.new.get(name)
         if whole is None:
-            # Names differ from run to run, or cleanup may remove the file.
+            # The names differ from run to run, or cleanup removes the file.
             if self.new.keys() != self.again.keys() or name in self.new or name.startswith("tmp/"):
                 return None
             return f"the half-written file {shown} was left behind"
-        # With dates and ids in it, there is no content to compare with.
+        # The file contains dates and ids, so there is no content to compare it with.
         if whole != self.again.get(name):
             if _is_readable(name, whole, whole) and not _is_readable(name, content, whole):
                 return f"the file {shown} is not JSON any more"
             return None
-        # The new content, or a log with complete lines.
+        # The file has the new content, or is a log with complete lines.
         if content == whole or (content and content.endswith(b"\n") and whole.startswith(content)):
             return None
         return f"the file {shown} has neither its old nor its new content"
 
 
 def is_of_a_database(name: str) -> bool:
-    """Return whether SQLite keeps a file of this name beside an open database."""
+    """Return whether SQLite keeps a file of this name next to an open database."""
     return name.endswith(("-journal", "-wal", "-shm"))
 
 
@@ -433,8 +434,8 @@ def _is_readable(name: str, content: bytes, whole: bytes) -> bool:
 
 _MAX_OPERATIONS = 3
 # Number of looks in a row at which the process has to be waiting before the call is cancelled:
-# none, or until it has started up. A process that ends on its own while the module closes shows
-# nothing, so that is tried twice.
+# none, or until it has started up. If the process ends by itself while the module closes, that
+# shows nothing, so that the call is tried twice.
 _ATTEMPTS = (0, 20, 20)
 _PROCESS_PAUSE = 0.005
 
@@ -457,7 +458,7 @@ async def ends_its_processes(ctx: CheckContext) -> None:
 async def _cancel_with_a_process(ctx: CheckContext, index: int, looks: int) -> bool:
     """Cancel a call that has started a process, and report a process that survives the module.
 
-    Returns whether the call had a process.
+    Return whether the call had a process.
     """
     async with ctx.mount() as mounted:
         before = Resources()
@@ -478,7 +479,7 @@ async def _cancelled(
 ) -> bool:
     """Cancel an operation once its process has been waiting for a number of looks.
 
-    Returns whether it had a process.
+    Return whether it had a process.
     """
     outcomes: list[Outcome] = []
     scope = anyio.CancelScope()

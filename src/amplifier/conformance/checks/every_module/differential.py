@@ -54,13 +54,13 @@ from amplifier.contracts import clauses_for
 # the same way.
 #
 # Two concurrent calls each get the result that they get in sequence, in either order. A module may
-# remember, count and refuse. So a result counts only if both orders give the same, or if it has
-# the mark of the other call, and only where the module is deterministic.
+# remember, count and refuse. So a difference counts only if both orders give the same result, or if
+# the result has the mark of the other call, and only where the module is deterministic.
 
 _ROUNDS = 12
-"""Rounds of typical calls in an earlier session, since shared counters may show late."""
+"""Rounds of typical calls in an earlier session, because shared counters may show late."""
 _TRIALS = 3
-"""Times that a difference has to occur in the same way, since results may differ by chance."""
+"""How often a difference has to occur in the same way, because results may differ by chance."""
 _TEMPORARY_NAME = re.compile(r"0000\d{4}")
 """Names of new temporary files, which the kit numbers."""
 _CLOCK = re.compile(r"(\d\d):\d\d(:\d\d)?(\.\d+)?")
@@ -101,7 +101,7 @@ class Scene:
 
     Attributes:
         mounted: The module that is called.
-        other: The same module in another session of the same user. None for no such session.
+        other: The same module in another session of the same user, or None.
     """
 
     mounted: MountedModule
@@ -193,7 +193,7 @@ def _lasting(mounted: MountedModule) -> list[Operation]:
 def _once(mounted: MountedModule) -> list[Operation]:
     """Return operations with other texts, then the typical ones.
 
-    A context gets the typical ones first, since leftovers of a clear show in the first call.
+    A context gets the typical ones first, because leftovers of a clear show in the first call.
     """
     others = [] if mounted.loaded.starts_processes else _others(mounted)
     typical = _lasting(mounted)
@@ -226,14 +226,14 @@ async def _alone(
 
 @asynccontextmanager
 async def _after_another(ctx: CheckContext) -> AsyncIterator[Scene]:
-    """Open a second session beside a first one that was used."""
+    """Open a second session while a first one that was used is open."""
     async with ctx.mount() as first:
         calls = _lasting(first)
         # The first operation is repeated, because the last one may clear everything.
         for operation in [*calls * (1 if ctx.loaded.starts_processes else _ROUNDS), *calls[:1]]:
             await first.call(operation.run, first)
-        # A session of the same user in another folder. A context whose settings name no folder
-        # has to separate sessions in the same folder as well.
+        # A session of the same user in another folder. A context whose settings name no folder has
+        # to separate even sessions in the same folder.
         is_placed = "{directory}" in repr(ctx.loaded.config)
         shares_all = (
             ctx.loaded.module_type == "context"
@@ -273,7 +273,7 @@ _NAMED = re.compile(r"local|time.?zone|locale|\btz\b", re.IGNORECASE)
 
 @check("A16", "A25", "C14", kind="hygiene")
 async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
-    """Make the same calls beside a used session, in a used context, time zone and locale."""
+    """Make the same calls next to a used session, in a used context, time zone and locale."""
     # The type was checked when the module was loaded.
     own = {clause.id for clause in clauses_for(ctx.loaded.module_type)}  # type: ignore[arg-type]
     circumstances = [entry for entry in _CIRCUMSTANCES if entry[0] in own]
@@ -298,7 +298,7 @@ async def answers_the_same_elsewhere(ctx: CheckContext) -> None:
 
 @check("A25", kind="hygiene")
 async def answers_the_same_in_another_process(ctx: CheckContext) -> None:
-    """Make the same calls on asyncio in processes in which texts have different hashes."""
+    """Make the same calls on asyncio in processes with different hashes of texts."""
     if "asyncio" not in ctx.loaded.backends or ctx.loaded.starts_processes:
         return
     runs = [await _play_on_asyncio(ctx, trial) for trial in range(_TRIALS)]
@@ -468,7 +468,7 @@ def _similar_calls(mounted: MountedModule) -> list[Operation]:
 
 
 async def _ask_after_others(ctx: CheckContext) -> None:
-    """Report a question that gets another answer after other questions than alone."""
+    """Report a question that is answered differently after other questions than it is alone."""
     async with ctx.mount() as mounted:
         order = list(range(len(_lasting(mounted))))
     random.Random(ctx.seed).shuffle(order)
@@ -488,7 +488,7 @@ async def _ask_after_others(ctx: CheckContext) -> None:
 
 
 async def _find_stale_answer(ctx: CheckContext, clause: str) -> None:
-    """Report a call that gets the result of a similar earlier call, unlike in a fresh session."""
+    """Report a call that, unlike in a fresh session, gets the result of a similar earlier call."""
     async with ctx.mount() as mounted:
         operations = _similar_calls(mounted)
     pairs = _similar(operations, set(texts_in(ctx.loaded.target)))
@@ -554,7 +554,7 @@ def _similar(operations: list[Operation], named: set[str]) -> list[tuple[int, in
 def _changes(one: Any, other: Any) -> list[tuple[Any, Any]]:
     """Return the differing leaves of two inputs.
 
-    A part that only one of them has, or whose types differ, counts twice.
+    A part that only one of them has, or with different types, counts twice.
     """
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         return [change for key in one for change in _changes(one[key], other[key])]
@@ -582,7 +582,7 @@ _COMPARED = ("tool", "hook", "provider", "resolver")
 
 @check("A9", "A10", kind="cancellation", needs_success=("A9", "A10"))
 async def goes_on_as_if(ctx: CheckContext) -> None:
-    """Cancel calls, alone and in drawn histories. Later results are those with or without it."""
+    """Cancel calls, alone and in drawn histories, and compare later results with both outcomes."""
     async with ctx.mount() as mounted:
         alone, count = len(_lasting(mounted)), len(_pool(mounted))
     chance, budget = random.Random(ctx.seed), ctx.budget(_HISTORY_CALLS)
@@ -631,7 +631,7 @@ async def _is_torn(ctx: CheckContext, history: Sequence[int], at: int, points: i
         halves = [_first_other(after, answers) for answers in (made, left_out)]
         if None in halves:
             continue
-        # It is not the same every time.
+        # The result is not the same every time.
         if [(await _history(ctx, history, at, again))[0] for again in (NEVER, k)] != [made, after]:
             return False
         usual, actual = halves[0] or halves[1] or (made[0], after[0])
@@ -670,7 +670,7 @@ async def _history(
 ) -> tuple[list[Answer], Contents, Any]:
     """Play a history, and cancel the call at `at` at its k-th suspension unless k is 0.
 
-    Returns the answers, the files after the history, and the trial of the cancelled call.
+    Return the answers, the files after the history, and the trial of the cancelled call.
     """
     answers, trial = [], None
     async with ctx.fresh().mount() as mounted:
@@ -690,12 +690,12 @@ async def _history(
 
 _MARKS = ("alphamark", "bravomark")
 _HEAD_STARTS = (0, 1, 3)
-"""Steps of the loop by which the first call is ahead."""
+"""Steps of the loop by which the first call starts before the second."""
 _NUMBERS = (3, 8)
 _MAX_CONCURRENT = 6
 _PAIR_SECONDS = 3.0
 _BUDGET = 2_000
-"""Calls of each check in the quick profile."""
+"""Number of calls for each check in the quick profile."""
 _PAUSES = (0.0, 0.013, 0.04)
 _CLAUSES = {"tool": "T10", "provider": "P14", "hook": "H3", "resolver": "R6"}
 
@@ -760,7 +760,7 @@ async def _disturbance(ctx: CheckContext, number: int) -> str | None:
         )
         if ctx.loaded.module_type == "provider":
             problem = problem or _wrong_answer([*orders, together])
-        # A result may depend on the time or on chance. Then slower calls differ as well.
+        # A result may depend on the time or on chance, in which case slower calls differ too.
         paused = [
             await _in_turn(ctx, number, pause=pause)
             for pause in _PAUSES
@@ -800,7 +800,7 @@ async def _run_concurrently(
         mounted: The module.
         pair: The calls.
         head_start: Steps of the loop between their starts.
-        cancel_after: Steps after which to cancel the first one. None to let it run.
+        cancel_after: Steps after which to cancel the first call, or None to let it run.
     """
     outcomes = [Outcome(kind="late"), Outcome(kind="late")]
     scopes = [anyio.CancelScope(), anyio.CancelScope()]

@@ -36,8 +36,8 @@ _TICK = 0.005
 _SAMPLING_INTERVAL = 0.01
 _LIMIT = 0.1
 _RUNS = 3
-# Seconds for which an operation is watched, in real time, since a module may wait long. The second
-# value holds once several operations have overrun.
+# Real seconds for which an operation is watched, because a module may wait long. The second value
+# holds once several operations have overrun.
 _OPERATION_SECONDS = (1.0, 0.2)
 _MAX_LONG = 3
 
@@ -72,7 +72,7 @@ class _LoopWatch:
             await anyio.sleep(_TICK)
 
     def sample(self) -> None:
-        """Count the lines of the module at which the loop is late. Runs in a thread."""
+        """Count the lines of the module at which the loop is late. This runs in a thread."""
         while not self.over.wait(_SAMPLING_INTERVAL):
             if time.monotonic() - self._last > 2 * _SAMPLING_INTERVAL:
                 line = self._ctx.line_of(sys._current_frames().get(self._thread_id))
@@ -87,7 +87,7 @@ async def blocks_nothing(ctx: CheckContext) -> None:
     while runs[0] and len(runs) < _RUNS:
         runs.append(await _watched_run(ctx))
     for line in sorted(set.intersection(*(set(blocked) for blocked in runs)))[:1]:
-        # Without the time, which differs from run to run.
+        # This leaves out the time, which differs from run to run.
         ctx.fault(
             "A17",
             f"the event loop was blocked for too long in each of {len(runs)} runs",
@@ -110,9 +110,9 @@ async def _watched_run(ctx: CheckContext) -> dict[str, float]:
                     long += (
                         await mounted.call(operation.run, mounted, seconds=seconds)
                     ).kind == "late"
-                    # Separates the times of two operations.
+                    # This separates the times of two operations.
                     await anyio.sleep(_TICK)
-                    # The others would take as long.
+                    # The other operations would take as long.
                     if watch.blocked:
                         break
                 if mounted.cleanup is not None:
@@ -145,7 +145,7 @@ async def leaves_the_process_as_found(ctx: CheckContext) -> None:
 
 _RANDOM = "the random numbers of the process"
 _STATE_POINTS = 4
-"""Suspensions of a call that are tried. A temporary change is mostly made at its beginning."""
+"""Suspensions of a call that are tried. Most temporary changes are made at its beginning."""
 
 
 async def _changes(ctx: CheckContext, seed: int) -> dict[str, tuple[str, str, Any]]:

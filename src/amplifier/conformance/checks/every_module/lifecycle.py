@@ -1,7 +1,7 @@
 """Check the declaration, mounting and cleanup of every module.
 
-Static checks read metadata and syntax trees. Where a tree does not show the answer, they leave the
-clause to the checks that run the module.
+Static checks read metadata and syntax trees. If the trees do not show the answer, the clause is
+left to the checks that run the module.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from amplifier.testing import TestCoordinator, cancel_at
 
 @check("A1", kind="static")
 def declares_an_entry_point(target: Target) -> Iterator[Fault]:
-    """Find an entry point in the project's metadata that leads to a file without syntax errors."""
+    """Find an entry point in the project's metadata that leads to a valid Python file."""
     if target.project is not None and not target.declared:
         what = "pyproject.toml declares no entry point in the group 'amplifier.modules'"
         yield Fault(clause="A1", what=what, location=target.project.name)
@@ -103,7 +103,7 @@ def has_a_mount(target: Target) -> Iterator[Fault]:
     """Read the definition of mount: async or a context manager, taking coordinator and config."""
     _require_tree(target)
     definition = target.definition(target.attribute)
-    # Marked functions are mounted as they are.
+    # Marked functions are mounted directly, without a mount function.
     if definition is None and target.functions():
         return
     if definition is None and not _is_dynamic(target, target.attribute):
@@ -402,7 +402,7 @@ _MAX_CALLS = {"hook": 200, "tool": 60, "provider": 40}
 
 
 async def _use_for_long(mounted: MountedModule) -> None:
-    """Use the session for as long as a user might: what is left may take many calls to show."""
+    """Use the session as long as a user might, because leftovers may take many calls to show."""
     most = _MAX_CALLS.get(mounted.loaded.module_type, 0)
     if mounted.loaded.starts_processes:
         return
@@ -497,16 +497,16 @@ _SETTINGS_CALLS = 2_000
 _BAD_VALUES: tuple[Any, ...] = (None, "text", -1, [], {"unknown": True})
 """Values that a user may write into a plan by mistake."""
 
-# Mounts that fail are cancelled at each suspension, or called with settings that they refuse. The
-# kernel undoes everything that a failed module has registered, cleanups included. The check does
-# the same before it looks for leftovers.
+# The mounts are made to fail: they are cancelled at each suspension, or get settings that they
+# refuse. The kernel undoes everything that a failed module has registered, cleanups included. The
+# check does the same before it looks for leftovers.
 
 
 @asynccontextmanager
 async def _failing_mount(
     ctx: CheckContext, config: dict[str, Any], what: str
 ) -> AsyncIterator[tuple[Callable[[], Coroutine[Any, Any, None]], list[str]]]:
-    """Provide a call of mount with a separate coordinator, and a list for its leftovers.
+    """Provide a call to mount with a separate coordinator, and a list for its leftovers.
 
     The call is undone after the body. Then the list gets the leftovers.
     """
@@ -555,7 +555,7 @@ async def _cancel_mounts(ctx: CheckContext) -> None:
 async def _cancel_mount(ctx: CheckContext, k: int, *, native: bool) -> int | None:
     """Mount and cancel at the k-th suspension, and return the number of suspensions.
 
-    None if there is nothing more to learn.
+    Return None if no further call can show anything new.
     """
     async with _failing_mount(ctx, ctx.loaded.config, "a cancelled mount") as (mount, remaining):
         try:

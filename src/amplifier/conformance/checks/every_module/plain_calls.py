@@ -32,7 +32,7 @@ Input = dict[str, Any]
 
 @check("A26", kind="behaviour")
 async def makes_no_slip(ctx: CheckContext) -> None:
-    """Mount it, make plain calls, and look at every error of its lines, caught or not."""
+    """Mount the module, make plain calls, and examine every error of its lines, caught or not."""
     detector = SlipDetector(ctx.loaded.target)
     try:
         with detector.watching():
@@ -101,7 +101,8 @@ class _Subject:
         name: A phrase for reports.
         given: The input, or the payload.
         call: Makes the call.
-        accepts: Returns True for an input that the call is meant for. None to accept every input.
+        accepts: Returns True for an input that the call is meant for, or is None to accept every
+            input.
     """
 
     name: str
@@ -112,7 +113,7 @@ class _Subject:
 
 @check("A17", kind="hygiene", types=("tool", "hook", "provider"))
 async def keeps_pace(ctx: CheckContext) -> None:
-    """Make the same call with longer and longer texts and lists, and compare the times."""
+    """Make the same call with increasingly long texts and lists, and compare the times."""
     if ctx.loaded.starts_processes:
         return
     async with ctx.mount() as mounted:
@@ -138,7 +139,7 @@ async def keeps_pace(ctx: CheckContext) -> None:
 
 
 async def _subjects(mounted: MountedModule) -> list[_Subject]:
-    """Return the calls to examine. Of a tool they are calls that succeed."""
+    """Return the calls to examine. For a tool, they are calls that succeed."""
     kind = mounted.loaded.module_type
     if kind == "provider":
         given = {"content": plain_request().messages[0].content}

@@ -15,9 +15,15 @@ from amplifier.conformance.target.use import Operation, typical_operations
 from amplifier.models import HookResult
 
 _CLAUSES = {"context": "C15", "tool": "T10", "provider": "P14", "hook": "H3"}
-"""The clause about concurrent calls, by type. Loops are left out: a turn in a turn is refused."""
+"""The clause about concurrent calls, by type.
+
+Loops are left out because a turn within a turn is refused.
+"""
 _ALLOWED = {"P14": ("returned", "raised")}
-"""How a call in a handler may end. A provider with a limit may wrap one that emits, and refuse."""
+"""Permitted outcomes of a call in a handler.
+
+A provider with a limit may wrap one that emits, and refuse.
+"""
 _HINT = "Emit events outside of locks and slots, and let the state be whole before you emit."
 _MAX_EVENTS = 4
 _MAX_CALLED = 5
@@ -33,7 +39,7 @@ class _Caller:
         mounted: The module.
         event: The name of the event.
         operation: The call to make.
-        outcome: How the call ended. None if no event came.
+        outcome: The outcome of the call, or None if no event came.
     """
 
     mounted: MountedModule
@@ -46,7 +52,7 @@ class _Caller:
         """Make the call, once."""
         if not self._is_called:
             self._is_called = True
-            # The outcome if the handler is cancelled at its deadline.
+            # This is the outcome if the handler is cancelled at its deadline.
             self.outcome = Outcome(kind="late", seconds=_HANDLER_SECONDS)
             self.outcome = await call_with_deadline(self.operation.run, self.mounted)
         return HookResult(action="continue")
@@ -59,7 +65,7 @@ class _Caller:
 
 @check("C15", "T10", "P14", "H3", kind="behaviour", types=_CLAUSES)
 async def answers_its_own_handlers(ctx: CheckContext) -> None:
-    """Let handlers of the events that a module emits call its methods. All calls have to end."""
+    """Let handlers of the module's own events call its methods, and expect all calls to end."""
     budget = ctx.budget(_CALLS)
     for index, event in await _emitting_operations(ctx):
         async with ctx.mount() as mounted:
