@@ -14,7 +14,7 @@ from attrs import Factory, define, frozen
 from amplifier._internal.json import visible_text
 
 # `amplifier.models.to_json` and `from_json` write and read a report. The texts for people and for
-# XML show the control characters of a module's texts instead of writing them.
+# XML show the control characters of a module's texts in a visible form.
 
 Status = Literal["kept", "broken", "not_checked"]
 
@@ -41,7 +41,7 @@ class Finding:
             None if no call was cancelled.
         location: The place in the module, ``file:line``, relative to the module's folder or
             project. None if it is not known.
-        file: The absolute path of the file in ``location``. None if it was not found.
+        file: The absolute path of the file in ``location``, or None if it was not found.
         hint: A way to fix it.
         reproduce: The command that reproduces exactly this finding.
     """
@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def line(self) -> int | None:
-        """The line of the location. None if it names a file only."""
+        """The line of the location, or None if it names only a file."""
         _, _, number = (self.location or "").rpartition(":")
         return int(number) if number.isascii() and number.isdigit() else None
 
@@ -73,11 +73,11 @@ class ClauseOutcome:
         id: The id of the clause, such as ``T5``.
         level: ``required`` or ``recommended``.
         text: The promise.
-        law: The id of its law. None if it belongs to no law.
+        law: The id of its law, or None if it belongs to no law.
         status: ``kept`` if no check found a fault, ``broken``, or ``not_checked``. The notes of
             the report state why a clause was not examined.
         how: The descriptions of the checks that examined it.
-        backends: The backends of these checks. Empty if they ran nothing.
+        backends: The backends of these checks, empty if they ran nothing.
         findings: The findings against it.
     """
 
@@ -176,8 +176,9 @@ _LEFT = re.compile(r"the (?:task|thread|process|temporary file|handler) '[^']*'"
 def _have_one_cause(one: Finding, other: Finding) -> bool:
     """Return whether two findings show one fault.
 
-    They do if the same error came from the same line, or if the same thing was left behind. They
-    also do if their texts are equal, and either the place or the check is the same.
+    That is the case if the same error came from the same line, or if the same thing was left
+    behind. It is also the case if their texts are equal, and either the place or the check is the
+    same.
     """
     if _traces(one) & _traces(other):
         return True
@@ -323,7 +324,7 @@ class Report:
         clauses: The outcome of every clause that binds a module of this type.
         limitations: The limitations that the module itself declares.
         notes: Notes on the limits of this result.
-        selected: The only clauses and checks that the caller asked for. Empty for all.
+        selected: The only clauses and checks that the caller selected, empty for all.
         seconds: The duration of the examination.
         format: The version of the JSON form.
     """
@@ -423,7 +424,7 @@ class Report:
 
     @property
     def limits(self) -> list[str]:
-        """Everything that limits the result, as sentences, such as clauses not examined and why."""
+        """Sentences about the limits of the result, such as the clauses that were not examined."""
         sentences = []
         if self.unexamined:
             because = ""

@@ -33,8 +33,8 @@ from amplifier.conformance.inputs.values import (
 from amplifier.conformance.inputs.varied import VariedInputs
 from amplifier.conformance.target.mounted import CANARY
 
-# A listed case has one feature, so that every feature is tried with its smallest case. A drawn
-# case has several. Cases are small JSON values and legal: calls have results, and ids come from
+# A listed case has one feature, so that every feature is tried in its smallest case. A drawn case
+# has several. Cases are small JSON values and legal: calls have results, and ids come from
 # positions. `target.turn_script` defines the words in the case of a turn.
 
 Facts = dict[str, Any]
@@ -197,7 +197,8 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
     for placed in (True, False):
         yield {"placed": placed, "steps": [*everything, *looks, *sets, {"do": "clear"}]}
     yield {"placed": True, "steps": [sets[-1], *looks, sets[0], say("user", "m0600 more")]}
-    # Histories that differ early and agree late. Anything remembered of one is wrong for the other.
+    # These histories differ early and agree late, so that anything remembered of one is wrong for
+    # the other.
     late = [say("user", "m0700 and so on"), say("assistant", "m0701 yes")]
     alike = [
         {"do": "set", "messages": [say("user", text), *late]}
@@ -207,7 +208,7 @@ def listed_programs(facts: Facts) -> Iterator[dict[str, Any]]:
         "placed": True,
         "steps": [step for history in alike for step in (history, looks[4], looks[-1])],
     }
-    # Closed and mounted again. A file then has the last state.
+    # The context is closed and mounted again, and a file then has the last state.
     again, replaced = {"do": "remount"}, {"do": "remount", "replaced": True}
     many = [*everything, *(say("user", prose(100 + number, 3)) for number in range(15))]
     yield {
@@ -348,7 +349,7 @@ def _using(tool: str, **more: Any) -> dict[str, Any]:
 
 
 def _plain() -> Iterator[Answers]:
-    """Yield calls that succeed and fail, alone and beside others, with thoughts and texts."""
+    """Yield calls that succeed and fail, alone and next to others, with thoughts and texts."""
     for thought in _THINKING:
         yield [_calling({thought: "hm "}, _using("alpha"))]
     yield [
@@ -370,7 +371,8 @@ def _plain() -> Iterator[Answers]:
         _calling(_using("alpha"), _using("beta")),
         _calling(_using("beta")),
     ]
-    # Empty results, and many concurrent calls that end in another order than they began.
+    # These are empty results, and many concurrent calls that end in a different order than they
+    # began.
     yield [_calling(*(_using(tool, does=does) for tool, does in zip(_NAMES, _EMPTY, strict=True)))]
     for count in (5, 12):
         yield [
@@ -401,7 +403,7 @@ def _plain() -> Iterator[Answers]:
 
 
 def _hooked() -> Iterator[Answers]:
-    """Yield calls to which a hook objects, alone, beside others and again."""
+    """Yield calls that a hook objects to, alone, next to others and repeatedly."""
     for pre in _PRE:
         yield [_calling(_using("alpha", pre=pre)), _calling(_using("beta"))]
         yield [_calling(_using("beta", steps=2), _using("alpha", pre=pre))]
@@ -426,7 +428,7 @@ def _hooked() -> Iterator[Answers]:
         )
     ]
     several = _calling(_using("alpha", post="inject"), _using("beta", pre="inject"))
-    # The last answer has fewer calls than those before.
+    # The last answer has fewer calls than the previous ones.
     yield [several, several, _calling(_using("gamma"))]
 
 
@@ -490,7 +492,7 @@ def listed_turns(facts: Facts) -> Iterator[dict[str, Any]]:
     for error in ("NotFoundError", "Unplanned"):
         yield _case(_turn(_calling(_using("alpha")), {"error": error}), _USUAL)
         yield _case(_turn({"error": error}), _USUAL, streams=True)
-    # A provider that answers at a later attempt.
+    # The provider answers at a later attempt.
     for times in (1, 2, 3):
         yield _case(_turn({"error": "RateLimitError", "times": times}, _DONE), _USUAL)
         broken = {"error": "RateLimitError", "times": times}
@@ -736,7 +738,7 @@ def _changed_inputs(facts: Facts) -> Iterator[dict[str, Any]]:
     for name, schema in tools.items():
         valid = valid_inputs(schema, CANARY, choices)
         samples = sample_inputs(schema, CANARY, source_keys=words, choices=choices)
-        # The fullest comes first.
+        # The fullest input comes first.
         bases = [*samples[1:2], *samples[:1], *samples[2:]]
         inputs = [*valid[:20], *invalid_inputs(schema, bases, words, choices), *valid[20:]]
         yield {"tool": name, "inputs": inputs[: _MAX_LISTED // len(tools)]}
@@ -821,7 +823,7 @@ def listed_events(facts: Facts) -> Iterator[dict[str, Any]]:
     tool_input = next(reaching_payloads("tool:pre", words, ()))["tool_input"]
     names = ["look", *(word for word in _harmless(facts, "choices") if word not in tool_input)]
     for number, name in enumerate(names[:_MOST_NAMES]):
-        # Under another name, only the tool differs.
+        # If the name is another, only the tool differs.
         events = [
             (event, data)
             for event, data in session_events(name, tool_input)
@@ -836,7 +838,7 @@ _MOST_NAMES = 3
 
 
 def hook_events(facts: Facts) -> SearchStrategy[Any]:
-    """Draw a few listed events in a row, some with the payload of another, or with changed keys."""
+    """Draw a few listed events in a row, some with another event's payload or with changed keys."""
     listed = [entry for events in listed_events(facts) for entry in events["events"]]
     names = st.sampled_from([*_likely_events(facts), *EVENTS, *UNKNOWN_EVENTS]) | texts()
     payloads = st.sampled_from([entry["data"] for entry in listed])

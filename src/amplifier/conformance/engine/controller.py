@@ -52,7 +52,7 @@ from amplifier.conformance.target.process import HAS_REAPER
 from amplifier.errors import ModuleLoadError
 from amplifier.models import to_json
 
-# Everything but the static checks runs in worker processes, one for each backend, side by side.
+# Everything except the static checks runs in worker processes, one for each backend, in parallel.
 # Whenever the module hangs or ends its worker, another worker runs the remaining steps.
 
 SILENCE_SECONDS = 20.0
@@ -81,7 +81,7 @@ async def run_worker(job: Job, receive: Receive) -> WorkerExit:
         try:
             finished, was_silent = await _exchange(process, to_json(job).encode(), receive)
             if not (finished or was_silent):
-                # It is about to exit. A signal would take its exit code away from asyncio.
+                # The process is about to exit, and asyncio would lose its exit code to a signal.
                 with anyio.move_on_after(_LAST_SECONDS):
                     await process.wait()
         finally:
@@ -125,7 +125,7 @@ async def _exchange(process: anyio.abc.Process, job: bytes, receive: Receive) ->
 
 
 def _memory_directory() -> str | None:
-    """Return a directory in memory with enough free space. None if there is none.
+    """Return a directory in memory with enough free space, or None if there is none.
 
     Modules that sync their files wait less there.
     """
@@ -190,17 +190,17 @@ async def check_module(
     Args:
         target: A folder, a .py file, the id of an installed module, or the name of an importable
             package.
-        module_type: The type of the module. None if the module or its id names it.
+        module_type: The type of the module, or None if the module or its id names it.
         config: The configuration to mount it with. ``{directory}`` in a text is replaced by a
             separate directory for each session.
         plan: Other sections of the plan, such as ``agents``, for a module that reads them.
         static: True to execute nothing of the module.
         thorough: True to draw more cases and try every suspension point.
-        strict: True to make broken recommendations count, so that such a module does not conform.
+        strict: True to count broken recommendations, so that a module with one does not conform.
         seed: Equal seeds draw equal cases.
         backends: The backends to run it on.
         only: Clauses or checks to restrict the examination to.
-        replay: The replay token that the report printed for a finding, to reproduce it.
+        replay: The replay token that a report printed for a finding, to reproduce it.
         progress: Called with the name of each step, the number of finished steps, and the number of
             all steps.
 
@@ -283,8 +283,8 @@ async def _run_workers(results: Results) -> None:
 async def _compare_processes(results: Results) -> None:
     """Report answers that depend on the hashes of texts.
 
-    Answers of two processes may also differ by chance, by the time or by the process. Two more
-    processes decide, one with the hashes of each.
+    Answers of two processes may also differ by chance, by the time or by the process. So two more
+    processes decide, each with the hashes of one of them.
     """
     seen = results.answers_of_processes()
     if len(seen) < len(BACKENDS) or seen[0] == seen[1]:

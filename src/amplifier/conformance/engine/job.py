@@ -36,9 +36,9 @@ class Job:
         config: The configuration to mount it with.
         plan: The rest of the session's mount plan.
         profile: ``quick`` or ``thorough``.
-        seed: Seeds every random choice.
+        seed: Seed of every random choice.
         backends: The backends to run it on.
-        only: Clause ids or names of checks. All if empty.
+        only: Clause ids or names of checks, or all if empty.
         replay: A step and its case from `replay_token`. None to run all steps.
         skip: Names of the steps that are done, or that ended an earlier worker.
         has_hung: True if a worker has ended in a call of the module.
@@ -118,7 +118,7 @@ def cache_directory() -> Path:
 def shortened(token: str) -> str:
     """Store a long case in a file, and return a token that names it.
 
-    Returns the token itself if its case is short, or the file cannot be written.
+    Return the token itself if its case is short, or the file cannot be written.
     """
     step, _, packed = token.rpartition(":")
     if len(packed) <= _MAX_CASE_LENGTH:
@@ -156,7 +156,7 @@ def _case_file(name: str) -> Path:
 
 
 class InvalidSelection(AmplifierError, ValueError):
-    """Raised for a selection that does not exist. The text has what was found and expected."""
+    """Raised for a selection that does not exist. The text has the given and the expected names."""
 
 
 def require_packages(backends: Iterable[str]) -> None:
@@ -176,7 +176,7 @@ def reject_unknown(
     """Check that every backend, clause and check exists.
 
     Raises:
-        InvalidSelection: One does not exist.
+        InvalidSelection: A backend, clause or check does not exist.
     """
     if isinstance(backends, str):
         raise InvalidSelection(
@@ -208,7 +208,7 @@ def reject_unknown(
 def reject_unknown_modules(plan: Mapping[str, Any]) -> None:
     """Check that every module that a plan names by its id alone is installed.
 
-    A session would continue without a missing one.
+    A session would continue without a missing module.
 
     Raises:
         InvalidSelection: A module is missing, or the plan has functions or objects, which can't be
@@ -229,7 +229,7 @@ def reject_inapplicable(module_type: str | None, names: Iterable[str], *, static
     Nothing is rejected while the type is not known.
 
     Raises:
-        InvalidSelection: One belongs to another type, or needs to run the module.
+        InvalidSelection: A clause or check belongs to another type, or needs to run the module.
     """
     if module_type is None:
         return

@@ -38,7 +38,7 @@ IMPORT_HINT = (
 )
 ANOTHER_PROCESS = "every_module.answers_the_same_in_another_process"
 Told = tuple[str, Any, str | None]
-"""A call, its input, and its answer. None as the answer if it was not the same each time."""
+"""A call, its input, and its answer, which is None if it was not the same each time."""
 ENDS_PROCESS_HINT = (
     "Let no call end the process: no os._exit, sys.exit or signal, and no crash of an extension."
 )
@@ -75,7 +75,7 @@ class WorkerExit:
     Attributes:
         finished: True if it sent its last message.
         was_silent: True if it was killed after a long time without a message.
-        returncode: Its exit code, negative for a signal. None if it has not ended.
+        returncode: Its exit code, negative for a signal, or None if it has not ended.
         stderr: The end of its output to standard error.
     """
 
@@ -102,7 +102,7 @@ class BackendRun:
         seen: The coverage of each completed step.
         failed: The reason why a step could not be completed, by step.
         notes: Limits of the result.
-        unmounted: The reason why the module could not be mounted. None if it could.
+        unmounted: The reason why the module could not be mounted, or None if it could.
         seconds: The time that the finished steps took.
     """
 
@@ -118,7 +118,7 @@ class BackendRun:
     seconds: float = 0.0
 
     def fail(self, step: str, reason: str) -> None:
-        """Note why a step could not be completed, unless there is a reason already."""
+        """Note why a step could not be completed, unless a reason is already known."""
         self.failed.setdefault(step, f"the check {step} could not be completed: {reason}")
 
     @property
@@ -131,7 +131,7 @@ class BackendRun:
         return has_looked and not any(covered.instance_seen for covered in self.seen.values())
 
     def obstacle(self, check: Check, clause: str) -> str | None:
-        """Return the reason why a check could not fully examine a clause. None if it could."""
+        """Return the reason why a check could not fully examine a clause, or None if it could."""
         covered = self.seen.get(check.name)
         if check.name in self.failed or covered is None:
             return self.failed.get(check.name)
@@ -146,7 +146,7 @@ class BackendRun:
     def examined_on(self, check: Check, clause: str) -> list[str]:
         """Return the backends on which the step of a check has examined a clause.
 
-        It is this one, both if the check compares them, or none.
+        That is this backend, both if the check compares them, or none.
         """
         covered = self.seen.get(check.name)
         if covered is None or self.obstacle(check, clause) is not None:
@@ -170,7 +170,7 @@ class Results:
         needs_island: True if it declares asyncio only, and runs on an asyncio island on trio.
         runs: The steps on each backend.
         static: Names of the static checks that came to a result.
-        unread: The reason why another static check came to none, by name.
+        unread: The reason why another static check came to no result, by name.
     """
 
     job: Job
@@ -189,7 +189,7 @@ class Results:
 
     @property
     def has_steps(self) -> bool:
-        """True if there were steps to do, which means that the module could be imported."""
+        """True if there were steps to run, which means that the module could be imported."""
         return any(run.steps for run in self.runs.values())
 
     def add_fault(self, fault: Fault, check: str, backend: str | None = None) -> None:
@@ -205,7 +205,7 @@ class Results:
                     done = sum(len(other.finished) for other in self.runs.values())
                     total = sum(len(other.steps) for other in self.runs.values())
                     self.progress(f"{step}:{run.backend}", done, max(total, 1))
-            # The smallest case that shows it comes last.
+            # The smallest case that shows the fault comes last.
             case {"fault": members, "step": step}:
                 fault = Fault(**members)
                 self._faults[step, None if step == IMPORT else run.backend, fault.clause] = fault
@@ -317,7 +317,7 @@ class Results:
     def report_asyncio_only(self) -> None:
         """Report a module that mounts on asyncio alone without declaring it.
 
-        Its steps on trio no longer count.
+        Its steps on trio are then not counted.
         """
         asyncio, trio = (self.runs.get(name) for name in BACKENDS)
         if (
@@ -430,7 +430,7 @@ class Results:
     def _reason(self, clause: str, checks: list[Check], backend: str) -> str | None:
         """Return the reason why a clause was not examined on a backend.
 
-        None if it was, or if another backend has to show it.
+        Return None if it was, or if another backend has to show it.
         """
         run = self.runs[backend]
         reasons = [run.obstacle(check, clause) for check in checks]
@@ -467,7 +467,7 @@ def make_report(results: Results) -> Report:
         raise unknown_type(target.module_id)
     results.report_asyncio_only()
     findings = results.findings()
-    # The type is one that find_target accepts.
+    # `find_target` has accepted the type.
     clauses = clauses_for(results.module_type)  # type: ignore[arg-type]
     outcomes = [results.outcome(clause, findings) for clause in clauses]
     gaps = {clause: gap for clause in clauses if (gap := list(results.gaps(clause.id)))}

@@ -1,4 +1,4 @@
-"""Makes a case smaller that was listed and not drawn, so that a report shows what matters."""
+"""Reduce a case that was listed and not drawn, so that a report shows only the relevant parts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _KEPT |= {"say", "sealed", "think", "tool", "type", "what"}
 """Keys without which the rest of an object would be something else."""
 _FIXED = {"at", "backend", "does", "ends", "error", "fails", "how", "huge", "post", "pre"}
 _FIXED |= {"request", "stops", "submit", *_KEPT} - {"say", "think", "reason", "sealed", "odd"}
-"""Keys whose values are words of a case, or that name something."""
+"""Keys of names, or of values that are words of a case."""
 
 
 class _Enough(Exception):
-    """Ends the search wherever it is."""
+    """Ends the search from any depth."""
 
 
 def shrunk(case: Any, fails: Fails, budget: Budget, tries: int) -> Any:
@@ -33,7 +33,7 @@ def shrunk(case: Any, fails: Fails, budget: Budget, tries: int) -> Any:
         case: JSON values, which fail.
         fails: Returns whether a case fails in the same way.
         budget: Ends the search when it is spent. The search itself takes time in a large case.
-        tries: Number of cases tried at most.
+        tries: Maximum number of cases to try.
     """
     best, before = case, None
 
@@ -73,7 +73,7 @@ def _shrink_at(case: Any, path: Path, fails: Fails) -> None:
     try:
         value: Any = _value_at(case, path)
     except (KeyError, IndexError, TypeError):
-        return  # it went with something around it
+        return  # the place was removed with a part around it
     if isinstance(value, dict):
         for key in [key for key in value if key not in _KEPT]:
             smaller = {name: member for name, member in value.items() if name != key}
@@ -83,7 +83,7 @@ def _shrink_at(case: Any, path: Path, fails: Fails) -> None:
     if not isinstance(value, list | str):
         return
     rest: Any = value
-    # An empty text would be another case: much depends on whether there is one.
+    # An empty text would be another case, because much depends on whether there is any.
     least = 1 if isinstance(value, str) else 0
     size = max(len(rest) // 2, 1)
     while len(rest) > least:

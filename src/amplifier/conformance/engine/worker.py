@@ -81,11 +81,11 @@ from amplifier.models import from_json
 
 _ALIVE_INTERVAL = 1.0
 _STEP_SECONDS = {"quick": 25.0, "thorough": 400.0}
-"""Maximum time of one step, without the time in which this process had no processor."""
+"""Maximum time of one step, excluding the time in which this process had no processor."""
 
 
 def main() -> int:
-    """Do the job on standard input."""
+    """Run the job that standard input has."""
     continue_below_reaper()
     job = from_json(Job, sys.stdin.buffer.read())
     output = _take_over_stdout()
@@ -111,7 +111,8 @@ def main() -> int:
         loaded = anyio.run(_load, job, backend=job.backends[0])
     except BaseException as error:  # noqa: BLE001 — importing may raise anything, even an exit
         what = advise_on_alias(f"it cannot be imported: {type(error).__name__}: {error}", error)
-        # Our own error is about an entry point without a target, and its clause has the advice.
+        # This error is ours. It is about an entry point without a target, and the clause has the
+        # advice.
         hint = None if isinstance(error, ModuleLoadError) else IMPORT_HINT
         fault = Fault(clause="A1", what=what, location=job.target.location_of(error), hint=hint)
         emit({"fault": attrs.asdict(fault), "step": IMPORT})
@@ -191,7 +192,7 @@ Only a module that starts processes reaches it.
 SHRINKING = 150
 """Maximum number of cases that are tried to make one smaller."""
 SHRINKING_LISTED = 50
-"""The same without Hypothesis, for each broken clause."""
+"""Maximum number of such cases without Hypothesis, for each broken clause."""
 SHRINKING_CALLS = 3_000
 """Maximum number of calls of the module in the cases that are tried to make one smaller."""
 SHRINKING_SECONDS = 2.0
@@ -208,7 +209,7 @@ def explore(
 ) -> list[Fault]:
     """Play many drawn cases, and return a fault for each broken clause that is not `known`.
 
-    It is the fault of the smallest case that breaks the clause.
+    Each is the fault of the smallest case that breaks the clause.
     """
     failing: dict[str, Fault] = {}
     budget = ctx.budget(CALLS)
@@ -271,15 +272,15 @@ _DYNAMIC_KINDS = ("structure", "behaviour", "cancellation", "hygiene")
 
 @contextmanager
 def _deterministic_order(backend: str, seed: int) -> Iterator[None]:
-    """Make everything happen in the same order each time.
+    """Make everything happen in the same order every time.
 
-    Trio shuffles its tasks otherwise, and programs draw at random.
+    Otherwise trio shuffles its tasks, and programs draw random numbers.
     """
     random.seed(seed)
     if backend != "trio":
         yield
         return
-    # It imports trio.
+    # This module imports trio.
     from amplifier.testing.cancel_sweep.trio_trial import (  # noqa: PLC0415
         deterministic_scheduling,
     )
@@ -331,7 +332,7 @@ class Runner:
         return sorted(chosen, key=lambda check: not check.ends_run)
 
     def run(self) -> None:
-        """Do every step and send its faults."""
+        """Run every step and send its faults."""
         for number, check in enumerate(self.steps()):
             self.step = check.name
             self._emit({"start": check.name})
@@ -340,12 +341,12 @@ class Runner:
                 self._guess_config()
             if not check.ends_run:
                 self._choose_inputs()
-            # A step must not depend on the changes of another one.
+            # A step must not depend on changes by another step.
             self._state.restore()
             self._coverage = StepCoverage(backends=[self._backend])
             self._playing, self._sent = None, set()
             try:
-                # Of several faults against one clause, the last that is sent counts.
+                # If several faults against one clause are sent, the last one counts.
                 for fault in reversed(self._explore(check)):
                     self._send(fault)
             except MountFailed as failed:
@@ -368,7 +369,7 @@ class Runner:
                 return
 
     def _broken_clause(self) -> str | None:
-        """Return the first clause that the most recent case has broken. None if none is."""
+        """Return the first clause that the most recent case has broken, or None."""
         faults = [] if self._playing is None else self._playing.faults
         return faults[0].clause if faults else None
 
@@ -391,7 +392,7 @@ class Runner:
     def _exit_fault(self, error: BaseException) -> Fault:
         """Return the fault of a module that raised an exit in a task.
 
-        Asyncio lets that out of the loop.
+        Asyncio lets such an exit leave the loop.
         """
         what = (
             f"it raised {type(error).__name__}, which ends the process that runs it; "
@@ -421,7 +422,7 @@ class Runner:
         if guessed:
             self._emit({"note": f"mounted with settings guessed from its source: {guessed!r}"})
         self._loaded = configured
-        # It may have hung in the typical operations.
+        # The module may have hung in the typical operations.
         if self._job.has_hung:
             return
         before = started_processes()
@@ -452,7 +453,7 @@ class Runner:
         )
         if check.inputs is None or (replayed is not None and "listed" not in replayed):
             return self._play(check, replayed)
-        # This holds also for a module without any cases.
+        # This is needed even for a module without any cases.
         self._coverage.mount_attempted = True
         self._facts = self._facts or self._run(_gather_facts)
         strategy, listing = CASES[check.inputs]
@@ -509,7 +510,7 @@ class Runner:
     def _play(self, check: Check, case: Any, token: Any = None) -> list[Fault]:
         """Run a check on a case.
 
-        The token stands for the case in a command that replays it. None for the case itself.
+        The token stands for the case in a command that replays it. None means the case itself.
         """
         stage = attrs.evolve(
             self._stage(case), coverage=self._coverage, token=case if token is None else token
@@ -527,7 +528,7 @@ class Runner:
             run(check.run, stage, backend=self._backend)
             if is_cleaned:
                 gc.collect()
-        # The leftovers of cancelled calls are checked in other ways.
+        # Leftovers of cancelled calls are checked in other ways.
         if check.kind == "behaviour" or is_cleaned:
             self._report_unawaited(stage, unawaited)
         if is_cleaned and unclosed and self._job.covers(check, "A23"):
@@ -587,7 +588,7 @@ def _gist(what: str) -> list[str]:
 
 
 def exit_in(error: BaseException) -> BaseException | None:
-    """Return an error if it is an exit, or the exit in a group of errors. None if there is none."""
+    """Return an error if it is an exit, the exit in a group of errors, or None if there is none."""
     if isinstance(error, BaseExceptionGroup):
         exits = (exit_in(member) for member in error.exceptions)
         return next((inner for inner in exits if inner is not None), None)

@@ -41,7 +41,7 @@ def prose(number: int, words: int) -> str:
 
 
 def mark_of(message: Mapping[str, Any]) -> str | None:
-    """Return the mark at the beginning of a message. None if it has none."""
+    """Return the mark at the beginning of a message, or None if it has none."""
     content = message.get("content")
     if isinstance(content, list) and content and isinstance(content[0], dict):
         content = content[0].get("text")
@@ -69,9 +69,9 @@ def tool_turn(
         number: Prefix of the call ids.
         calls: Number of calls.
         words: Length of each result.
-        between: Role of a message between the results. None for no such message.
+        between: Role of a message between the results, or None for no such message.
         content: Content of the assistant's message.
-        blocks: Make the results content blocks instead of texts.
+        blocks: True to make the results content blocks instead of texts.
     """
     ids = [f"call-{number}-{index}" for index in range(calls)]
     # Some calls are longer than their results.

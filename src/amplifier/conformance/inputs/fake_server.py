@@ -2,8 +2,8 @@
 
 It implements Chat Completions, Anthropic Messages and OpenAI Responses, whole and streamed. The
 first part of the path selects the response: ``/auto/…`` answers the question, with tool calls if
-the question mentions tools, ``/thinking/…`` returns thinking blocks, ``/status-429/…`` an error.
-``GET /seen`` returns the requests since its last call.
+the question mentions tools, ``/thinking/…`` returns thinking blocks, and ``/status-429/…`` returns
+an error. ``GET /seen`` returns the requests since its last call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _lock = threading.Lock()
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    # The base class names the parameter.
+    # The base class has named the parameter.
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Log nothing."""
 
@@ -162,7 +162,7 @@ def _counts(blocks: list[Block], body: dict[str, Any]) -> tuple[int, int]:
 # ── the wire formats: the whole response, and the events of a stream ──
 
 _PIECES = 3
-"""Number of deltas of a block. They are cut without regard to words."""
+"""Number of deltas of a block, which may be cut inside words."""
 
 
 def _cut(text: str) -> list[str]:

@@ -18,7 +18,7 @@ Accepts = Callable[[Any], bool]
 
 
 def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> str | None:
-    """Return the reason why a value is not JSON, with its place. None if it is JSON.
+    """Return the reason why a value is not JSON, with its place, or None if it is JSON.
 
     A tuple counts as a list.
     """
@@ -48,7 +48,7 @@ def json_problem(value: Any, path: str = "", inside: tuple[int, ...] = ()) -> st
 
 
 def fingerprint(value: Any) -> str:
-    """Return a text that is the same for equal values only. 1, True and 1.0 differ."""
+    """Return a text that is the same only for equal values, where 1, True and 1.0 differ."""
     try:
         return json.dumps(value, sort_keys=True, default=repr)
     except (TypeError, ValueError, RecursionError):
@@ -56,14 +56,14 @@ def fingerprint(value: Any) -> str:
 
 
 def schema_problem(schema: Any) -> str | None:
-    """Return the fault of a JSON Schema of an object. None if it has none or is undecidable."""
+    """Return the fault of a JSON Schema of an object, or None if it has none or is undecidable."""
     problem = json_problem(schema)
     if problem is not None:
         return f"it holds {problem}"
     kinds = schema.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
         return f"it describes {kinds!r}, expected 'object'"
-    # Turns tuples into lists.
+    # This turns tuples into lists.
     plain = json.loads(json.dumps(schema))
     try:
         _build(plain)
@@ -74,7 +74,7 @@ def schema_problem(schema: Any) -> str | None:
 
 
 def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) -> Accepts | None:
-    """Return a function that tests a value against a schema. None if the schema is unreadable."""
+    """Return a function that tests a value against a schema, or None if that is unreadable."""
     if not schema:
         return None
     try:
@@ -98,7 +98,7 @@ def acceptor(schema: Mapping[str, Any] | None, *, check_formats: bool = True) ->
 def resolved(schema: Any, root: Any, depth: int = 8) -> dict[str, Any]:
     """Return a schema with its reference followed and its ``allOf`` folded in.
 
-    Empty if there is nothing to read.
+    The result is empty if there is nothing to read.
     """
     if not isinstance(schema, Mapping) or depth < 0:
         return {}
@@ -128,7 +128,7 @@ def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pointed(reference: str, root: Any) -> Any:
-    """Return the target of a reference within the document. None if it has none there."""
+    """Return the target of a reference within the document, or None if it has none there."""
     if not reference.startswith("#"):
         return None
     place = root
@@ -168,7 +168,7 @@ def _compiles(pattern: str) -> bool:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
-        # These are valid in the standard's dialect and unknown to Python's.
+        # These are valid in the standard's dialect, but not in Python's.
         return bool(re.search(r"\\[pPuc]|\\/|\(\?<", pattern))
     return True
 

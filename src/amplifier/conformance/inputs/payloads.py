@@ -105,7 +105,7 @@ def reaching_payloads(
 
 
 _EMPTY: Payload = {"none": None, "zero": 0, "no": False, "list": [], "lists": [[], {}, None]}
-"""Members that a copy with a careless condition leaves out."""
+"""Members that a copy leaves out if its condition is careless."""
 
 
 def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
@@ -115,7 +115,7 @@ def _triggering(base: Payload, trigger: str) -> Iterator[Payload]:
     kept = {key: base[key] for key in NEUTRAL}
     whole = {**base, "tool_input": nested, "kit_empty": dict(_EMPTY)}
     yield {**with_texts(whole, lambda _: embedded), **copy.deepcopy(kept)}
-    # Alone, a text might be a path on this machine.
+    # A text alone might be a path on this machine.
     if not any(part in trigger for part in ("/", "~", "..", "\\")):
         yield {**base, "tool_input": with_texts(nested, lambda _: trigger), "prompt": trigger}
 
@@ -146,7 +146,7 @@ def odd_payloads(
 
 
 MAX_REPEATED_FAILURES = 8
-"""Maximum number of times in a row that the same call fails in the same way."""
+"""Maximum number of consecutive times that the same call fails in the same way."""
 
 _TIMEOUT = {"type": "TimeoutError", "message": "timeout: it failed after 30 s"}
 _FAILED = {"success": False, "output": None, "error": _TIMEOUT}

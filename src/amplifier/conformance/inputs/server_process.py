@@ -62,13 +62,13 @@ def with_scenario(config: dict[str, Any], scenario: str) -> dict[str, Any]:
 
 
 def with_service(value: Any) -> Any:
-    """Replace the placeholder for the server in a JSON value by its address."""
+    """Replace the placeholder for the server in a JSON value with its address."""
     text = json.dumps(value)
     return json.loads(text.replace(SERVICE, service_address())) if SERVICE in text else value
 
 
 def without_service(value: Any) -> Any:
-    """Replace the address of the server, which differs in every process, by its placeholder."""
+    """Replace the address of the server, which differs in every process, with its placeholder."""
     if not _kept:
         return value
     text = json.dumps(value, default=repr)

@@ -9,8 +9,8 @@ from typing import Any
 
 from amplifier.conformance.inputs.json_schema import acceptor, fingerprint, merged, resolved
 
-# No value does harm in a module that uses it. There is no absolute path, parent directory or home,
-# no address beyond this machine, no program, and no number that fills the memory of code that
+# No value can do harm in a module that uses it. There is no absolute path, parent directory or
+# home, no address beyond this machine, no program, and no number that fills the memory of code that
 # counts to it. A schema gets one plain value for everything, as a model would write it, and one
 # value for each alternative, such as a choice or a bound.
 
@@ -155,7 +155,7 @@ _MAX_CHOICES = 12
 _MAX_LENGTH = 5_000
 _MAX_LISTED = 200
 _MAX_NUMBER = 1_000_000
-"""Largest bound in use, since code that counts to a bound must come to an end."""
+"""Largest bound in use, because code that counts to a bound must come to an end."""
 
 FORMATS = {
     "date": "2024-05-17",
@@ -223,7 +223,7 @@ class Values:
         self._file_name = file_name
 
     def plain(self, schema: Any, name: str = "", *, least: bool = False, depth: int = 0) -> Any:
-        """Return the most ordinary value. With ``least`` it holds nothing optional."""
+        """Return the most ordinary value, with nothing optional in it if ``least`` is True."""
         return next(self._values(schema, name, least, depth))
 
     def alternatives(self, schema: Any, name: str = "", depth: int = 0) -> list[Any]:
@@ -275,7 +275,7 @@ class Values:
                 yield self.plain(whole, name, least=least, depth=depth)
 
     def _values(self, schema: Any, name: str, least: bool, depth: int) -> Iterator[Any]:
-        """Yield the values that a schema names, its branches and its types, the plain one first."""
+        """Yield the values of a schema's constants, branches and types, the plain value first."""
         part = resolved(schema, self._root)
         if not part or depth > _MAX_DEPTH:
             yield "text"
@@ -465,7 +465,7 @@ def sample_inputs(
     They have the required properties only, all properties, and all properties with each choice.
 
     Args:
-        schema: The tool's schema. None if it has none.
+        schema: The tool's schema, or None if it has none.
         file_name: The name of an existing file, for properties that look like paths.
         source_keys: Keys that the tool's source looks up, for a tool without a schema.
         choices: Texts of comparisons in the tool's source.
@@ -493,7 +493,7 @@ def valid_inputs(
     """
     if not schema:
         return [{}]
-    # The author's own examples often have another format.
+    # The author's own examples often have a different format.
     accepts = acceptor(schema, check_formats=False)
     inputs = (given for given in _inputs(schema, file_name, choices) if isinstance(given, dict))
     return distinct(given for given in inputs if accepts is None or accepts(given))[:_MAX_VALID]
@@ -510,8 +510,9 @@ def invalid_inputs(
     A key is missing, unknown, or has a value of another type.
 
     Args:
-        schema: The tool's schema. None if it has none.
-        bases: Valid inputs. The first is changed in every way, the others only in some.
+        schema: The tool's schema, or None if it has none.
+        bases: Valid inputs. The first one is changed in every way, and the others only in some
+            ways.
         source_keys: Keys that the tool's source looks up.
         choices: Texts of comparisons in its source.
     """
@@ -521,7 +522,7 @@ def invalid_inputs(
     keys = [*declared, *undeclared[: 6 if schema else 20]]
     for word in [word for word in choices if is_harmless(word)][:20]:
         for key in keys[:12]:
-            # A call that works once may fail the second time.
+            # A call that works the first time may fail the second time.
             for given in ({**base, key: word}, {key: word}):
                 yield from (given, given)
     yield from near_misses(base, keys)
@@ -541,7 +542,7 @@ def distinct(values: Iterable[Any]) -> list[Any]:
 def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -> Iterator[Any]:
     values, top = Values(schema, file_name), {**resolved(schema, schema), "type": "object"}
     least, full = values.plain(top, least=True), values.plain(top)
-    # A default or an example may be anything.
+    # A default or an example may be of any type.
     if not isinstance(least, dict) or not isinstance(full, dict):
         return
     yield least
@@ -570,7 +571,7 @@ def _inputs(schema: Mapping[str, Any], file_name: str, choices: Sequence[str]) -
         for name in properties
         if name not in required_of(top) and name in full
     )
-    # Breadth first, so that every property gets its turn before the list is full.
+    # The order is breadth first, so that every property gets its turn before the list is full.
     rounds = max((len(of_property) for of_property in alternatives.values()), default=0)
     for index in range(rounds):
         for name, of_property in alternatives.items():

@@ -19,12 +19,12 @@ from amplifier.conformance.inputs.values import (
 
 # The listed inputs of `values` change one property of an otherwise equal input. Only the drawn ones
 # show faults with two different items of a list, or with a missing optional key inside an object.
-# Values of the same key are often equal, so that one call finds the data that another left.
+# Values of the same key are often equal, so that one call finds the data that another one left.
 
 _MAX_DEPTH = 6
 _MAX_ITEMS = 20
 _MAX_NUMBER = 1_000_000
-"""Largest number in use, since code that counts to a bound must come to an end."""
+"""Largest number in use, because code that counts to a bound must come to an end."""
 _LENGTHS = (0, 1, 2, 2, 3, 4)
 _TEXTS = ("text", "other", "it's", 'say "so"', "100%", "a_b", "ünï e\u0301")
 _MAX_WORDS = 6
@@ -112,7 +112,7 @@ class VariedInputs:
         items: list[Any] = []
         item: Any = None
         for _ in range(length):
-            # Items differ, as far as the schema has different ones.
+            # Items differ as far as the schema allows different ones.
             for _ in range(_ATTEMPTS):
                 item = self._value(part.get("items", {}), name, depth + 1)
                 if item not in items:
@@ -214,7 +214,7 @@ def places_of(given: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def value_at(given: Any, place: Place) -> Any:
-    """Return the value at a place of an input. `NOTHING` if the input has no such place."""
+    """Return the value at a place of an input, or `NOTHING` if the input has no such place."""
     for key in place:
         try:
             given = given[key]

@@ -13,7 +13,7 @@ from amplifier.conformance.target.calls import Outcome
 from amplifier.conformance.target.mounted import CheckContext, MountedModule
 
 NEVER = 1_000_000_000
-"""A suspension that no call reaches."""
+"""Number of a suspension that no call reaches."""
 SECONDS_PER_CALL = 1.5
 _MAX_LATE_CALLS = 2
 _CALLS = 3_000
@@ -77,7 +77,7 @@ async def with_instance(ctx: CheckContext) -> AsyncIterator[MountedModule | None
 async def check_method(
     mounted: MountedModule, clause: str, name: str, *args: Any, is_async: bool = True, **kwargs: Any
 ) -> None:
-    """Call a method of the instance as the contract demands."""
+    """Call a method of the instance as the contract requires."""
     ctx, instance = mounted.ctx, mounted.instance
     if not callable(getattr(instance, name, None)):
         ctx.fault(clause, f"{type(instance).__name__} has no method {name!r}")

@@ -68,7 +68,7 @@ def call_tuples(calls: Sequence[Any]) -> list[tuple[Any, Any, Any]]:
 def continued(request: ChatRequest, response: ChatResponse, next_words: str) -> ChatRequest:
     """Return the next request of a conversation.
 
-    It has the response, then the results of its calls or the next user message.
+    It adds the response, then the results of its calls or the next user message.
     """
     messages = [
         *copy.deepcopy(request.messages),
@@ -95,10 +95,10 @@ def without_ids(response: ChatResponse) -> str:
 
 
 def problem_with(response: Any) -> tuple[str, str] | None:
-    """Return the clause that a single response violates, and how. None if it violates none."""
+    """Return the clause that a single response violates, and how, or None if it violates none."""
     if not isinstance(response, ChatResponse):
         return "P4", f"complete returned {type(response).__name__}; expected a ChatResponse"
-    # Anything may have been assigned after the construction.
+    # Any value may have been assigned after the construction.
     content: Any = response.content
     if not isinstance(content, list) or not all(hasattr(block, "type") for block in content):
         shown = str(response.content)[:120]

@@ -56,7 +56,7 @@ _PLACES: dict[str, tuple[tuple[str, str | None], ...]] = {
 def place_of(turn: RecordedTurn, clause: str) -> str | None:
     """Return the line of the loop that last acted on the subject of a clause.
 
-    None if no line is known.
+    Return None if no line is known.
     """
     for kind, name in _PLACES.get(clause, ()):
         lines = [entry.line for _, entry in turn.entries(kind, name) if entry.line is not None]
@@ -69,7 +69,7 @@ def place_of(turn: RecordedTurn, clause: str) -> str | None:
 
 
 def _check_frame(turn: RecordedTurn) -> Iterator[Violation]:
-    """Check the first event and the two final ones, which every ending of a turn has to have."""
+    """Check the first event and the two final ones, which every turn needs, whatever its ending."""
     names = [event.name for _, event in turn.events]
     if names[:1] != ["execution:start"]:
         yield "O4", f"the first event of the turn was {names[0] if names else 'none at all'}"
@@ -122,7 +122,7 @@ def _times(count: int) -> str:
 # ── the returned text ──
 
 _MIN_THOUGHT = 12
-"""Length from which a thought is not in an answer by chance."""
+"""Minimum length of a thought that is not in an answer by chance."""
 
 
 def _check_answer(turn: RecordedTurn) -> Iterator[Violation]:
@@ -307,7 +307,7 @@ def _followed(turn: RecordedTurn, positions: list[int], event: str, name: str) -
 
 def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
     """Check that each request contains the view that the context returned for it, in order."""
-    # The views of such a turn are limited.
+    # The number of messages in the views of such a turn is limited.
     if turn.is_limited:
         return
     before = -1
@@ -342,7 +342,8 @@ def _check_requests(turn: RecordedTurn) -> Iterator[Violation]:
 def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -> str | None:
     """Return the part of the newest view that a request lacks.
 
-    None if the request contains that view, or an older one that differs in its first message only.
+    Return None if the request contains that view, or an older one that differs only in its first
+    message.
     """
     missing = None
     newest = [_shape(message) for message in views[-1][1:]] if views else []
@@ -359,7 +360,7 @@ def _missing(views: list[list[dict[str, Any]]], request: list[dict[str, Any]]) -
 def _missing_calls(
     turn: RecordedTurn, views: list[list[dict[str, Any]]], request: list[dict[str, Any]]
 ) -> str | None:
-    """Return a call of the view's assistant messages that the request lacks. None if it has all."""
+    """Return a call of the view's assistant messages that the request lacks, or None."""
     viewed = words_of(
         [message for view in views[-1:] for message in view if message.get("role") == "assistant"]
     )
@@ -374,9 +375,9 @@ def _missing_calls(
 def _missing_results(
     turn: RecordedTurn, position: int, request: list[dict[str, Any]]
 ) -> str | None:
-    """Return a result that was stored before the request and is not in it. None for no such result.
+    """Return a result that was stored before the request and is not in it, or None.
 
-    The loop then used a view that was too old.
+    If there is one, the loop used a view that was too old.
     """
     stored = [call_id for at, call_id, _ in turn.stored_results if at < position]
     shown = {call_id for message in request for call_id, _ in results_in(message)}
@@ -453,7 +454,7 @@ def _check_stored(
         elif answer.structured():
             yield "O30", f"the model's answer {answer.structured()} was not stored"
         return
-    # A loop may store an answer in several messages, and messages of its own beside it.
+    # A loop may store an answer in several messages, and add other messages.
     until = min((at for at in turn.positions("answered") if at > position), default=len(turn.log))
     places = {at for at in turn.positions("stored", "assistant") if position < at < until} | {
         stored_at
@@ -478,7 +479,7 @@ def _check_stored(
 
 
 def _first_missing(expected: list[dict[str, Any]], blocks: list[Any]) -> dict[str, Any] | None:
-    """Return the first expected block that is missing. None if all are there in their order."""
+    """Return the first expected block that is missing, or None if all are present in order."""
     position = 0
     for block in expected:
         while position < len(blocks) and not _holds(blocks[position], block):
@@ -499,7 +500,7 @@ def _holds(block: Any, expected: Mapping[str, Any]) -> bool:
 
 
 def _stored_at(turn: RecordedTurn, position: int, answer: Answer) -> int | None:
-    """Return the position of the stored message of an answer. None if it was not stored."""
+    """Return the position of the stored message of an answer, or None if it was not stored."""
     ids = [call.id for call in answer.calls]
     for at, entry in turn.entries("stored", "assistant"):
         if at <= position or not all(call_id in words_of(entry.data) for call_id in ids):
@@ -604,7 +605,7 @@ _PARTS = {
     "returns list": ("2.5", "a"),
     "fails": ("it did not work",),
 }
-"""The parts of a result that have to reach the model, beside its mark, by action of the tool."""
+"""The parts of a result that have to reach the model, in addition to its mark, by tool action."""
 
 
 def _is_in(word: str, text: str) -> bool:
@@ -698,7 +699,7 @@ def _check_post(turn: RecordedTurn, call: Call, decision: LogEntry) -> Iterator[
 
 
 def _result(turn: RecordedTurn, call: Call) -> Any:
-    """Return the stored result of a call. None if there is none."""
+    """Return the stored result of a call, or None if there is none."""
     return next((result for _, call_id, result in turn.stored_results if call_id == call.id), None)
 
 
@@ -724,7 +725,7 @@ def _check_injected_once(
         yield "O19", f"{subject}, at {decision.name}, was stored"
     later = [word in words_of(asked.data) for at, asked in turn.entries("asked") if at > position]
     times = sum(later)
-    # At prompt:submit a loop need not follow anything but a deny.
+    # At prompt:submit a loop need only follow a deny.
     if later and not later[0] and decision.name != "prompt:submit":
         subject = "the text that a hook injected for the next request"
         yield "O19", f"{subject}, at {decision.name}, was not in it"
@@ -746,7 +747,7 @@ def error_violations(turn: RecordedTurn) -> Iterator[Violation]:
             what = f"a provider that always fails was called {len(failed)} times"
             yield "O23", f"{what}, and the turn had not ended"
         return
-    # Another attempt was answered.
+    # A later attempt was answered.
     if turn.answers and turn.answers[-1][0] > failed[-1][0]:
         return
     error = failed[-1][1].data
@@ -764,8 +765,8 @@ def stop_violations(turn: RecordedTurn, *, is_on_island: bool = False) -> Iterat
 
     Args:
         turn: The record of the turn.
-        is_on_island: True if the loop runs in another thread than its tools. The call of a tool
-            that it had announced before the stop may then be on its way.
+        is_on_island: True if the loop runs in a different thread than its tools. A call to a tool
+            that was announced before the stop may then be on its way.
     """
     stops = turn.positions("stop")
     if not stops:

@@ -45,7 +45,7 @@ def shows(shown: Any, given: Any) -> bool:
 
 
 def difference(stored: Any, expected: Sequence[Message]) -> str | None:
-    """Describe the first difference of a stored history from the expected one. None if equal."""
+    """Describe the first difference between a stored history and the expected one, if any."""
     if not isinstance(stored, list):
         return f"get_messages returned {type(stored).__name__}; expected a list"
     for position, (message, wanted) in enumerate(zip(stored, expected, strict=False)):
@@ -74,7 +74,7 @@ def is_whole(history: Sequence[Message], view: Any) -> bool:
 
 
 def marks(view: Any) -> list[str]:
-    """Return the marks in a view, since messages that the context adds may differ each time."""
+    """Return the marks in a view, because messages that the context adds may differ each time."""
     candidates = [mark_of(message) for message in view or () if isinstance(message, dict)]
     return [mark for mark in candidates if mark is not None]
 
@@ -87,7 +87,7 @@ def view_violations(
     Args:
         history: The stored messages.
         view: The result for a request.
-        budget: The number of tokens that it should fit into. None to leave that out.
+        budget: The number of tokens that the view should fit into, or None for no limit.
     """
     if not isinstance(view, list) or not all(
         isinstance(message, dict) and "role" in message for message in view
@@ -115,8 +115,8 @@ class _Positions:
     Attributes:
         candidates: The possible positions of every message of the view. Empty for a message that
             the context added.
-        chosen: One of them for each message, in order as far as possible. None for an added
-            message, or one out of order.
+        chosen: One of the candidates for each message, in order as far as possible, or None for a
+            message that was added or is out of order.
         displaced: The indexes of messages that are certainly out of order.
     """
 
@@ -174,7 +174,7 @@ def _is_marked(message: Message) -> bool:
 
 
 def _is_certainly(shown: Message, message: Message) -> bool:
-    """Return whether a message of a view is from the history, and not a summary or the like."""
+    """Return whether a message of a view is from the history, unlike a summary, for example."""
     return (
         bool(shown.get("tool_call_id") or call_ids(shown))
         or shows(shown, message)
@@ -193,7 +193,7 @@ def _may_be_rest_of(message: Message, shown: Message) -> bool:
 
 
 def _text(message: Message) -> str | None:
-    """Return the text of a message, whole or in blocks. None if it has other content."""
+    """Return the text of a message, whole or in blocks, or None if it has other content."""
     content = message.get("content")
     if isinstance(content, list):
         texts = [
@@ -255,7 +255,7 @@ def _systems(
     if len(shown) >= len(wanted):
         return
     for at, message in wanted:
-        # Several may be joined into one, in which an empty message is not visible.
+        # Several messages may be joined into one, in which an empty message is not visible.
         joined = bool(shown) and str(message.get("content") or "") in texts
         if joined or at in places.shown() or any(shows(m, message) for m in shown):
             continue

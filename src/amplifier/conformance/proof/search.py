@@ -94,7 +94,8 @@ class Proof:
         broken: Each broken law once.
         trials: The number of sessions that ran.
         seconds: The duration of the search.
-        points: By mode, how many awaits of the plain conversation were cancelled, and their number.
+        points: By mode, the numbers of cancelled awaits and of all awaits of the plain
+            conversation.
     """
 
     seed: int
@@ -207,7 +208,7 @@ class _Search:
             self._take(self._trial(case), case)
         else:
             tools = self._tools()
-            # The imports until now don't count.
+            # The time of the imports until now isn't counted.
             self._began = time.monotonic()
             self._sweep(_plain_case(tools))
             self._draw(
@@ -216,7 +217,7 @@ class _Search:
         self.proof.seconds = time.monotonic() - self._began
 
     def _used(self) -> float:
-        """Return the used part of the budget, 1 for all of it."""
+        """Return the used part of the budget, where 1 is all of it."""
         seconds, sessions = self._budget
         return (
             (time.monotonic() - self._began) / seconds
@@ -313,7 +314,7 @@ class _Search:
     def _reduced(
         self, law: str, case: Case, last: _Result
     ) -> tuple[Mapping[str, Any], Case, _Result]:
-        """Leave out one step or module after the other while the law still breaks."""
+        """Leave out one step or module after another while the law is still broken."""
         until = self._used() + _REDUCTION_SHARE
         plan, again = self._plan, True
         while again:
@@ -321,7 +322,7 @@ class _Search:
             less = [(plan, smaller) for smaller in _with_less(case)] + [
                 (fewer, case) for fewer in _with_fewer(plan)
             ]
-            # Without a step, the same await has another number. That is tried last.
+            # Without a step, the same await has a different number, which is tried last.
             elsewhere = [
                 (fewer, moved) for fewer, smaller in less for moved in _cancelled_elsewhere(smaller)
             ]
@@ -336,7 +337,10 @@ class _Search:
 
 
 def _law_of(violation: Violation) -> tuple[str, str]:
-    """Return the law of a finding of the sweep, and its text. The world's begin with the law."""
+    """Return the law of a finding of the sweep, and its text.
+
+    Findings of the world begin with the law.
+    """
     law, _, what = violation.detail.partition(": ")
     return (KINDS[violation.kind], violation.detail) if violation.kind in KINDS else (law, what)
 
@@ -350,7 +354,7 @@ _IDLE = ("selectors.py", "virtual_time.py", "_io_epoll.py", "_io_kqueue.py", "_i
 class _Watch(TimeWatch):
     """Lets time pass for processes that a trial starts, and ends a trial that blocks its loop.
 
-    Time passes as on the wall while such a process runs, since trio's clock can't observe it.
+    Time is real while such a process runs, because trio's clock can't observe it.
 
     Attributes:
         blocked: The line that blocked the loop, or an empty text.
@@ -397,7 +401,7 @@ class _Watch(TimeWatch):
                 stack[0],
             )
             self.blocked = f"{own.f_code.co_filename}:{own.f_lineno} {own.f_code.co_name}"
-            # Loops and modules let nothing else through.
+            # Loops and modules let no other exception through.
             raise KeyboardInterrupt
 
 
@@ -406,7 +410,7 @@ def _is_of_a_library(file: str) -> bool:
 
 
 def _run(world: PlanWorld, cancel: Mapping[str, JSON], seed: int, alarm: bool) -> SweepReport | str:
-    """Run one trial. Without a cancellation its awaits are counted as well.
+    """Run one trial. Without a cancellation, its awaits are counted too.
 
     Returns:
         The report, or the line that blocked the loop.
@@ -525,7 +529,7 @@ def _with_absolute_sources(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _elsewhere() -> Iterator[None]:
-    """Work in a fresh folder, which is also the home, and come back."""
+    """Run the body in a fresh folder, which is also the home."""
     here, environment = Path.cwd(), dict(os.environ)
     with tempfile.TemporaryDirectory(
         prefix="amplifier-proof-", ignore_cleanup_errors=True

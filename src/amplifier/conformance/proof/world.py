@@ -236,7 +236,7 @@ class PlanWorld:
         return _ERRORS[answer["error"]]("injected by the proof")
 
     def _numbered(self, call: dict[str, JSON]) -> dict[str, Any]:
-        """Return the input of a call. A call of the faulty tool gets a number."""
+        """Return the input of a call. A call to the faulty tool gets a number."""
         self._calls += 1
         return (
             {**call["input"], "number": self._calls}
@@ -376,7 +376,7 @@ def _event_problems(events: list[Event]) -> Iterator[str]:
         if name == "tool:pre":
             state[call] = "begun"
         elif name in _ENDS and call is not None:
-            # A call of an unknown tool is an error without a beginning.
+            # A call to an unknown tool is an error that no start precedes.
             if state.get(call) == "ended" or (name == "tool:post" and call not in state):
                 how = "twice" if call in state else "without a tool:pre"
                 yield f"{name} of {data.get('tool_name')} came {how}"
