@@ -5,7 +5,7 @@
     test_my_functions = python_conformance_tests("my_package:search", call_all=True)
 
 `amplifier.pytest_plugin` turns them into tests. Pytest loads it without configuration. A relative
-path is looked up beside the file that names it, and then in the working directory.
+path is looked up next to the file that names it, and then in the working directory.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Suite:
             reason = reason or "recommended, not required:"
         if findings:
             return ("failed", text) if reason is None else ("xfailed", f"{reason}\n{text}")
-        # A clause that is kept without a backend was read from the source.
+        # A clause that is kept without a backend was decided from the source.
         if backend in outcome.backends or (outcome.status == "kept" and not outcome.backends):
             return "passed", ""
         why = (
@@ -253,7 +253,7 @@ def python_conformance_tests(
 
 
 def _resolve_path(module: str | Path, file: str | None) -> str:
-    """Return a module. A relative path is resolved beside the file that names it, if it exists."""
+    """Return a module. A relative path is resolved next to the file that names it, if it exists."""
     path = Path(module).expanduser()
     if file is None or path.is_absolute() or not is_path(module):
         return str(module)

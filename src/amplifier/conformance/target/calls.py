@@ -1,4 +1,4 @@
-"""Deadlines for calls of foreign code, in virtual time and independent of the machine's load."""
+"""Deadlines for calls to foreign code, in virtual time and independent of the machine's load."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from amplifier.conformance.target.process import POOLED_THREAD, started_processe
 from amplifier.testing.virtual_time import TimeWatch, virtual_backend
 
 # The clock of the event loop stops while anything runs, and jumps to the next timer when nothing
-# can run. It follows the real clock while something outside the loop works, since nothing tells
-# how long that takes: a thread, a child process, a connection. `time.monotonic`, `time.time` and
-# their relatives jump along for modules that read them.
+# can run. It follows the real clock while something outside the loop works, since the duration of
+# that is unknown: a thread, a child process, a connection. `time.monotonic`, `time.time` and their
+# relatives jump along for modules that read them.
 #
 # `worked_time` excludes the time spent waiting for a CPU, which Linux reports for each thread.
 # Elsewhere it is an ordinary monotonic clock. Checks limit themselves by calls of the module
@@ -42,7 +42,7 @@ def worked_time(thread: int | None = None) -> float:
     Virtual time does not count.
 
     Args:
-        thread: The native id of the thread. None stands for the calling one.
+        thread: The native id of the thread. None means the calling thread.
     """
     thread = thread or get_native_id()
     waited = cpu_wait(thread)
@@ -300,7 +300,7 @@ class _Watch(TimeWatch):
         ]
 
     def on_turn(self) -> None:
-        # One loop after the other counts here, and this runs at every turn.
+        # Several loops count here one after another, and this runs at every turn.
         global _turns  # noqa: PLW0603
         _turns += 1
         if (
@@ -324,7 +324,7 @@ def _has_trio_io() -> bool:
 
     counted: Any = trio.lowlevel.current_statistics().io_statistics
     waiting = ("tasks_waiting", "tasks_waiting_read", "tasks_waiting_write")
-    # One task always waits for messages from threads.
+    # One task is always waiting for messages from threads.
     return sum(getattr(counted, name, 0) for name in waiting) > 1
 
 
@@ -334,8 +334,8 @@ CALL_SECONDS = 5.0
 """Real seconds that a call may take while it waits for a thread, a process or a connection."""
 VIRTUAL_CALL_SECONDS = 60.0
 """Virtual seconds that a call may take. They cost nothing, and a module may be slow."""
-# Maximum number of jumps of the clock in a call. One that polls every hundredth of a second gets
-# half a minute by it.
+# Maximum number of jumps of the clock in a call. A call that polls every hundredth of a second gets
+# half a minute.
 _MAX_JUMPS = 3_000
 _SECONDS_AFTER_HANG = 1.0
 _hangs: list[bool] = []
@@ -343,7 +343,7 @@ _hangs: list[bool] = []
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """The outcome of a call of foreign code.
+    """The outcome of a call to foreign code.
 
     Attributes:
         kind: ``returned``, ``raised``, or ``late`` when it was cancelled at its deadline.
@@ -417,14 +417,14 @@ async def call_with_deadline(
 ) -> Outcome:
     """Call foreign code, sync or async, within a deadline.
 
-    Raises nothing but a cancellation from outside. Several calls may run at the same time, unlike
-    calls by `MountedModule.call`, which sets a watchdog.
+    Only a cancellation from outside is raised. Several calls may run at the same time, unlike those
+    of `MountedModule.call`, which sets a watchdog.
 
     Args:
         function: The function to call.
         args: Its arguments.
         seconds: The limit in real seconds. A call that waits for timers alone may take longer.
-        is_exact: Apply the limit to timers too, because it is part of the contract.
+        is_exact: True to apply the limit to timers too, because it is part of the contract.
         kwargs: Its keyword arguments.
     """
     count_call()
@@ -458,7 +458,7 @@ async def call_with_deadline(
 async def waits_indefinitely(function: Callable[..., Any], *args: Any) -> bool:
     """Return whether a call is stuck: no timer, thread, process or connection is left to wake it.
 
-    That can be decided in virtual time only. A stuck call is cancelled. A call that runs for long
+    This can be decided only in virtual time. A stuck call is cancelled. A call that runs for long
     is cancelled as well, without a decision.
     """
     count_call()
@@ -481,7 +481,7 @@ async def waits_indefinitely(function: Callable[..., Any], *args: Any) -> bool:
 def binding_error(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
     """Return the reason why a function rejects these arguments.
 
-    None if it accepts them, or has no readable signature.
+    Return None if it accepts them, or has no readable signature.
     """
     try:
         inspect.signature(function).bind(*args, **kwargs)

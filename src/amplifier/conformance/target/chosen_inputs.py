@@ -15,7 +15,7 @@ from amplifier.conformance.target.use import execute, schema_of, sought_texts
 
 # The checks that repeat each call many times need a few telling inputs out of many drawn ones. A
 # writer is an input with an answer that holds the most that no other answer holds. A reader is an
-# input that is answered differently after the writers were called. This takes only the schema.
+# input that is answered differently after the writers were called. This needs only the schema.
 
 _DRAWN = 100
 _ASKED_ALONE = 32
@@ -84,7 +84,7 @@ async def _chosen(
 
 
 def _most_telling(answers: Sequence[tuple[Input, _Leaves]], limit: int) -> list[Input]:
-    """Return the inputs with the most new leaves in their answers, and of equal ones the shortest.
+    """Return the inputs with the most new leaves in their answers, and the shortest of equal ones.
 
     A leaf is new if no answer to an earlier input has it.
     """
@@ -102,7 +102,7 @@ def _most_telling(answers: Sequence[tuple[Input, _Leaves]], limit: int) -> list[
 
 
 async def _leaves(mounted: MountedModule, name: str, given: Input) -> _Leaves | None:
-    """Return the parts of a successful answer with their places. None for any other outcome."""
+    """Return the parts of a successful answer with their places, or None for any other outcome."""
     outcome = await mounted.call(execute, name, given, mounted, seconds=_SECONDS)
     if not outcome.returned or outcome.value[0] is not True:
         return None

@@ -1,4 +1,4 @@
-"""Worker threads that begin late, so that one which a cancelled call has left is still to come."""
+"""Worker threads that start late, so that one left by a cancelled call has yet to run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import anyio.to_thread
 
 _HELD_SECONDS = 0.05
-"""A thread that a cancelled call waits for goes on after this time."""
+"""Time after which a thread continues that a cancelled call waits for."""
 _ENDING_SECONDS = 1.0
 
 
 class HeldThreads:
-    """The functions that were handed to worker threads, each of which waits until it is let go.
+    """The functions that were handed to worker threads, each of which waits until it is released.
 
     Attributes:
         count: Number of functions.
-        begun: Number of functions whose thread has begun. A cancelled one may never begin.
+        begun: Number of functions whose thread has started. A cancelled one may never start.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class HeldThreads:
         self._changed = threading.Condition()
 
     def holding(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function for the thread, which waits first."""
+        """Return the function for the thread, which waits before it calls the original."""
         self.count += 1
 
         def late(*args: Any, **kwargs: Any) -> Any:

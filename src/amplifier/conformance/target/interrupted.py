@@ -54,7 +54,7 @@ class InterruptedCall:
 
     @property
     def current(self) -> CurrentCall:
-        """The call, as the tool sees it while it runs and when it is reconciled."""
+        """The call, as the tool gets it while it runs and when it is reconciled."""
         return CurrentCall(
             kind="tool",
             session_id=self.session_id,
@@ -80,7 +80,7 @@ def call_and_kill(call: InterruptedCall, root: Path) -> bool:
         True if the call succeeded and left an effect in the files that the process leaves behind.
     """
     command = [sys.executable, "-m", "amplifier.conformance.target.interrupted"]
-    # Outside the event loop, whose time the kit may let jump.
+    # This runs outside the event loop, because the kit may make the loop's time jump.
     try:
         done = subprocess.run(
             command,
@@ -114,7 +114,7 @@ async def _make_the_call(call: InterruptedCall, loaded: LoadedTarget) -> None:
 
 
 def main() -> None:
-    """Make the call on standard input, and die."""
+    """Make the call on standard input, and kill this process."""
     call = from_json(InterruptedCall, sys.stdin.read())
     loaded = load(call.target, call.config, call.plan)
     anyio.run(_make_the_call, call, loaded, backend=call.backend)

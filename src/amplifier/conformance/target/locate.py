@@ -67,7 +67,7 @@ class Target:
         import_name: The Python module to import.
         attribute: The name of the mount function in it.
         file: The file of that Python module.
-        search_path: The entry of sys.path that the import needs. None if it needs none.
+        search_path: The entry of sys.path that the import needs, or None if it needs none.
         project: The module's pyproject.toml, if it has one.
         declared: The entry points that its project or distribution declares, by module id.
     """
@@ -127,9 +127,9 @@ class Target:
         return [self.file] if self.file.name != "__init__.py" else sorted(self.folder.rglob("*.py"))
 
     def definition(self, name: str) -> Definition | None:
-        """Find the definition of a module-level name, also through imports inside the package.
+        """Find the definition of a module-level name, even through imports inside the package.
 
-        None if there is none, or its file cannot be read.
+        Return None if there is none, or its file cannot be read.
         """
         return _find_definition(name, self.file, self.folder, set())
 
@@ -163,7 +163,7 @@ class Target:
         return marked
 
     def constant(self, name: str) -> Any:
-        """Return the constant assigned to a module-level name. None if there is none."""
+        """Return the constant assigned to a module-level name, or None if there is none."""
         definition = self.definition(name)
         value = getattr(definition.node, "value", None) if definition is not None else None
         try:
@@ -311,7 +311,7 @@ def _from_installed(reference: str) -> Target:
 
 
 def _project_of(folder: Path) -> tuple[Path | None, dict[str, str]]:
-    """Return the pyproject.toml beside or right above the package, with its entry points."""
+    """Return the pyproject.toml next to or right above the package, with its entry points."""
     places = [
         folder,
         *([folder.parent, folder.parent.parent] if (folder / "__init__.py").is_file() else []),
@@ -380,7 +380,7 @@ def _id_from(name: str) -> str:
 
 
 def parsed(file: Path) -> ast.Module | None:
-    """Return the syntax tree of a file. None if it cannot be read."""
+    """Return the syntax tree of a file, or None if it cannot be read."""
     try:
         return ast.parse(read_file(file), str(file))
     except (OSError, SyntaxError, ValueError):
@@ -417,7 +417,7 @@ def _find_definition(
 
 
 def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run on import, the last first: the last definition counts."""
+    """Yield the statements that run on import, the last first because the last definition counts."""
     for node in reversed(body):
         if isinstance(node, (ast.If, ast.Try)):
             yield from _module_level([*node.body, *node.orelse])
@@ -431,7 +431,7 @@ def _imported_file(node: ast.ImportFrom, file: Path) -> Path | None:
         for _ in range(node.level - 1):
             base = base.parent
         return _file_of(base, node.module) if node.module else None
-    # An absolute import of the package itself.
+    # This is an absolute import of the package itself.
     package = file.parent
     if node.module and node.module.partition(".")[0] == package.name:
         return _file_of(package.parent, node.module)
@@ -446,7 +446,7 @@ class LoadedTarget:
         target: The place of the module and its declarations.
         module: The imported Python module.
         mount: The mount function.
-        on_session_ready: The callback of that name. None if the module has no async one.
+        on_session_ready: The callback of that name, or None if the module has no async one.
         module_type: The type of the module.
         backends: The backends to examine it on: those it declares, and trio if it declares asyncio.
         needs_island: True if it declares asyncio only, and runs on an asyncio island on trio.
@@ -475,7 +475,7 @@ class LoadedTarget:
     chosen_inputs: Mapping[str, tuple[dict[str, Any], ...]] = attrs.field(factory=dict)
 
     def on(self, backend: str) -> LoadedModule:
-        """Return the module in the form for a backend. To be called on that backend."""
+        """Return the module in the form for a backend. This must be called on that backend."""
         plain = LoadedModule(
             module_id=self.target.module_id,
             mount=self.mount,
@@ -562,7 +562,7 @@ def _import(target: Target) -> ModuleType:
         sys.path.insert(0, str(target.search_path))
     if target.origin != "file":
         return importlib.import_module(target.import_name)
-    # By its path, because a single file may have the name of another module.
+    # Import it by its path, because a single file may have the name of another module.
     known = sys.modules.get(target.import_name)
     if known is not None and getattr(known, "__file__", None) == str(target.file):
         return known

@@ -55,7 +55,7 @@ from amplifier.testing import (
 # the kernel would tolerate.
 
 DECLINED = "mount declined (it returned None and mounted nothing); give the configuration it needs"
-"""Note of a module that declined to mount, so that nothing but its mount could be examined."""
+"""Note about a module that declined to mount, so that only its mount could be examined."""
 
 
 class Unexamined(Exception):
@@ -109,8 +109,8 @@ def private_directories(shared_root: Path | None = None) -> Iterator[tuple[Path,
         if shared_root is not None:
             home, temporary = shared_root / "home", shared_root / "tmp"
         os.environ["HOME"], os.environ["TMPDIR"] = str(home), str(temporary)
-        # Makes `tempfile` read TMPDIR again. Its private sequence is the only way to names that
-        # are the same every time.
+        # This makes `tempfile` read TMPDIR again. Its private sequence is the only way to names
+        # that are the same every time.
         tempfile.tempdir = None
         names = tempfile._name_sequence  # type: ignore[attr-defined]
         tempfile._name_sequence = map("{:08d}".format, itertools.count())  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ class MountedModule:
         is_structured: True if mount is an async context manager.
         is_awaited: True if the result of calling mount was awaited.
         is_cleaned: True once the cleanup that mount returned has been called.
-        leave_mount: Leaves a structured mount. None otherwise.
+        leave_mount: Exits a structured mount. None for any other.
         call_ids: The ids of the tool calls that a provider has returned.
     """
 
@@ -266,8 +266,8 @@ class MountedModule:
     ) -> Outcome:
         """Call foreign code, sync or async, within a deadline.
 
-        Raises nothing but a cancellation from outside. Code that ignores its cancellation or
-        blocks the loop after the deadline ends the process, as a violation of ``clause``.
+        Only a cancellation from outside is raised. Code that ignores its cancellation or blocks the
+        loop after the deadline ends the process, as a violation of ``clause``.
         """
         what = f"{_name_of(function, *args)}, cancelled at its deadline,"
         with self.ctx.watchdog(
@@ -284,7 +284,7 @@ class MountedModule:
         return outcome
 
     def note_success(self, outcome: Outcome) -> None:
-        """Note a successful call for the verdict, since many faults show only after one."""
+        """Note a successful call for the verdict, because many faults show only after one."""
         value = outcome.value.value if isinstance(outcome.value, CancelledAt) else outcome.value
         if outcome.returned and self._is_success(value):
             self.ctx.coverage.succeeded = True
@@ -310,7 +310,7 @@ class MountedModule:
 
     @property
     def instance(self) -> Any:
-        """The first instance. None if mount declined."""
+        """The first instance, or None if mount declined."""
         return next(iter(self.instances.values()), None)
 
     @property
@@ -334,7 +334,7 @@ class MountedModule:
 
     @property
     def cleanup(self) -> Callable[..., Any] | None:
-        """The cleanup that mount returned. None if it returned none."""
+        """The cleanup that mount returned, or None if it returned none."""
         if self.returned is None or self.is_structured or self.returned in self.instances.values():
             return None
         return self.returned if callable(self.returned) else None
@@ -359,7 +359,7 @@ class MountedModule:
             self.session.coordinator.hooks.register(event, suspend, name="suspend")
 
     def without_session(self, text: str) -> str:
-        """Replace the session id and the private directories in a text by placeholders."""
+        """Replace the session id and the private directories in a text with placeholders."""
         return text.replace(self.session.session_id, "<session>").replace(
             str(self.directory.parent), "<place>"
         )
@@ -371,7 +371,7 @@ class MountedModule:
             if time.monotonic() >= give_up:
                 break
             await anyio.lowlevel.checkpoint()
-            # Real time, for threads and processes.
+            # Threads and processes need real time.
             time.sleep(_PAUSE)  # noqa: ASYNC251
         return left
 
@@ -394,7 +394,7 @@ class CheckContext:
     Attributes:
         loaded: The module under test.
         backend: The async backend.
-        seed: Seeds every random choice.
+        seed: Seed of every random choice.
         points: Maximum number of suspension points of a call that are tried.
         case: The JSON case of the check, if it has cases.
         token: The key for a replay: the case itself, or the number of a listed one.
@@ -477,7 +477,7 @@ class CheckContext:
 
         Args:
             config: The settings. By default those that the module was loaded with.
-            ready: Call its on_session_ready.
+            ready: True to call its on_session_ready.
             beside: A mounted module whose directories are shared, as by a second session of the
                 same user in the same folder.
             neighbour: A mounted module whose home is shared, as by a session of the same user in
@@ -627,7 +627,7 @@ class CheckContext:
                 signal.setitimer(signal.ITIMER_REAL, min(max(left, 0.1), 1.0))
                 return
             has_turned, seen = turns() > seen, turns()
-            # The loop has turned, but may be blocked since. Look once more.
+            # The loop has turned, but may have been blocked since then, so check once more.
             if line is not None and has_turned and not is_spinning:
                 is_spinning = True
                 signal.setitimer(signal.ITIMER_REAL, 1.0)

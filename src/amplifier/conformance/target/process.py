@@ -50,10 +50,10 @@ def mark_descendants() -> None:
 
 
 # A process that forks twice leaves its parent, and one that is forked without exec shows the
-# environment of its origin. Neither the parent nor the mark tells whose it is. Below a separate
-# parent that adopts orphans it stays in sight. That parent has to be another process, because a
-# process that adopts also has to wait for exits, and the module's children are the module's to
-# wait for.
+# environment of its origin. Neither the parent nor the mark shows whose it is. It stays visible
+# below a separate parent that adopts orphans. That parent has to be another process, because a
+# process that adopts also has to wait for exits, and the module's children are the module's to wait
+# for.
 _reaper: list[int] = []
 HAS_REAPER = sys.platform.startswith("linux")
 
@@ -61,8 +61,8 @@ HAS_REAPER = sys.platform.startswith("linux")
 def continue_below_reaper() -> None:
     """Continue in a child process, whose parent adopts the orphans and ends them.
 
-    The parent exits as the child did. A SIGTERM to the parent kills the child first. Does nothing
-    except on Linux. Call it before there are threads.
+    The parent exits as the child did. A SIGTERM to the parent kills the child first. On other
+    systems than Linux this does nothing. Call it before there are threads.
     """
     if not HAS_REAPER:
         return
@@ -142,7 +142,7 @@ T = TypeVar("T")
 
 
 def remaining(look: Callable[[], list[T]]) -> list[T]:
-    """Call a function until it returns nothing, at most a second, and return its last result."""
+    """Call a function until it returns nothing or a second is over, and return its last result."""
     left, give_up = look(), time.monotonic() + PROCESS_EXIT_SECONDS
     while left and time.monotonic() < give_up:
         time.sleep(0.02)
@@ -188,7 +188,8 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
     folder = _PROC / "self" / "fd"
     if not SEES_PROCESSES:
         return
-    # Plain functions of `os`, because there are many descriptors, and sockets are not paths.
+    # This uses plain functions of `os`, because there are many descriptors, and sockets are not
+    # paths.
     for name in os.listdir(folder):  # noqa: PTH208
         with suppress(FileNotFoundError):
             target = os.readlink(folder / name)  # noqa: PTH115
@@ -198,7 +199,7 @@ def _open_descriptors() -> Iterator[tuple[int, str]]:
 
 
 def _own_processes() -> Iterator[Process]:
-    """Yield all descendants, also those whose parents have ended."""
+    """Yield all descendants, even those whose parents have ended."""
     mine, mark = os.getpid(), f"{_MARK}={os.getpid()}".encode()
     parents = {mine, *_reaper}
     for process in all_processes() if SEES_PROCESSES else ():
@@ -399,7 +400,7 @@ def _umask() -> int:
 
 
 def _signals() -> dict[str, Any]:
-    # SIGALRM is the kit's own.
+    # SIGALRM is used by the kit itself.
     return {
         number.name: signal.getsignal(number)
         for number in signal.Signals
@@ -568,7 +569,7 @@ class ProcessState:
         """Return a phrase for each part that differs from the snapshot.
 
         Args:
-            lasting: Include the parts that a module may change until its cleanup.
+            lasting: True to include the parts that a module may change until its cleanup.
         """
         changes = {}
         for name, part in PARTS.items():

@@ -22,7 +22,7 @@ MOUNT_POINTS = frozenset(contract.mount_point for contract in CONTRACTS.values()
 UNKNOWN = ("tool-unheard-of", "provider-zzz")
 INDEX = "index.json"
 EXECUTED = "was_executed"
-"""File that a sample module creates beside its code when it is run."""
+"""File that a sample module creates next to its code when it is run."""
 
 _CODE = f"""from pathlib import Path
 
@@ -36,7 +36,7 @@ async def mount(coordinator, config):
 _FOLDER = re.compile(r"(?!.*\.\.)(?:~/|\./)?\.?[A-Za-z][A-Za-z0-9_./-]{0,40}")
 _MAX_FOLDERS = 10
 
-# A resolver is policy, so the kit cannot know where it looks. Sample modules are therefore put
+# A resolver is policy, so the kit cannot determine where it looks. Sample modules are therefore put
 # everywhere that its defaults, its settings and the words of its source may point to, in every
 # layout that the loader understands.
 
@@ -116,7 +116,7 @@ class Question:
 
     Attributes:
         module_id: The id of the module to find.
-        hint: The source in the plan as a key of `hints`. None for no source.
+        hint: The source in the plan as a key of `hints`, or None for no source.
     """
 
     module_id: str
@@ -168,7 +168,7 @@ def _is_id(text: str) -> bool:
 
 
 def resolver_of(mounted: Any) -> Any:
-    """Return the resolver that a module mounted, or that its mount returned. None if neither."""
+    """Return the resolver that a module mounted or its mount returned, or None."""
     if mounted.instance is not None:
         return mounted.instance
     return mounted.returned if is_resolver(mounted.returned) else None

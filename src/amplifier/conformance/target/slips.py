@@ -22,9 +22,9 @@ _Trace = Callable[[FrameType, str, Any], Any]
 
 
 # An error counts if the line itself made it and did not raise it by hand, and if neither that
-# function nor a caller in the module handles it by name. `except Exception` expects nothing in
-# particular. Two kinds do not count. A special method such as `__getattr__` may owe its caller the
-# error, and a broad handler may replace a test for None.
+# function nor a caller in the module handles it by name. `except Exception` does not count as
+# handling by name. Two kinds do not count. A special method such as `__getattr__` may owe its
+# caller the error, and a broad handler may replace a test for None.
 @define(eq=False)
 class SlipDetector:
     """Collects the slips of a module's lines, including slips that a broad handler swallows.

@@ -258,7 +258,7 @@ def source_location(
 def _line_in_module(subject: Target, spot: str) -> tuple[Path, int] | None:
     """Return the file and line of a spot such as ``folder/file.py:12 function``.
 
-    None if it is not a file of the module.
+    Return None if it is not a file of the module.
     """
     name, _, line = spot.partition(" ")[0].rpartition(":")
     if not line.isdigit():

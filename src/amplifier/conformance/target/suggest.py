@@ -22,7 +22,7 @@ _SERVERS = ("mcp", "fastmcp")
 
 
 def fitting_command(reference: str) -> str | None:
-    """Return the command for a reference that is not a module. None if there is none."""
+    """Return the command for a reference that is not a module, or None if there is none."""
     if reference.startswith(("http://", "https://")):
         return f"amplifier validate mcp {shlex.quote(reference)}"
     path = Path(reference).expanduser()
@@ -74,7 +74,7 @@ def _declares_type(tree: ast.Module) -> bool:
 
 
 def _mounted_type(tree: ast.Module) -> str | None:
-    """Return the type of a module by the mount point in its source. None if it names none."""
+    """Return the type of a module by the mount point in its source, or None if it names none."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue

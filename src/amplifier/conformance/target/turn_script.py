@@ -76,8 +76,8 @@ class Call:
         does: The tool's action: ``returns``, ``fails``, ``raises ValueError``, ``nothing``, …
         steps: Number of its suspensions.
         idle: Number of further suspensions that are not counted.
-        pre: The hook result at tool:pre. None for none.
-        post: The hook result at tool:post. None for none.
+        pre: The hook result at tool:pre, or None.
+        post: The hook result at tool:post, or None.
         stops: True if the tool requests a graceful stop while it runs.
         id: The call's id. The order of ids is not the order of calls.
         key: A text in the arguments that identifies the call.
@@ -187,7 +187,7 @@ class Answer:
         """Return the blocks that are neither text nor calls, as JSON without empty members.
 
         Args:
-            also: Kinds of blocks to include beside those that the contract defines.
+            also: Kinds of blocks to include in addition to those that the contract defines.
         """
         kinds = {"think", "sealed", "reason", *also}
         blocks = [block_of(block, self.calls) for block in self.blocks if kinds & block.keys()]
@@ -209,7 +209,7 @@ class Answer:
         )
 
     def exception(self) -> Exception | None:
-        """Return the error that the provider raises. None if it answers."""
+        """Return the error that the provider raises, or None if it answers."""
         if self.error is None:
             return None
         kind = RAISED[self.error]
@@ -226,7 +226,7 @@ class ScriptedTurn:
     Attributes:
         prompt: The prompt.
         answers: The model's answers, in order.
-        submit: The hook result at prompt:submit. None for none.
+        submit: The hook result at prompt:submit, or None.
     """
 
     prompt: str
@@ -299,7 +299,7 @@ def _call(block: dict[str, Any], number: int, before: list[Call]) -> Call:
     }
     tool = UNKNOWN_TOOL if options.get("does") == "unknown" else block["call"]
     key = f"key{number}x"
-    # The same call once more, under another id.
+    # This is the same call once more, with another id.
     if block.get("twin") and before:
         twin = before[-1]
         key, tool, options["does"] = twin.key, twin.tool, twin.does
@@ -435,7 +435,7 @@ class RecordedTurn:
         ]
 
     def next_asked(self, position: int) -> int | None:
-        """Return the position of the next model call. None if there is none."""
+        """Return the position of the next model call, or None if there is none."""
         return next((index for index in self.positions("asked") if index > position), None)
 
 

@@ -58,7 +58,7 @@ class ScriptedSession:
     Args:
         mounted: The mounted loop and its session.
         case: The turns, as in `turn_script`.
-        endless: Let the model call a tool in every answer, regardless of the script.
+        endless: True to let the model call a tool in every answer, regardless of the script.
 
     Attributes:
         scripts: The turns of the case.
@@ -125,7 +125,7 @@ class ScriptedSession:
         """Run all turns of the case, one after another."""
         for script in self.scripts:
             await self.run_turn(script)
-            # As an application that continues after a stop does.
+            # An application that continues after a stop does the same.
             self.mounted.session.coordinator.cancellation.reset()
         return self.turns
 
@@ -141,7 +141,7 @@ class ScriptedSession:
         Args:
             script: The turn. By default the first one of the case.
             seconds: The deadline.
-            with_coordinator: Pass the coordinator, which is optional for loops.
+            with_coordinator: True to pass the coordinator, which is optional for loops.
         """
         self._begin(script)
         execute, arguments = (
@@ -197,7 +197,7 @@ class ScriptedSession:
         )
 
     def cancel_from_now(self, suspension: int | None) -> None:
-        """Cancel the turn at the n-th suspension from now. None for never."""
+        """Cancel the turn at the n-th suspension from now, or never if it is None."""
         if suspension is None:
             self.cancel_at = 0
         else:
@@ -396,7 +396,7 @@ def scripted_provider(player: ScriptedSession, name: str, *, streams: bool) -> A
 
 
 class ScriptedTool:
-    """Acts as the script says for the call whose key is in the input."""
+    """Acts according to the script of the call whose key is in the input."""
 
     def __init__(self, player: ScriptedSession, name: str) -> None:
         self._player = player
@@ -408,7 +408,7 @@ class ScriptedTool:
         """Return the JSON Schema of the input."""
         return SCHEMA
 
-    # The contract names the parameter.
+    # The contract has named the parameter.
     async def execute(self, input: dict[str, Any]) -> Any:  # noqa: A002
         """Run the call. The script may make it return something other than a ToolResult."""
         player = self._player
@@ -578,7 +578,7 @@ class ScriptedHooks:
 def _hook_result(
     event: str, action: str | None, word: str, data: dict[str, Any], call: Call | None
 ) -> HookResult | None:
-    """Return the hook's result. None for none, also if there is nothing to modify."""
+    """Return the hook's result, or None, even if there is only nothing to modify."""
     match action:
         case "deny":
             return HookResult(action="deny", reason=f"because {word}")

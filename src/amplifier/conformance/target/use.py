@@ -133,7 +133,7 @@ def sought_texts(loaded: LoadedTarget) -> list[str]:
 
 
 def schema_of(tool: Any) -> dict[str, Any] | None:
-    """Return the schema of a tool. None if it has none, or an invalid one."""
+    """Return the schema of a tool, or None if it has none or an invalid one."""
     try:
         return tool_schema(tool)
     except ContractError:
@@ -175,7 +175,7 @@ def _provider_exercises(mounted: MountedModule) -> list[Operation]:
 
     async def stream(mounted: MountedModule) -> Any:
         manager = mounted.instance.stream(plain_request())
-        # It may be another kind of stream than the contract's.
+        # This may be a different kind of stream than the contract's.
         if not hasattr(type(manager), "__aenter__"):
             return None
         async with manager as chunks:
@@ -449,7 +449,7 @@ def other_operations(
 ) -> list[Operation]:
     """Return the typical operations with another text and number wherever the module takes any.
 
-    Of a provider, context or orchestrator, return operations on other messages.
+    For a provider, context or orchestrator, return operations on other messages.
     """
     typical = [operation for operation in typical_operations(mounted) if not operation.is_last]
     kind = mounted.loaded.module_type

@@ -163,7 +163,8 @@ async def _watched_call(exam: Examination, tool: ExaminedTool, arguments: Input)
     exam.look("S14")
     changed = _changed_files(before, exam.link.files())
     if changed and not exam.is_known("S14", tool):
-        # Others write files as well, and a cache is filled once. Only a call may repeat it.
+        # Other programs write files too, and a cache is filled once. Only a call can repeat its own
+        # change.
         await anyio.sleep(_CONTROL_SECONDS)
         before = exam.link.files()
         await anyio.sleep(_CONTROL_SECONDS)
@@ -218,7 +219,7 @@ async def _look_for_hidden_failure(
 ) -> None:
     """Report a successful result that has the text of the call's own failure.
 
-    A tool that reads logs returns texts of errors, too. So the text has to quote a value of the
+    A tool that reads logs returns texts of errors too. So the text has to quote a value of the
     input, and has to quote a new value when the call is repeated with that.
     """
     if (
@@ -284,7 +285,7 @@ async def _choose_probes(exam: Examination) -> None:
 async def answers_anything(exam: Examination) -> None:
     """Call each tool with inputs that have one defect, and call a tool that doesn't exist."""
     if not exam.tools:
-        # A server that forwards every name might do something even then.
+        # A server that forwards every name might have an effect even then.
         return
     unknown = await exam.link.call(UNKNOWN_TOOL, {}, exam.call_seconds)
     exam.look("S6")
@@ -390,7 +391,7 @@ async def keeps_calls_apart(exam: Examination) -> None:
                 answer
             }:
                 continue
-            # State that moved on isn't a mixture. Alone, the call must still give its old answer.
+            # State that has changed isn't a mixture. The call alone must still give its old answer.
             if exam.can_call(tool) and stable_text(await exam.call(tool, arguments)) == answer:
                 exam.fault(
                     "S8",
@@ -424,7 +425,7 @@ async def stops_when_cancelled(exam: Examination) -> None:
     """Cancel calls at several moments, then read and call again."""
     for tool in _each_tool(exam):
         replies = [(arguments, reply) for arguments, reply in tool.replies if reply.is_answer]
-        # Successful calls first. The one that takes longest is best, within limits.
+        # Successful calls come first. The one that takes longest is best, within limits.
         replies.sort(key=lambda pair: (pair[1].kind != "result", -min(pair[1].seconds, 2.0)))
         for arguments, reply in replies[:2]:
             if not exam.goes_on(tool, 10) or await _cancel(exam, tool, arguments, reply):
@@ -469,7 +470,7 @@ async def _cancel(exam: Examination, tool: ExaminedTool, arguments: Input, usual
         # A result that comes after two more answers belongs to a call that continued.
         for _ in range(2):
             await exam.link.read_tools()
-        # A call that was nearly done may have ended as usual.
+        # A call that was nearly complete may have ended as usual.
         await anyio.sleep(max(_SETTLING_SECONDS, min(usual.seconds * (1 - share) * 1.5, 1.0)))
         state = await exam.state() if effect.parts else None
         again = await exam.call(tool, arguments)

@@ -142,7 +142,7 @@ class Link:
         has_changed: True if the server announced that its list has changed.
         late_results: For each result that came after its call was cancelled, the seconds since
             then, and how many lists of tools were read in between.
-        gave_up: The reason why the server is left alone, or an empty text.
+        gave_up: The reason why the server gets no further calls, or an empty text.
         ending: The end of the program, or None.
     """
 
@@ -236,7 +236,7 @@ class Link:
             taken = time.monotonic() - started
             if isinstance(result, CallToolResult):
                 return self._reply_of(result, taken)
-            # The server asks for input. We decline, so the call ends here.
+            # The server asks for input, which is declined, so the call ends here.
             return Reply(
                 kind="refused", text="it asked for input, which was declined", seconds=taken
             )
@@ -255,7 +255,7 @@ class Link:
             text = f"{type(error).__name__}: {error}"
         self.is_lost = self.is_lost or kind == "lost"
         if kind == "lost" and self.process is not None:
-            # Its output ends a moment before the program does.
+            # The output ends a moment before the program does.
             with anyio.move_on_after(_DYING_SECONDS):
                 await self.process.wait_for_death()
             text = self.how_it_ended() or text
@@ -449,7 +449,7 @@ def _problem(link: Link, error: BaseException) -> SubjectProblem:
 
 
 class _Streams:
-    """The streams of a transport for the SDK's client. They take notes on the way."""
+    """The streams of a transport for the SDK's client, which record what they pass on."""
 
     def __init__(self, link: Link, streams: tuple[Any, Any]) -> None:
         self._pair = (
@@ -506,7 +506,7 @@ def _transport(link: Link) -> Any:
 
 @asynccontextmanager
 async def _program(link: Link) -> AsyncIterator[tuple[Any, Any]]:
-    """Start the program. At the end close its input, watch it end, and end its remains."""
+    """Start the program. On exit, close its input, wait for its end, and end the rest."""
     process = link.process = _start(link)
     try:
         try:

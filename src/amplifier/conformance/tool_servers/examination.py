@@ -40,7 +40,7 @@ _VOLATILE = re.compile(
 
 
 class CutShort(Exception):
-    """A check ends early: no more calls are allowed, or the connection is lost."""
+    """A check ends early because no more calls are allowed or the connection is lost."""
 
 
 @attrs.frozen(kw_only=True)
@@ -299,7 +299,7 @@ class Examination:
         """Read the readers and the files.
 
         Raises:
-            CutShort: A reader can't be called any more, so that nothing can be compared.
+            CutShort: A reader can no longer be called, so that nothing can be compared.
         """
         shown = {}
         for tool, arguments in self.probes:

@@ -112,7 +112,8 @@ async def _pydantic_ai(thing: Any) -> list[Adapted]:
     context = library.RunContext(deps=None, model=model, usage=library.RunUsage())
 
     async def call(name: str, tool: Any, arguments: Arguments) -> object:
-        # Its agent does the same: it validates the input, then the toolset calls the tool.
+        # The library's agent does the same: it validates the input, and then the toolset calls the
+        # tool.
         read = tool.args_validator.validate_python(arguments)
         return await toolset.call_tool(name, read, context, tool)
 

@@ -119,7 +119,7 @@ def _furnished(root: str) -> Path:
 
 
 def _import_connection() -> Any:
-    # It belongs to an extra, and takes a second.
+    # This import belongs to an extra, and takes a second.
     from . import connection  # noqa: PLC0415
 
     return connection
@@ -215,7 +215,7 @@ def _read_replay(token: str, names: list[str]) -> tuple[str, Any]:
 
 
 def _narrow(exam: Examination, case: dict[str, JSON]) -> None:
-    """Begin with the input of a finding. Readers that show the state stay."""
+    """Start with the input of a finding, and keep the readers that show the state."""
     for tool in exam.tools:
         if tool.name != case.get("tool"):
             continue

@@ -28,7 +28,7 @@ _SECRET_OPTION = re.compile(r"(?i)^--?[\w-]*(key|token|secret|password|passwd|au
 
 
 class SubjectProblem(AmplifierError, ValueError):
-    """The server or object can't be examined as it was named. The text says what to do."""
+    """The server or object can't be examined as it was named. The text has the remedy."""
 
 
 def as_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Subject:
         """Refuse fixed values without effect, since they may be there to keep calls harmless.
 
         Raises:
-            SubjectProblem: They name a tool or an argument that doesn't exist.
+            SubjectProblem: A value names a tool or an argument that doesn't exist.
         """
         names = {str(tool.get("name")): _argument_names(tool) for tool in tools}
         every = [key for keys in names.values() for key in keys]
