@@ -417,7 +417,7 @@ def _find_definition(
 
 
 def _module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements that run on import, the last first because the last definition counts."""
+    """Yield the statements that run on import, last first because the last definition counts."""
     for node in reversed(body):
         if isinstance(node, (ast.If, ast.Try)):
             yield from _module_level([*node.body, *node.orelse])

@@ -578,7 +578,7 @@ class ScriptedHooks:
 def _hook_result(
     event: str, action: str | None, word: str, data: dict[str, Any], call: Call | None
 ) -> HookResult | None:
-    """Return the hook's result, or None, even if there is only nothing to modify."""
+    """Return the hook's result, or None if there is none or nothing to modify."""
     match action:
         case "deny":
             return HookResult(action="deny", reason=f"because {word}")
