@@ -229,7 +229,7 @@ def place_certainly(pattern: str, place: str, base: str) -> bool:
         return False
     if pattern.startswith("/"):
         literal = list(takewhile(lambda name: not {"*", "?"} & set(name), _names(pattern)))
-        # The plan may name a folder by the name of a link to it.
+        # The plan may refer to a folder through a link.
         real = _names(os.path.realpath("/" + "/".join(literal)))
         return _names_match([*real, *_names(pattern)[len(literal) :]], _names(place))
     return is_below(place, base) and _names_match(_names(pattern), _names(place.removeprefix(base)))

@@ -38,7 +38,7 @@ _ERROR_TYPE: Final = "error.type"
 
 _CANCELLED: Final = "cancelled"
 _OTHER_ERROR: Final = "_OTHER"
-"""Values of ``error.type`` for errors without an exception class. ``_OTHER`` is standard."""
+"""Values of ``error.type`` without an exception class. ``_OTHER`` comes from the conventions."""
 
 _REQUEST_SETTINGS: Final = {
     "temperature": "gen_ai.request.temperature",

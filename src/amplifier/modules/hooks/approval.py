@@ -238,7 +238,7 @@ def _is_answer(tool: object) -> bool:
 
 
 def _declared_approval(tool: object, tool_input: Mapping[str, object]) -> bool | None:
-    """Return whether a tool declares that this call needs approval, or None if it doesn't say."""
+    """Return whether the call needs approval according to its tool, or None if undeclared."""
     if getattr(tool, "require_approval", False) is True:
         return True
     needs_approval = getattr(tool, "needs_approval", None)
@@ -334,7 +334,7 @@ class ApprovalHook:
         return rule_for_call(call)
 
     def judged_place(self, call_id: str) -> tuple[str, bool] | None:
-        """Return the real path that was checked for a running call. Tools must open only that file.
+        """Return the real path checked for a running call. Tools must open exactly that file.
 
         This is registered as the capability ``approval.judged_place``.
 
