@@ -8,9 +8,8 @@ import sys
 
 # bubblewrap has no such option. Nor can it remove the flag, because the kernel locks the flag for
 # the namespaces below. Folders that a command could replace meanwhile are passed with their device
-# and inode, and are mounted where the command can't reach them. This program is run with ``python
-# -I -S``. The arguments are a JSON object with ``noexec``, ``binds`` and ``limits``, and a command
-# line.
+# and inode, and are mounted where the command can't reach them. It runs under ``python -I -S``. Its
+# arguments are a JSON object with ``noexec``, ``binds`` and ``limits``, and a command line.
 
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 32, 4096, 16384, 1 << 18

@@ -553,7 +553,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
         if name in WRITING_TOOLS and not workspace.is_writable:
             continue
-        # tool-search offers the same glob. The module that is mounted first provides it.
+        # tool-search offers the same glob, and whichever module is mounted first provides it.
         if (
             name == "glob"
             and options.tools is None
