@@ -337,7 +337,7 @@ def open_directory(
 
     Raises:
         ToolFailure: The place isn't a directory, or a link leads outside.
-        OSError: It doesn't exist, or access is denied.
+        OSError: The place doesn't exist, or access to it is denied.
     """
     for _ in range(_MAX_LINKS):
         directory, is_reached = _open_root(place.root), False
@@ -416,7 +416,7 @@ def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPa
 
     Raises:
         ToolFailure: The place isn't a regular file, or a link leads outside.
-        OSError: It doesn't exist, or access is denied.
+        OSError: The place doesn't exist, or access to it is denied.
     """
     directory, place = open_parent(access, place)
     with _closing(directory):
@@ -427,8 +427,8 @@ def open_file_in(directory: int, place: ConfinedPath) -> int:
     """Open a regular file in an open directory. A link is refused.
 
     Raises:
-        ToolFailure: It isn't a regular file.
-        OSError: It doesn't exist, or access is denied.
+        ToolFailure: The name isn't that of a regular file.
+        OSError: The place doesn't exist, or access to it is denied.
     """
     name = place.names[-1]
     # Opening a device can have side effects, so the kind is checked first. Only the check of the
