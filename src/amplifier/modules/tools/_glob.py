@@ -185,7 +185,7 @@ class Walk:
 
         Raises:
             ToolFailure: The place isn't a directory, or leads outside.
-            OSError: It can't be opened.
+            OSError: The place can't be opened.
             Stopped: The call was cancelled.
         """
         directory, place = open_directory(self.access, place)

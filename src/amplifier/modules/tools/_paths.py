@@ -449,7 +449,7 @@ def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
     """Raise unless a file is regular.
 
     Raises:
-        ToolFailure: It isn't a regular file. The message names its kind.
+        ToolFailure: The file isn't regular. The message names its kind.
     """
     if (description := irregular_kind(info.st_mode)) is not None:
         kind = "IsADirectory" if stat.S_ISDIR(info.st_mode) else "NotARegularFile"
@@ -493,7 +493,7 @@ def enter(directory: int, name: str) -> int:
     """Open a directory inside an open one. A link is refused.
 
     Raises:
-        OSError: It doesn't exist, isn't a directory or is a link, or access is denied.
+        OSError: The name doesn't exist, isn't that of a directory, or access is denied.
     """
     return os.open(name, _PASS, dir_fd=directory)
 

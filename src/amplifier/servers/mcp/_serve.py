@@ -72,7 +72,7 @@ async def serve(
 
     Raises:
         MissingExtraError: The MCP SDK isn't installed.
-        OSError: It can't listen on the address.
+        OSError: Listening on the address is impossible.
         ValueError: HTTP has no token, or one that is too short, or ``auth`` has no verifier.
     """
     if (auth is None) != (token_verifier is None) or (auth is not None and token):

@@ -111,7 +111,7 @@ def replace_file(
             None overwrites every version.
 
     Raises:
-        ToolFailure: It isn't a regular file, has a hard link, has changed, or is outside.
+        ToolFailure: The file isn't regular, has a hard link, has changed, or is outside.
         OSError: The file can't be written.
     """
     directory, place = open_parent(access, place, make=expected is None)
