@@ -114,8 +114,8 @@ _MAX_MEMORY = 2 << 30
 
 # ── matcher ──────────────────────────────────────────────────────────────────────────────────────
 # Python's ``re`` can backtrack indefinitely on a line of twenty letters. A search holds the
-# interpreter's lock, so in a thread it would block the event loop. A process can be killed. The
-# process receives the content of files and opens none itself.
+# interpreter's lock, so in a thread it would block the event loop. A separate process can be
+# killed. The matcher's process receives the content of files and opens none itself.
 
 
 class Matcher:

@@ -83,8 +83,8 @@ class UsersHistory:
     """The commits of one repository that the agent has not made.
 
     Args:
-        number: The inode of its git folder. The path doesn't serve because a command may move the
-            folder, nor the device because its number may change at a restart.
+        number: The inode of its git folder. It identifies the folder, because a command may move
+            the folder and a restart may change the number of the device.
     """
 
     def __init__(self, number: int) -> None:

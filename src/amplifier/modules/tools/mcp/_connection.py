@@ -461,7 +461,7 @@ class Connection:
         """Read the offer again after notices of changes.
 
         A server may send any number of notices. All notices that arrive during one reading cause
-        only one more.
+        only one more reading.
         """
         while True:
             await attempt.changed.wait()

@@ -148,8 +148,8 @@ class ServerOptions:
             exit at an unknown first message.
         sampling: Whether the server may call the session's model: ask the user, allow or deny.
         elicitation: True if the server may ask the user.
-        roots: Directories for the server to work in. By default there are none, because some
-            servers then ignore the directories in their arguments.
+        roots: Directories for the server to work in. By default there are none, because with roots
+            some servers ignore the directories in their arguments.
     """
 
     name: str

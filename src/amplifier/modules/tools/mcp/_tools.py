@@ -44,7 +44,7 @@ from ._connection import Connection
 from ._options import McpOptions, ServerOptions
 
 _MAX_MEDIA = 100
-"""Maximum number of images and sounds in one result. Models accept hardly more."""
+"""Maximum number of images and sounds in one result. Models accept only a few more."""
 
 _Block: TypeAlias = TextBlock | ImageBlock | UnknownBlock
 
