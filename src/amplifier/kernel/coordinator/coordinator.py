@@ -385,8 +385,9 @@ class ModuleCoordinator(Coordinator):
             The part that is left for the orchestrator: ``deny``, ``modify`` with the payload,
             ``inject_context`` with ephemeral items only, or ``continue``.
 
-        Raises: ValueError: An injection is longer than ``session.injection_size_limit``. Nothing
-        was stored.
+        Raises:
+            ValueError: An injection is longer than ``session.injection_size_limit``. Nothing was
+                stored.
         """
         return await process_hook_result(self, result, event, hook_name)
 

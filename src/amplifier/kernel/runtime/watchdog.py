@@ -111,9 +111,9 @@ class Watchdog:
         self.hasten(call.until)
 
     def hasten(self, until: float) -> None:
-        """Wake up at this deadline at the latest.
+        """Set the timer for a deadline, unless it fires earlier anyway.
 
-        A later deadline changes nothing, since waking up early is harmless.
+        Waking up early is harmless.
         """
         due = until + UNWIND_GRACE
         if due < self._wakes_at and not self.is_stopped:
