@@ -37,7 +37,7 @@ class EngineUnavailableError(DurableError, ConnectionError):
 
 
 class EngineClosedError(DurableError):
-    """The engine was used after its ``async with`` block. It also ends a worker that still runs."""
+    """The engine was used after its ``async with`` block. It ends a running worker as well."""
 
 
 def closed_error(name: str) -> EngineClosedError:
@@ -78,7 +78,7 @@ class TurnConflictError(_TurnError, ValueError):
 
 
 def check_same_turn(turn_id: str, wanted: tuple[str, str], existing: tuple[str, str]) -> None:
-    """Refuse an id that belongs to another turn. A turn is its session and its prompt.
+    """Refuse an id that belongs to another turn. Session and prompt identify a turn.
 
     Raises:
         TurnConflictError: The two turns differ.
@@ -119,7 +119,7 @@ def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
 
 
 class TurnFailedError(_TurnError):
-    """The turn ended with an error, which another process raised.
+    """The turn ended with an error, possibly in another process.
 
     Attributes:
         error_type: The name of the error's class.
@@ -150,5 +150,5 @@ def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
 class TurnLost(Exception):
     """Another worker has taken the turn over. Stays inside the package.
 
-    The worker that receives it must stop writing.
+    A worker that receives this error must stop writing.
     """
