@@ -1,13 +1,14 @@
 """Errors about turns on an engine.
 
 DurableError
-├── EngineUnavailableError (ConnectionError)   the engine is not, or no longer, reachable ├──
-EngineClosedError                          the engine was used after its `async with` block ├──
-UnknownTurnError (LookupError)             there is no turn with this id ├── TurnConflictError
-(ValueError)             the id belongs to another turn ├── QuestionClosedError
-the question isn't waiting for this answer ├── TurnFailedError                            the turn
-ended with an error ├── TurnStoppedError                           the turn was stopped └──
-TurnHeldError                              the turn waits for a decision
+├── EngineUnavailableError (ConnectionError)   the engine can't be reached, or no longer
+├── EngineClosedError                          the engine was used after its `async with` block
+├── UnknownTurnError (LookupError)             there is no turn with this id
+├── TurnConflictError (ValueError)             the id belongs to another turn
+├── QuestionClosedError                        the question isn't waiting for this answer
+├── TurnFailedError                            the turn ended with an error
+├── TurnStoppedError                           the turn was stopped
+└── TurnHeldError                              the turn waits for a decision
 """
 
 from __future__ import annotations

@@ -102,16 +102,11 @@ async def until_signal(
 #     the prompt waits   drop the line, on an empty line twice: leave      the session is closed,
 #     anything else      everything is cancelled                           exit code 128 + signal
 #
-#     while …            Ctrl-C                                            SIGTERM, SIGHUP
-#     a turn runs        1st: stop after the running step, 2nd: stop now   everything is cancelled,
-#     the prompt waits   drop the line, on an empty line twice: leave      the session is closed,
-#     anything else      everything is cancelled                           exit code 128 + signal
+# A Ctrl-C pressed shortly after the ones that stopped a turn has no effect, because the user may
+# press the key again before the turn has ended.
 #
-# A Ctrl-C that comes shortly after those that stopped a turn changes nothing, because fingers are
-# faster than the end of a turn.
-#
-# Code that doesn't stop can't be ended from inside. So a Ctrl-C that comes seconds after "stop now"
-# ends the process immediately, even if something is left behind.
+# Code that ignores its cancellation can't be ended from inside the process. So a Ctrl-C pressed
+# seconds after "stop now" ends the process immediately, even if something is left behind.
 class SignalHandler:
     """Decides the effect of a signal.
 
