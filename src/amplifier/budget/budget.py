@@ -147,7 +147,7 @@ class Budget:
         return self.limits_size and (self._held_tokens > 0 or self._held_cost > 0)
 
     def free(self, name: str) -> Amount:
-        """Return the rest of a limit that is neither used nor held, or infinity if there is no limit."""
+        """Return the rest of a limit that is neither used nor held, or infinity without one."""
         limit = getattr(self._limits, name)
         if limit is None:
             return math.inf
@@ -215,7 +215,7 @@ class Budget:
                 budget.charge(seconds=now - budget._running_since)
 
     def seconds_left(self) -> float:
-        """Return the seconds until a budget of the chain expires, or infinity if there is no limit."""
+        """Return the seconds until a budget of the chain expires, or infinity without one."""
         return min((budget._remaining() for budget in self.chain()), default=math.inf)
 
     def out_of_time(self) -> BudgetExceeded:

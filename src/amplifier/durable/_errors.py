@@ -1,7 +1,7 @@
 """Errors about turns on an engine.
 
 DurableError
-├── EngineUnavailableError (ConnectionError)   the engine can't be reached, or no longer
+├── EngineUnavailableError (ConnectionError)   the engine can't be reached
 ├── EngineClosedError                          the engine was used after its `async with` block
 ├── UnknownTurnError (LookupError)             there is no turn with this id
 ├── TurnConflictError (ValueError)             the id belongs to another turn

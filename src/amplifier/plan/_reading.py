@@ -149,7 +149,7 @@ class _Reader:
                 self.unknown(key, known, path, noun)
 
     def unknown(self, key: object, known: Iterable[str], path: str, noun: str = "key") -> None:
-        """Report a key that nothing reads. A likely misspelling is a problem, others are warnings."""
+        """Report a key that nothing reads. A misspelling is a problem, other keys are warnings."""
         read = frozenset(known) - _UNREAD
         where, meant = format_path([key], path), misspelt_key(key, read)
         if meant is None:
