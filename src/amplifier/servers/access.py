@@ -1,4 +1,4 @@
-"""Access to an agent behind HTTP: its token, its host names, its socket."""
+"""Access to an agent behind HTTP: the token, the host names and the socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUBJECT: Final = "the server cannot be started"
 
 
 def check_token(token: str | None, source: str = "token") -> None:
-    """Refuse a token that others could guess, or that no header can carry. None passes.
+    """Refuse a token that others could guess or that no header can carry. None is accepted.
 
     Raises:
         PlanError: The token is too short or has other characters than printable ASCII.
@@ -50,10 +50,10 @@ def server_names(host: str, allowed: Sequence[str], *, has_token: bool) -> list[
 
 
 def listen_on(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Port 0 picks a free one.
+    """Return a listening socket. Port 0 picks a free port.
 
     Raises:
-        OSError: It can't listen on the address.
+        OSError: Listening on the address is impossible.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

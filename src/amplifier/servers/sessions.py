@@ -1,4 +1,4 @@
-"""The application's side of a server: its sessions, and the user's own commands."""
+"""The application's side of a server: its sessions and the user's commands."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from amplifier.store import SessionIndex
 
 @attrs.frozen(kw_only=True)
 class SessionRequest:
-    """The request for a session, by a client of a server.
+    """A client's request for a session.
 
     Attributes:
-        session_id: The id of the session. None for a session of a single turn. Its conversation
-            then comes with the request, so it needs a context in memory.
+        session_id: The id of the session. None for a session of a single turn, and its conversation
+            comes with the request. Such a session needs a context in memory.
         approvals: Asks the user. None if the protocol can't ask, so that questions are denied.
         is_resumed: True if a session of this id existed before.
-        directory: The directory that the client works in, or None. Editors have one.
+        directory: The directory that the client works in, as an editor does, or None.
         servers: The client's MCP servers by name, as in the configuration of tool-mcp.
     """
 
@@ -72,8 +72,9 @@ async def describe_session(
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 #
-# A command is a text for the model, under a name of the user's own. It may start with front matter
-# between two '---' lines, with a ``description`` for people. The model doesn't get the head.
+# A command is a text for the model, under a name that the user chooses. It may start with front
+# matter between two '---' lines, which can contain a ``description`` for people. The model doesn't
+# get the front matter.
 
 _ARGUMENTS: Final = "$ARGUMENTS"
 _HEAD: Final = re.compile(r"---\n(.*?)^---\s*?(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -81,7 +82,7 @@ _DESCRIPTION: Final = re.compile(r"""^description:\s*(["']?)(.+?)\1\s*$""", re.M
 
 
 def summary(text: str) -> str:
-    """Return the description of a command, or else its first line."""
+    """Return the description of a command or, without one, its first line."""
     head = _HEAD.match(text)
     described = None if head is None else _DESCRIPTION.search(head[1])
     first = _body(text).partition("\n")[0].lstrip("# ")
@@ -89,7 +90,7 @@ def summary(text: str) -> str:
 
 
 def takes_input(text: str) -> bool:
-    """Return whether a command has a place for its arguments."""
+    """Return whether a command has a placeholder for its arguments."""
     return _ARGUMENTS in text
 
 

@@ -1,4 +1,4 @@
-"""Open sessions that several callers use, for servers, the command line and workers."""
+"""Open sessions that several callers share, for servers, the command line and workers."""
 
 # _sessions      sessions that stay open, with one turn at a time, and all those of a server by id
 # questions      questions that wait for a person's answer

@@ -1,4 +1,4 @@
-"""Open sessions that several callers use, and all those of a server by id."""
+"""Open sessions that several callers share, and a server's collection of them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ async def run_turn(
     """Run one turn to its end.
 
     Args:
-        session: The session, which is open.
+        session: The open session.
         prompt: The prompt. None continues the interrupted turn.
-        record: Already has every event that ``show`` receives.
+        record: The record of the turn, to which an event is added before ``show`` receives it.
         show: Shows one event. An exception ends the turn and is raised unchanged.
-        schema: A JSON Schema, or None. With one, the result is JSON text that fits it.
+        schema: A JSON Schema, or None. With a schema, the result is JSON text that matches it.
         flush: Called when every event that is ready has been shown. An exception ends the turn.
     """
     failure: Exception | None = None
@@ -79,14 +79,15 @@ class LiveTurn:
     """A turn that has been claimed.
 
     Attributes:
-        prompt: Its prompt. None continues the interrupted turn.
-        claims: Everything that it holds: the session, and the limits of its server.
-        turn_id: Its id.
-        record: The events so far, summed up.
-        ended: Its end. "cancelled" before that.
-        over: Set once it has fully ended.
-        report: Its end as its server describes it.
-        scope: Scope for work on the session that isn't a turn of the model. Stopping cancels it.
+        prompt: The prompt. None continues the interrupted turn.
+        claims: Everything that the turn holds: the session, and its share of the server's limits.
+        turn_id: The id of the turn.
+        record: A summary of the events so far.
+        ended: How the turn ended. "cancelled" before that.
+        over: Set once the turn has fully ended.
+        report: The server's description of the end.
+        scope: A scope for work on the session that isn't a turn of the model. `LiveSession.stop`
+            cancels it.
     """
 
     prompt: Prompt | None
@@ -99,11 +100,11 @@ class LiveTurn:
     scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
 
 
-# One task opens and closes a session. Others run its turns, one at a time, and watch them.
+# One task opens and closes a session. Other tasks run its turns, one at a time, and watch them.
 
 
 class LiveSession(Generic[T]):
-    """A session that is open for as long as `run` runs.
+    """A session that is open while `run` runs.
 
     Args:
         session: The session, not opened yet.
@@ -118,7 +119,7 @@ class LiveSession(Generic[T]):
         about: The server's own data about it.
         log: The log that callers read.
         questions: The questions of its approval system.
-        used_at: The time at which it was used last, on the event loop's clock.
+        used_at: The time of the latest use, on the event loop's clock.
     """
 
     def __init__(
@@ -157,10 +158,10 @@ class LiveSession(Generic[T]):
     # ── open and closed ──
 
     async def run(self, *, task_status: TaskStatus[None]) -> None:
-        """Open the session, report that, and close it after `close` or when cancelled.
+        """Open the session, signal that it is open, and close it on `close` or cancellation.
 
-        ``TaskGroup.start`` raises a failure to open. A failure to close is logged, since the task
-        group holds other sessions as well.
+        If opening fails, ``TaskGroup.start`` raises the error. If closing fails, the error is
+        logged, since the task group holds other sessions as well.
         """
         try:
             await self._hold_open(task_status)
@@ -208,10 +209,10 @@ class LiveSession(Generic[T]):
         return self._turn
 
     async def run_turn(self, turn: LiveTurn, show: Show) -> Ended:
-        """Run a claimed turn. Its end is in ``turn.ended`` as well. `end_turn` gives up the claim.
+        """Run a claimed turn and store its end in ``turn.ended``. `end_turn` gives up the claim.
 
         Raises:
-            Exception: An exception of ``show``.
+            Exception: ``show`` raised an exception.
         """
         async with self.log.watched(
             self._abandoned_seconds, partial(self.stop, "its client has left")
@@ -244,7 +245,7 @@ Reason: TypeAlias = Literal["session_open", "too_many_sessions", "stopping", "no
 
 @final
 class SessionRefused(AmplifierError):
-    """A session can't be opened now.
+    """Raised if a session can't be opened now.
 
     Attributes:
         code: The code of the reason.
@@ -256,7 +257,7 @@ class SessionRefused(AmplifierError):
 
     @classmethod
     def because_not_started(cls) -> Self:
-        """Return the error about a server without a task group to hold sessions."""
+        """Return the error for a server without a task group for its sessions."""
         message = (
             "the application has not been started: the server, or the application around it, has "
             "to run its lifespan"
@@ -268,8 +269,8 @@ class LiveSessions(Generic[T]):
     """All open sessions of a server, in one task group.
 
     Args:
-        most: The maximum number of open sessions, or None.
-        idle_seconds: Seconds after which an unused one is closed. None for never.
+        most: Maximum number of open sessions, or None for no limit.
+        idle_seconds: Seconds after which an unused session is closed. None for never.
     """
 
     def __init__(self, *, most: int | None = None, idle_seconds: float | None = None) -> None:
@@ -288,7 +289,7 @@ class LiveSessions(Generic[T]):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Let sessions be opened inside the block. At its end all are closed."""
+        """Allow sessions to be opened inside the block. Close all of them at its end."""
         async with anyio.create_task_group() as group:
             self._group = group
             if self._idle_seconds is not None:
@@ -334,11 +335,11 @@ class LiveSessions(Generic[T]):
 
         Args:
             live: The session, not opened yet.
-            check: Raises if it can't be used. Then it is closed again.
+            check: Raises if the session can't be used. The session is then closed again.
 
         Raises:
             SessionRefused: No task group is running.
-            Exception: The failure of its opening or of the check.
+            Exception: The opening or the check failed.
         """
         group = self._task_group()
         await group.start(self._hold, live)
@@ -347,7 +348,7 @@ class LiveSessions(Generic[T]):
             if isinstance(checked, Awaitable):
                 await checked
         except BaseException:
-            # Bounded by the session's own deadlines.
+            # The session's own deadlines bound this.
             with anyio.CancelScope(shield=True):
                 await live.close()
             raise
@@ -355,7 +356,7 @@ class LiveSessions(Generic[T]):
         return live
 
     def start_soon(self, function: Callable[..., Coroutine[Any, Any, object]], *args: Any) -> None:
-        """Run something, such as a turn, that continues when its request has ended.
+        """Run something that continues after the end of its request, such as a turn.
 
         Raises:
             SessionRefused: No task group is running.
@@ -390,10 +391,11 @@ class LiveSessions(Generic[T]):
     def without(self, session_id: str) -> AbstractAsyncContextManager[None]:
         """Close the session of this id, and keep it closed until the end of the block.
 
-        From this call on it can't be found, and its id can't be opened before the block ends.
+        From this call on the session can't be found, and its id can't be opened before the block
+        ends.
 
         Raises:
-            SessionRefused: It is being opened, or another caller closes it.
+            SessionRefused: The session is being opened, or another caller is closing it.
         """
         live = self._open.pop(session_id, None)
         if live is None:
@@ -412,7 +414,7 @@ class LiveSessions(Generic[T]):
             self._reserved.discard(session_id)
 
     async def close_all(self) -> None:
-        """Refuse new sessions and close the open ones, which ends their watchers' responses."""
+        """Refuse new sessions and close the open ones, which ends the responses to watchers."""
         self._is_closing = True
         async with anyio.create_task_group() as group:
             for live in self.all():

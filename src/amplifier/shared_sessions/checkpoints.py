@@ -1,4 +1,4 @@
-"""Undo and redo of a turn: its changes to the files of a folder and to the conversation.
+"""Undo and redo the changes that a turn made to the files of a folder and to the conversation.
 
 <sessions>/<id>/
 ├── checkpoints.json     the latest turns: their trees, their conversations, undone messages
@@ -36,7 +36,7 @@ _MAX_FILES: Final = 20_000
 _MAX_BYTES: Final = 500_000_000
 _MAX_FILE_BYTES: Final = 20_000_000
 _COPY_SECONDS: Final = 20.0
-"""Deadline of one copy. A turn waits for it."""
+"""Deadline in seconds for one copy, for which the turn waits."""
 
 _MAX_NAMES: Final = 12
 _READ_BY_GIT: Final = (".gitignore", ".gitattributes")
@@ -45,11 +45,11 @@ _EXACT: Final = "* -text -ident -filter !eol !working-tree-encoding\n"
 
 
 class UndoError(AmplifierError):
-    """There is no turn to undo or redo, or it can't be done."""
+    """Raised if there is no turn to undo or redo, or it can't be undone or redone."""
 
 
 class _ObstacleError(UndoError):
-    """A file that the user can remove keeps the folder from being copied."""
+    """Raised if a file that the user can remove prevents the copy of the folder."""
 
 
 @attrs.define
@@ -57,20 +57,20 @@ class _Turn:
     """A turn that can be undone.
 
     Attributes:
-        prompt: The beginning of its prompt.
-        messages: The number of messages before it.
+        prompt: The beginning of the prompt.
+        messages: The number of messages before the turn.
         digest: The digest of those messages.
-        before: The tree before its first call that may have changed something. None if there was no
-            such call, or no copy.
-        after: The tree at its end. None if its process was killed.
-        uncovered: Paths that a copy doesn't have, with the reason.
-        modes: The permissions of files before it, since git only keeps the executable bit. At its
-            end, only of the files that it changed.
-        modes_after: The permissions of the same files at its end.
-        tools: Tools that may have done more than change files of the folder.
-        names: Names of the files that it wrote with write_file and edit_file, without folders.
+        before: The tree before the turn's first call that may have changed something. None if there
+            was no such call, or no copy.
+        after: The tree at the end of the turn. None if the process was killed.
+        uncovered: The paths that a copy doesn't contain, with the reason.
+        modes: The permissions of files before the turn, since git keeps only the executable bit.
+            When the turn has ended, only those of the files that it changed.
+        modes_after: The permissions of the same files at the end of the turn.
+        tools: The tools that may have done more than change files in the folder.
+        names: The names, without folders, of the files that it wrote with write_file and edit_file.
         problem: The reason why there is no copy.
-        removed: The messages that were removed when it was undone. None if it wasn't undone.
+        removed: The messages that were removed when the turn was undone. None if it wasn't undone.
         moving: The files that are being moved. A process that was killed may leave them half done,
             which doesn't count as a change.
     """
@@ -91,15 +91,15 @@ class _Turn:
 
 
 # Before the first call of a turn that may change something, and at the end of the turn, the folder
-# is copied into a bare git repository of the session. It shares nothing with a repository of the
-# user: no index, no references, no configuration. A copy is a tree of git, so unchanged files are
-# stored once. Undoing a turn moves from the tree after it to the one before it, as ``git checkout``
-# does. Files that were changed since then are left as they are and named, and so is everything
-# that a copy doesn't have.
+# is copied into a bare git repository of the session. This repository shares nothing with one of
+# the user: no index, no references, no configuration. A copy is a tree of git, so unchanged files
+# are stored once. Undoing a turn moves from the tree after it to the tree before it, as ``git
+# checkout`` does. Files that were changed since then, and everything that a copy doesn't contain,
+# are left as they are and reported.
 
 
 class Checkpoints:
-    """The turns of a session that can be undone. It is a handler of ``tool:pre``.
+    """The turns of a session that can be undone. An instance is a handler of ``tool:pre``.
 
     Args:
         folder: The folder of the session.
@@ -149,13 +149,13 @@ class Checkpoints:
         try:
             turn.before, turn.uncovered = self._copies.take()
             turn.modes = self._copies.modes
-            # Written now, so that undo works even if the process is killed.
+            # The record is written now, so that undo works even if the process is killed.
             self._write()
         except (UndoError, OSError) as error:
             turn.before, turn.problem = None, str(error)
 
     async def end(self) -> None:
-        """Copy the folder as the turn has left it, within the deadline of a copy."""
+        """Copy the folder as the turn has left it, within the deadline for a copy."""
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._end)
 
@@ -174,7 +174,7 @@ class Checkpoints:
                     path: mode for path, mode in self._copies.modes.items() if path in changed
                 }
             except _ObstacleError:
-                # Undo then copies the folder, as after a killed process.
+                # In this case undo copies the folder, as it does after a killed process.
                 turn.after = None
             except (UndoError, OSError) as error:
                 turn.before, turn.problem = None, str(error)
@@ -183,7 +183,7 @@ class Checkpoints:
     # ── afterwards ──
 
     async def undo_open(self, context: Any, *, redo: bool = False) -> list[str]:
-        """Undo the latest turn of an open session, or redo. Return a report in lines.
+        """Undo or redo the latest turn of an open session. Return the lines of a report.
 
         Raises:
             UndoError: There is no such turn, or its files can't be moved.
@@ -197,7 +197,7 @@ class Checkpoints:
     def undo(
         self, messages: Sequence[dict[str, Any]], *, redo: bool = False
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Undo or redo the files of a turn. Return the remaining conversation, and a report.
+        """Undo or redo a turn's changes to files. Return the remaining conversation and a report.
 
         Raises:
             UndoError: There is no such turn, or its files can't be moved.
@@ -239,10 +239,10 @@ class Checkpoints:
         return left, [visible_text(line, multiline=False) for line in lines]
 
     def _move(self, turn: _Turn, *, redo: bool) -> tuple[list[str], dict[str, str]]:
-        """Move the files to their other content.
+        """Switch the files to their other content.
 
         Returns:
-            The files that were moved, and the reason for each that wasn't.
+            The files that were switched, and the reason for each that wasn't.
         """
         if turn.before is None:
             return [], {}
@@ -258,14 +258,14 @@ class Checkpoints:
             for path, mode in self._copies.modes.items()
             if path in had and had[path] == modes.get(path)
         }
-        # Permissions that the turn didn't change stay as they are now.
+        # Permissions that the turn didn't change stay as they are.
         modes = modes | unchanged
         changed = self._copies.changes(start, now).keys() - set(turn.moving)
         kept = dict.fromkeys(_in_the_way(wanted, changed), "changed since then")
         kept |= dict.fromkeys(
             _in_the_way(wanted, turn.uncovered.keys() | uncovered), "not in the copy"
         )
-        # Without other tools, every other change is someone else's.
+        # If the turn used no other tools, every other change is someone else's.
         if turn.names and not turn.tools:
             others = [path for path in wanted if path.rpartition("/")[2] not in turn.names]
             kept = dict.fromkeys(others, "not changed by the turn") | kept
@@ -310,14 +310,14 @@ class Checkpoints:
 async def replace_messages(context: Any, messages: list[dict[str, Any]]) -> None:
     """Replace the conversation of an open session."""
     await context.set_messages(messages)
-    # A context that was loaded ignores the first call.
+    # A context into which a conversation was loaded ignores the first call.
     if len(await context.get_messages()) != len(messages):
         await context.clear()
         await context.set_messages(messages)
 
 
 def undo_stored(store: SessionIndex, session_id: str, *, redo: bool = False) -> list[str]:
-    """Undo the latest turn of a session that isn't open, or redo. Return a report in lines.
+    """Undo or redo the latest turn of a session that isn't open. Return the lines of a report.
 
     Raises:
         UndoError: There is no such turn, or its files can't be moved.
@@ -332,7 +332,7 @@ def undo_stored(store: SessionIndex, session_id: str, *, redo: bool = False) -> 
             conversation.replace([encode_message(message)[0] for message in left])
     finally:
         conversation.close()
-    # An interrupted turn doesn't continue.
+    # After an undo, an interrupted turn must not continue.
     store.write(attrs.evolve(record, status="cancelled"), turn_plan=None)
     return lines
 
@@ -348,7 +348,7 @@ class _Copies:
         self.modes: dict[str, int] = {}
 
     def take(self) -> tuple[str, dict[str, str]]:
-        """Copy the folder. Return the tree, and the reason for each path that it doesn't have.
+        """Copy the folder. Return the tree, and the reason for each path that isn't in it.
 
         Raises:
             UndoError: The folder is too large, or git is missing or fails.
@@ -356,7 +356,7 @@ class _Copies:
         self._deadline = time.monotonic() + _COPY_SECONDS
         if self._workspace in (Path.home(), Path(self._workspace.anchor)):
             raise UndoError(f"{self._workspace} is too much to copy; work in a folder of your own")
-        # A git that was killed leaves its locks. None is running, since a session is open once.
+        # A killed git leaves its locks. No other git is running, since a session is open only once.
         for lock in ("index.lock", "index.goal.lock"):
             (self._repository / lock).unlink(missing_ok=True)
         attributes = self._repository / "info" / "attributes"
@@ -378,7 +378,7 @@ class _Copies:
         for name in dict.fromkeys(listed):
             size, reason = self._measure(name)
             if not self._is_real(name.rpartition("/")[0], real):
-                # The file's folder became a link to files that don't belong to this folder.
+                # The file's folder has become a link to files outside of this folder.
                 continue
             if reason is None:
                 covered.append(name)
@@ -404,10 +404,10 @@ class _Copies:
         return self._git("write-tree").decode().strip(), uncovered
 
     def _refuse_pipes(self) -> None:
-        """Refuse a pipe in the place of one of git's own files, which git would wait for.
+        """Refuse a pipe in place of one of git's own files, because git would wait for the pipe.
 
         Raises:
-            UndoError: There is one, or the folder takes too long to search.
+            UndoError: There is such a pipe, or searching the folder takes too long.
         """
         pending = [str(self._workspace)]
         while pending:
@@ -431,7 +431,7 @@ class _Copies:
     def _measure(self, name: str) -> tuple[int, str | None]:
         """Return the size of a file, and the reason why it isn't copied.
 
-        The reason is None for a file that is copied, and for one that doesn't exist.
+        The reason is None for a file that is copied and for a file that doesn't exist.
         """
         path = self._workspace / name
         if name.endswith("/"):
@@ -446,7 +446,7 @@ class _Copies:
         if kind == stat.S_IFREG:
             self.modes[name] = about.st_mode & 0o777
         elif kind == stat.S_IFDIR:
-            # It took the file's place, and its files are listed under their own names.
+            # A folder has taken the file's place. Its files are listed under their own names.
             return 0, "a folder"
         elif kind != stat.S_IFLNK:
             return 0, "no regular file"
@@ -462,7 +462,7 @@ class _Copies:
         return known[folder]
 
     def changes(self, start: str, goal: str) -> dict[str, str]:
-        """Return the paths that differ between two trees, each with its entry in the second one.
+        """Return the paths that differ between two trees, each with its entry in the second tree.
 
         A path without an entry there has mode 0.
         """
@@ -478,7 +478,7 @@ class _Copies:
 
         Args:
             now: The tree of the folder as it is.
-            entries: The entries by path. An empty one keeps the content.
+            entries: The entries by path. An empty entry keeps the content.
             modes: The permissions by path.
         """
         self._deadline = time.monotonic() + 3 * _COPY_SECONDS
@@ -496,7 +496,8 @@ class _Copies:
         )
         needed = sum(int(size) for size in sizes.split() if size.isdigit())
         free = shutil.disk_usage(self._workspace).free
-        # Git would truncate the files it writes, and couldn't restore those it has replaced.
+        # git would truncate the files that it writes, and couldn't restore those that it has
+        # replaced.
         if needed > free:
             raise UndoError(
                 f"{self._workspace} needs {needed:,} bytes for the files, and has {free:,} left"
@@ -525,7 +526,7 @@ class _Copies:
             **(more or {}),
         }
         if arguments[0] == "init":
-            # A bare repository has none.
+            # A bare repository has no work tree.
             del variables["GIT_WORK_TREE"]
         command = [
             git,
@@ -547,7 +548,7 @@ class _Copies:
                 cwd=self._workspace,
                 timeout=left,
                 check=False,
-                # The copies are private, but the files of the folder get the user's umask.
+                # The copies are private, but files in the folder are created with the user's umask.
                 umask=-1 if "-u" in arguments else 0o077,
             )
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Tools that a client carries out itself, and the conversations that wait for its results."""
+"""Tools that a client runs itself, and the conversations that wait for its results."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class ClientTool:
 
     Attributes:
         name: The name of the tool.
-        description: Its description for the model.
-        input_schema: Its JSON Schema. A call that doesn't fit is refused without the client.
+        description: The description for the model.
+        input_schema: The JSON Schema of its input. A call that doesn't match is refused without the
+            client.
     """
 
     name: str
@@ -36,11 +37,11 @@ class ClientTool:
 
 
 class _OfferedTool:
-    """A client's tool as a session has it.
+    """A client's tool in the form that a session mounts.
 
     Attributes:
         runs_at_client: Always True. Nothing runs here, so a call needs no permission. The client
-            decides about it.
+            decides whether to run it.
     """
 
     runs_at_client: bool = True
@@ -60,10 +61,10 @@ class _OfferedTool:
         )
 
 
-# A call to a client's tool ends the turn, and the client's next request brings the result. The turn
-# isn't kept open in the meantime. Its conversation is, under a name by which the next request finds
-# it. `with_results` puts the results in place, and the turn continues as an interrupted one does.
-# The agent's own tools that the model called with them have run to their end.
+# A call to a client's tool ends the turn, and the client's next request brings the result. In the
+# meantime the turn isn't kept open, but its conversation is kept under a name with which the next
+# request finds it. `with_results` puts the results in place, and the turn continues as an
+# interrupted one does. The agent's own tools that the model called with them have run to their end.
 
 
 class ClientTools:
@@ -71,7 +72,7 @@ class ClientTools:
 
     Args:
         tools: The tools that the client offers.
-        in_parallel: True if it takes several calls at once.
+        in_parallel: True if the client accepts several calls at once.
 
     Attributes:
         tools: The tools that the client offers.
@@ -99,7 +100,7 @@ class ClientTools:
         )
 
     async def offer(self, session: AmplifierSession) -> None:
-        """Offer the tools to the model of an open session, which is for one turn."""
+        """Offer the tools to the model of an open session, which serves a single turn."""
         if not self.tools:
             return
         coordinator = session.coordinator
@@ -151,7 +152,7 @@ def with_results(
 class KeptMessages:
     """The latest conversations, by name.
 
-    The oldest ones are deleted when there are too many, or they are too large.
+    The oldest conversations are deleted when all together are too many or too large.
     """
 
     def __init__(self, *, most: int = _MAX_CONVERSATIONS, most_bytes: int = _MAX_BYTES) -> None:

@@ -1,4 +1,4 @@
-"""Edits as diffs: the change that a call to write_file or edit_file is about to make."""
+"""The changes that calls to write_file and edit_file are about to make, as diffs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _MAX_LINES: Final = 4_000
 
 @attrs.frozen
 class Edit:
-    """One change of a file.
+    """One change to a file.
 
     Attributes:
         lines: The unified diff without its heading, safe to show.
         covers: The lines of a question of hooks-approval that the diff replaces.
-        before: The text of the file. None if it doesn't exist, or can't be read.
+        before: The former text of the file. None if the file doesn't exist or can't be read.
     """
 
     lines: list[str]
@@ -45,9 +45,9 @@ class Edit:
 
 
 class Edits:
-    """The edits of the running calls. It is a handler of ``tool:pre``.
+    """The edits by the running calls. An instance is a handler of ``tool:pre``.
 
-    That event comes before every question and every change.
+    This event comes before every question and every change.
 
     Args:
         folder: The folder to which paths are relative. None for the working directory.
@@ -59,7 +59,7 @@ class Edits:
         self._keeps_first = keeps_first
         self._by_call: dict[str, Edit] = {}
         self._calls: dict[str, tuple[str, dict[str, Any]]] = {}
-        # The text of each file before its first edit.
+        # This holds the text of each file before its first edit.
         self._before: dict[Path, str] = {}
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
@@ -79,11 +79,11 @@ class Edits:
         return HookResult()
 
     def find(self, call_id: str) -> Edit | None:
-        """Return the edit of a call, or None."""
+        """Return the edit by a call, or None."""
         return self._by_call.get(call_id)
 
     def current(self) -> Edit | None:
-        """Return the edit of the call that the running code is part of, or None."""
+        """Return the edit by the call that the running code is part of, or None."""
         call = current_call()
         return None if call is None else self.find(call.call_id)
 
@@ -112,7 +112,7 @@ class Edits:
         self._by_call.clear()
 
     def pop(self, call_id: str) -> Edit | None:
-        """Return the edit of a call that has ended, and forget it."""
+        """Return the edit by a call that has ended, and forget it."""
         self._calls.pop(call_id, None)
         return self._by_call.pop(call_id, None)
 
@@ -125,7 +125,7 @@ def diff_style(line: str) -> str | None:
 def _edit(
     arguments: dict[str, Any], folder: Path, first: dict[Path, str] | None = None
 ) -> Edit | None:
-    """Return the change that a call would make. None if it isn't text, or is too large."""
+    """Return the change that a call would make. None if the file isn't text or is too large."""
     texts = {
         name: arguments[name] for name in CONTENT_ARGUMENTS if isinstance(arguments.get(name), str)
     }
@@ -139,7 +139,7 @@ def _edit(
     except FileNotFoundError:
         before = ""
     except (OSError, ValueError):
-        # It isn't a regular file, too large, not UTF-8, or the name is invalid.
+        # The file isn't regular, is too large or isn't UTF-8, or its name is invalid.
         before = None
         if "content" in texts:
             return None
@@ -176,7 +176,7 @@ def _diff(before: str, after: str, *, name: str | None = None) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a file with their ends. Git's remark follows a line without one."""
+    """Return the lines of a file with their ends. git's remark follows a line without an end."""
     *whole, rest = text.split("\n")
     return [
         *(f"{line}\n" for line in whole),

@@ -1,4 +1,4 @@
-"""Questions that wait for a person's answer, for permission or for another reason."""
+"""Questions that wait for a person's answer, whether for permission or for another reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DENY: Final = "Deny"
 _ALLOWING: Final = ("allow once", "allow", "allow always")
 
 _MAX_SHOWN_SECONDS: Final = 365 * 24 * 3600.0
-"""Maximum wait for which the end is shown."""
+"""The longest wait, in seconds, for which the time of its end is shown."""
 
 
 @attrs.frozen(kw_only=True)
@@ -30,11 +30,12 @@ class Question:
     """A question of an agent to a person.
 
     Attributes:
-        question_id: The id by which it is answered.
+        question_id: The id, with which an answer names the question.
         prompt: The text of the question.
         options: The answers on offer.
         tool_name: The tool of the call with the question, or None.
-        tool_call_id: The call that it is about. None if the client hasn't received the call.
+        tool_call_id: The call that the question is about. None if the client hasn't received the
+            call.
         timeout: Seconds for the answer.
         default: The answer after that time.
         expires_at: The time at which the default applies, ISO 8601. None if unknown, or very far.
@@ -53,7 +54,7 @@ class Question:
 
     @classmethod
     def for_permission(cls, prompt: str, options: list[str], timeout: float, default: str) -> Self:
-        """Make a question of the kernel, about the outermost running tool call.
+        """Make a question that the kernel asks, about the outermost running tool call.
 
         Clients don't see the calls of child sessions. The id can't be guessed, unlike the names of
         sessions.
@@ -97,8 +98,8 @@ class Questions:
 
     Args:
         asked: Announces a question.
-        closed: Receives a question that is no longer waiting, and its answer. None as the answer
-            means that it wasn't answered in time, or its turn was stopped.
+        closed: Receives a question that is no longer waiting, and its answer. The answer is None if
+            the question wasn't answered in time or its turn was stopped.
         edits: The changes that the asking calls would make.
     """
 
@@ -118,7 +119,7 @@ class Questions:
     async def request_approval(
         self, prompt: str, options: list[str], timeout: float, default: str
     ) -> str:
-        """Ask for permission, and wait for the answer."""
+        """Ask for permission and wait for the answer."""
         about = question_for(prompt, timeout)
         edit = None if self._edits is None else self._edits.current()
         if edit is not None:
@@ -130,7 +131,7 @@ class Questions:
             return str(await self.ask(question))
 
     async def ask(self, question: Question) -> Any:
-        """Ask, and wait for the answer."""
+        """Ask a question and wait for the answer."""
         waiting = self._waiting[question.question_id] = _Waiting(question)
         try:
             with person_is_asked(self.uses):
@@ -168,7 +169,7 @@ class Questions:
 
 
 def allowing(options: Iterable[str]) -> list[str]:
-    """Return the options that mean yes to the kernel, the narrowest first. All others mean no."""
+    """Return the options that the kernel takes as yes, the narrowest first."""
     by_name = {option.lower(): option for option in options}
     return [by_name[name] for name in _ALLOWING if name in by_name]
 
@@ -187,7 +188,7 @@ def person_is_asked(uses: Mapping[str, ToolUse]) -> Iterator[None]:
 
 
 def questions_on(log: EventLog, edits: Edits | None = None) -> Questions:
-    """Return questions that a log announces, with the diffs of edits.
+    """Return the questions that a log announces, with the diffs of edits.
 
     The entries are ``approval_required`` and ``approval_closed``.
     """

@@ -13,17 +13,17 @@ import orjson
 
 _LATEST_EVENTS: Final = 5000
 _LATEST_BYTES: Final = 4 * 1024 * 1024
-"""Limits of the events kept for readers that reconnect or are slow. Older ones are dropped."""
+"""Limits of the events kept for readers that reconnect or are slow. Older events are dropped."""
 
 _MAX_AT_ONCE = 100
 
 
 class EventLog:
-    """Events with increasing numbers, the latest ones as bytes.
+    """Events with increasing numbers. The latest are kept, as bytes.
 
     Attributes:
         readers: The current readers. Each has a cursor and its own pace.
-        size: Bytes of the kept events.
+        size: The number of bytes of the kept events.
         used_at: The time at which the latest reader left, on the event loop's clock.
     """
 
@@ -67,7 +67,7 @@ class EventLog:
 
     def wake(self) -> None:
         """Wake all tasks that wait for a change."""
-        # Most events come while no task waits.
+        # Most events arrive while no task waits.
         if self._changed is not None:
             changed, self._changed = self._changed, None
             changed.set()
@@ -84,13 +84,13 @@ class EventLog:
 
     @property
     def first_id(self) -> int:
-        """The number of the oldest event that is kept, or of the next one."""
+        """The number of the oldest event that is kept. Without any, that of the next event."""
         return self.last_id - len(self._events) + 1
 
     def after(self, number: int) -> list[tuple[int, bytes]]:
-        """Return events after a number, within limits.
+        """Return the events after a number, within limits.
 
-        A watcher that has missed some gets one of type ``gap`` first.
+        A watcher that has missed events first gets one of type ``gap``.
         """
         first = self.first_id
         events: list[tuple[int, bytes]] = []
@@ -102,7 +102,7 @@ class EventLog:
         return events
 
     async def wait_after(self, number: int) -> None:
-        """Wait until there is an event after this number, or the log is closed."""
+        """Wait until there is an event after this number or the log is closed."""
         while self.last_id <= number and not self._closed:
             await self._wait_changed()
 
@@ -121,12 +121,12 @@ class EventLog:
             self.wake()
 
     async def wait_taken(self) -> None:
-        """Wait until all readers have taken all events."""
+        """Wait until all readers have accepted all events."""
         while any(reader.position < self.last_id for reader in self.readers):
             await self._wait_changed()
 
     async def wait_ready(self) -> None:
-        """Wait until no reader is busy with earlier events, so that the latest come next."""
+        """Wait until no reader is busy with earlier events."""
         while any(reader.is_behind for reader in self.readers):
             await self._wait_changed()
 
@@ -134,9 +134,9 @@ class EventLog:
     async def watched(
         self, seconds: float | None, stop: Callable[[], object]
     ) -> AsyncIterator[None]:
-        """Call ``stop`` if there was a reader in the block, and none for ``seconds``.
+        """Call ``stop`` if readers existed inside the block and have been gone for ``seconds``.
 
-        It is never called for None or 0.
+        If ``seconds`` is None or 0, ``stop`` is never called.
         """
         if not seconds:
             yield
@@ -163,7 +163,7 @@ class Reader:
     """The cursor of one client.
 
     Attributes:
-        position: The number of the latest event that the client has taken.
+        position: The number of the latest event that the client has accepted.
     """
 
     def __init__(self, log: EventLog, position: int) -> None:
@@ -173,7 +173,7 @@ class Reader:
 
     @property
     def is_behind(self) -> bool:
-        """True if the client is still being sent events while there are newer ones."""
+        """True if there are newer events than those that are being sent to the client."""
         return self.position < self._given < self._log.last_id
 
     def next_nowait(self) -> list[tuple[int, bytes]] | None:
@@ -187,7 +187,7 @@ class Reader:
         return news
 
     async def next(self) -> list[tuple[int, bytes]]:
-        """Wait for events after those returned before, which count as taken.
+        """Wait for events after those returned before, which count as accepted.
 
         Returns:
             The events, or an empty list at the end of the log.
@@ -208,31 +208,31 @@ T = TypeVar("T")
 _MAX_EVENTS: Final = 100_000
 _MAX_KEPT: Final = 1000
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Limit of all ended runs together. The oldest ones are deleted first."""
+"""Maximum size of all ended runs together. The oldest are deleted first."""
 
 _MAX_UNSENT: Final = 64 * 1024
-"""Bytes of events that are added before waiting for readers."""
+"""Maximum number of bytes of events that are added before waiting for readers."""
 
 
 class ClientLeft(Exception):
-    """The client doesn't take the events that are sent."""
+    """Raised if the client doesn't accept the events that are sent."""
 
 
 class LiveRun(Generic[T]):
-    """The work that a client asked for, in its own task.
+    """Work that a client has requested, in its own task.
 
     Args:
         about: The server's own data about it.
-        stays: Seconds that it continues without a client. 0 if it ends with its client, None if it
-            doesn't need one.
+        stays: Seconds for which the work continues without a client. 0 if it ends with its client,
+            None if it needs no client.
 
     Attributes:
         about: The server's own data about it.
-        stays: Seconds that it continues without a client.
+        stays: The argument `stays`.
         log: The events for clients.
-        error: Its exception, or None.
-        over: Set once it has fully ended.
-        is_refused: True if its client didn't take the events.
+        error: The exception that ended the work, or None.
+        over: Set once the work has fully ended.
+        is_refused: True if the client didn't accept the events.
     """
 
     def __init__(self, about: T, stays: float | None) -> None:
@@ -250,12 +250,12 @@ class LiveRun(Generic[T]):
 
     @property
     def has_begun(self) -> bool:
-        """True if it has written anything."""
+        """True if the work has written anything."""
         return self.log.last_id > 0
 
     @property
     def has_lost_client(self) -> bool:
-        """True if its client did not accept the sent data, and it ends with its client."""
+        """True if the run ends with its client, and the client did not accept the events."""
         return self.is_refused and self.stays == 0
 
     def add(self, data: bytes) -> None:
@@ -272,23 +272,23 @@ class LiveRun(Generic[T]):
         return self._unsent >= _MAX_UNSENT
 
     async def flush(self) -> None:
-        """Wait while clients are busy with earlier events. If it is full, wait until it is empty.
+        """Wait while clients are busy with earlier events. If `is_full`, wait for all events.
 
         Raises:
-            ClientLeft: Its client didn't take the events, and it ends with its client.
+            ClientLeft: The client didn't accept the events, and the run ends with its client.
         """
         await self._wait(self.log.wait_taken if self.is_full else self.log.wait_ready)
 
     async def wait_taken(self) -> None:
-        """Wait until clients have taken everything.
+        """Wait until clients have accepted everything.
 
         Raises:
-            ClientLeft: Its client didn't take the events, and it ends with its client.
+            ClientLeft: The client didn't accept the events, and the run ends with its client.
         """
         await self._wait(self.log.wait_taken)
 
     async def write(self, data: bytes) -> None:
-        """Add an event and wait until clients have taken it. See `wait_taken`."""
+        """Add an event and wait until clients have accepted it. See `wait_taken`."""
         self.add(data)
         await self.wait_taken()
 
@@ -326,10 +326,10 @@ Work: TypeAlias = Callable[[LiveRun[T]], Awaitable[object]]
 
 
 class LiveRuns(Generic[T]):
-    """The runs that clients can return to: the running ones, and the latest ended ones.
+    """The runs that clients can return to, including the latest that have ended.
 
     Args:
-        start_soon: Starts a task, such as that of the server's `LiveSessions`.
+        start_soon: Starts a task, as `LiveSessions.start_soon` does.
     """
 
     def __init__(self, start_soon: Callable[..., None]) -> None:
@@ -342,7 +342,7 @@ class LiveRuns(Generic[T]):
     def start(
         self, work: Work[T], about: T, *, stays: float | None, name: str | None = None
     ) -> LiveRun[T]:
-        """Start a run. One with a name can be found until it ends and newer ones need its room.
+        """Start a run. A named run can be found until it has ended and newer runs need its room.
 
         Raises:
             SessionRefused: The server hasn't been started.
@@ -366,5 +366,5 @@ class LiveRuns(Generic[T]):
         return None if run is None or (run.error is not None and not run.has_begun) else run
 
     def forget(self, name: str) -> bool:
-        """Forget a run. Return whether there was one."""
+        """Forget the run of this name. Return whether there was one."""
         return self._named.pop(name, None) is not None

@@ -1,1 +1,1 @@
-"""Shared parts of built-in modules of every kind."""
+"""Code that built-in modules of every kind share."""

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-# Modules import the kinds of their options from here.
+# Modules import the kinds of options from here.
 from amplifier._internal.reading import *  # noqa: F403
 from amplifier._internal.reading import Key, keys_of, read_record
 from amplifier._internal.spelling import did_you_mean, misspelt_key, suggestion, warn_caller
@@ -31,13 +31,13 @@ logger = logging.getLogger("amplifier.modules.configuration")
 
 # Every built-in module follows one policy:
 #
-# - A known key with a bad value is a problem that names the key, the expected value and the value
-#   found. One `PlanError` carries all problems of a configuration.
-# - An unknown key is ignored and logged as a warning with the nearest known key. A misspelt key
+# - A known key with a bad value is a problem that names the key, the expected value and the actual
+#   value. One `PlanError` lists all problems of a configuration.
+# - An unknown key is ignored, and a warning with the nearest known key is logged. A misspelt key
 #   also emits a `MisspellingWarning`, which ``-W error::amplifier.errors.MisspellingWarning`` turns
 #   into an error.
-# - Ignoring a misspelt restriction would lift it. So it is a problem to misspell a key that limits
-#   the module (``restricts=True``), and to use an unknown key that is named like a restriction
+# - Ignoring a misspelt restriction would lift it. So a misspelling of a key that limits the module
+#   (``restricts=True``) is a problem. So is an unknown key that is named like a restriction
 #   (``allowed_write_paths``) or was one in an older version.
 
 _RESTRICTION: Final = re.compile(
@@ -63,9 +63,9 @@ def read_options(
             ``__attrs_post_init__`` may raise a `PlanError` about fields that contradict each other.
         module: The module's id, for messages.
         config: The module's part of the mount plan.
-        environment: Environment variables to read where the configuration has no value, by key.
+        environment: Environment variables to read if the configuration has no value, by key.
         former: Restricting keys of older versions, each with advice on its replacement.
-        values: Fields that aren't options, and defaults that differ from the class's own.
+        values: Values of fields that aren't options, and defaults that override the class's own.
 
     Raises:
         PlanError: The configuration is invalid. The error lists all problems.
@@ -104,7 +104,7 @@ def _unknown_key(module: str, key: str, known: Mapping[str, Key]) -> list[Proble
     known_keys = f"known keys: {', '.join(known) or 'none'}"
     if meant is not None and known[meant].restricts:
         return [(f"$.{key}", f"unknown key; {did_you_mean(meant)}")]
-    # It is often another module's key for the same restriction.
+    # Such a key is often another module's name for the same restriction.
     if meant is None and _RESTRICTION.search(str(key)):
         return [(f"$.{key}", f"unknown key for a restriction; {known_keys}")]
     if meant is not None:

@@ -1,4 +1,4 @@
-"""Failures that are results for the model, and text of unknown origin made safe for them."""
+"""Tool failures as results for the model, and text of unknown origin made safe for results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def failure_from_os(error: OSError, subject: str) -> ToolFailure:
 
 
 def shown(text: str, max_length: int = _MAX_SHOWN) -> str:
-    r"""Return a text shortened and fit for JSON.
+    r"""Return a text, shortened and made valid for JSON.
 
     Bytes of a file name that aren't UTF-8, and lone surrogates, become ``\xff`` or ``\ud800``.
     """
@@ -56,6 +56,6 @@ def shown(text: str, max_length: int = _MAX_SHOWN) -> str:
 
 
 def _spelled(surrogate: str) -> str:
-    # In a file name, Python keeps a byte that isn't UTF-8 as a surrogate from U+DC80 up (PEP 383).
+    # In file names, Python represents bytes that aren't UTF-8 as surrogates from U+DC80 (PEP 383).
     code = ord(surrogate)
     return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"

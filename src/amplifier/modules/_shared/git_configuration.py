@@ -13,11 +13,11 @@ from typing import Final
 from amplifier._internal.programs import is_below
 
 _MAX_FILE: Final = 1 << 20
-# Per repository. It ends the reading of files that include each other.
+# The limit per repository. It stops the reading of files that include each other.
 _MAX_FILES: Final = 50
 
-# Keys that name a program are recognised by the end of their name, because git, its helpers and
-# its later versions have many.
+# Keys that name a program are recognised by the end of the key, because git, its helpers and its
+# later versions have many of them.
 _PROGRAM: Final = re.compile(
     r"alias\..*|pager\..*"
     r"|(?:.*\.)?(?:[^.]*(?:command|cmd|program|helper|driver|editor|pager|askpass|proxy"
@@ -69,15 +69,15 @@ _HOOKS: Final = (
     ),
     *("post-rewrite", "sendemail-validate", "fsmonitor-watchman", "post-index-change"),
 )
-# An interpreter runs these files of a folder in its arguments.
+# An interpreter runs these files if a folder in its arguments contains them.
 _RUN_OF_FOLDER: Final = ("__main__.py", "index.js", "package.json")
 
 
 def real_path(path: str | Path) -> str:
-    """Return the real path. A link that cannot be followed is its own place.
+    """Return the real path. For a link that can't be followed, this is the path of the link.
 
-    Python fails on a very long chain of links. The kernel follows only forty of them, so nothing
-    can be opened through such a chain, or through a loop.
+    Python fails on a very long chain of links. The operating system follows only forty links, so
+    nothing can be opened through such a chain, or through a loop.
     """
     try:
         return os.path.realpath(path)
@@ -103,9 +103,9 @@ def pointed_at(path: str) -> Iterator[str]:
 
 
 def _path_in(text: str) -> str:
-    """Return the path in the text of one of git's files.
+    """Return the path that one of git's files contains.
 
-    Like git, this removes line ends at the end, but no blanks.
+    Like git, this removes trailing newlines, but no blanks.
     """
     return text.rstrip("\r\n").partition("\0")[0]
 
@@ -113,8 +113,8 @@ def _path_in(text: str) -> str:
 def named_by_configuration(worktree: str) -> list[str]:
     """Return the places that the configuration of a repository or of its user names.
 
-    They need not exist. Every word in a setting that names a program counts as the name of a file,
-    because ``sh conv.sh`` runs a file, too.
+    The places need not exist. Every word in a setting that names a program counts as the name of a
+    file, because even ``sh conv.sh`` runs a file.
 
     Args:
         worktree: The folder with the ``.git``, as a real path.
@@ -146,8 +146,8 @@ def named_by_configuration(worktree: str) -> list[str]:
                 named |= dict.fromkeys(_files_in(value, worktree))
             else:
                 path = _joined(worktree, value)
-                # The folder may be or contain the work tree, and then can't be protected as a
-                # whole. So the names of hooks are listed, too.
+                # The folder may be or contain the work tree. In that case it can't be protected as
+                # a whole, so the names of hooks are listed in addition.
                 named |= dict.fromkeys((path, *(f"{path}/{name}" for name in _HOOKS)))
     return [path for path in named if not is_below(worktree, path)]
 
@@ -161,14 +161,14 @@ def _joined(base: str, value: str) -> str:
 def _files_in(value: str, worktree: str) -> Iterator[str]:
     """Yield the files that the words of a command may name."""
     for word in _words(value):
-        # Without its variable, a name such as $PWD/conv.sh begins with a slash.
+        # A name such as $PWD/conv.sh begins with a slash after its variable is removed.
         for name in {word, word.lstrip("/")} - {"", ".", ".."}:
             path = f"{worktree}/{name}" if "/" not in name else _joined(worktree, name)
             mode = _mode(path)
             if stat.S_ISDIR(mode):
                 yield from (f"{real_path(path)}/{file}" for file in _RUN_OF_FOLDER)
             else:
-                # A file that doesn't exist may be created.
+                # A file that doesn't exist may be created later.
                 yield real_path(path) if mode else path
 
 
@@ -188,7 +188,7 @@ def _words(value: str) -> tuple[str, ...]:
 
 _QUOTED: Final = r'"(?:[^"\\\n]|\\[^\n]|\\\n)*"?'
 _TOKEN: Final = re.compile(
-    # Possessive quantifiers never backtrack. So a line of a million blanks takes linear time.
+    # Possessive quantifiers never backtrack, so even a line of a million blanks takes linear time.
     r'\[[ \t]*+(?P<section>[-.\w]*+)(?:[ \t]++"(?P<name>(?:[^"\\\n]|\\[^\n])*+)")?+[ \t]*+\]'
     rf"|(?P<key>[A-Za-z][-A-Za-z0-9]*)[ \t]*"
     rf"(?:=[ \t]*(?P<value>(?:[^\\\"\n#;]|\\[^\n]|\\\n|{_QUOTED})*))?"
@@ -202,9 +202,9 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "b": "\b", "\n": ""}
 
 @functools.lru_cache(maxsize=256)
 def settings(text: str) -> tuple[tuple[str, str | None], ...]:
-    """Return the settings in a text of git's configuration, in order.
+    """Return the settings in the text of a git configuration, in order.
 
-    A setting without a value has None. Text that git refuses to read is ignored.
+    The value of a setting without one is None. Text that git refuses to read is ignored.
     """
     section, listed = "", list[tuple[str, str | None]]()
     for token in _TOKEN.finditer(text.replace("\r\n", "\n").removeprefix("\ufeff")):
@@ -237,7 +237,7 @@ def _value(raw: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _naming_settings(text: str) -> tuple[tuple[str, str], ...]:
-    """Return the settings that name a program or a file of more configuration."""
+    """Return the settings that name a program or another configuration file."""
     listed = []
     for key, value in settings(text):
         folded = key.lower()
@@ -265,7 +265,7 @@ def _mode(path: str) -> int:
 def _text(file: str) -> str:
     """Return the beginning of a regular file, or an empty text for anything else.
 
-    A command may have put a pipe in its place.
+    A command may have replaced the file with a pipe.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

@@ -17,20 +17,20 @@ from amplifier._internal.programs import is_below
 
 from .git_configuration import named_by_configuration, pointed_at, real_path
 
-# Before Linux 6.13, two changes within this time may have the same ctime.
+# Before Linux 6.13, two changes within this period may have the same ctime.
 _SLACK_NANOSECONDS: Final = 10_000_000
 _LAYOUT: Final = frozenset(("head", "objects", "refs", "commondir"))
 
-# Sets of roots that are remembered.
+# The maximum number of sets of roots with remembered results.
 _MAX_KNOWN: Final = 4
 
-# The kind decides how a folder is searched. In a place, links and files with a second name matter
-# as well. In folders where git stores things, anyone can choose the names, for example of branches.
-# So only repositories are searched for there.
+# The kind of a folder determines how it is searched. In a protected place, links and files with a
+# second name matter as well. In folders where git stores data, anyone can choose names, for example
+# those of branches. So these folders are searched only for repositories.
 _Kind: TypeAlias = Literal["ordinary", "place", "stored", "kept"]
 _KINDS_IN_GIT: Final[dict[str, _Kind]] = {
     **dict.fromkeys(("refs", "logs", "objects", "lfs", "annex"), "stored"),
-    # Repositories belong here.
+    # These folders are meant to contain repositories.
     **dict.fromkeys(("modules", "worktrees"), "kept"),
 }
 
@@ -57,12 +57,12 @@ class Swept:
 
     Attributes:
         places: Device and inode of the protected places, by path. Nested places are included.
-        led: Paths to which something protected leads programs, each with the path of that thing: a
-            link, a second name, or the configuration of a repository. They need not exist.
+        led: Paths to which something protected leads programs, each with the path of the protected
+            thing: a link, a second name, or a repository's configuration. The paths need not exist.
         repositories: The places that belong to git: every ``.git``, bare layouts, and the folders
             to which a ``.git`` leads.
         sockets: Sockets in the file system.
-        closed: Device and inode of the folders that could not be listed, by path. Their files can
+        closed: Device and inode of the folders that can't be listed, by path. Files in them can
             still be opened by name.
     """
 
@@ -95,9 +95,9 @@ class _Folder:
         )
 
 
-# A folder's ctime shows that it changed. Unlike the mtime, no program can set it. A folder that
-# changed just before it was listed is listed again next time, because another change may have had
-# the same ctime.
+# A folder's ctime shows whether the folder has changed. Unlike the mtime, no program can set it. A
+# folder that changed just before it was listed is listed again next time, because a later change
+# may have had the same ctime.
 
 
 class Sweep:
@@ -123,9 +123,9 @@ class Sweep:
         """Search some trees.
 
         Args:
-            roots: The top folders, as real paths. None is below another one.
+            roots: The top folders, as real paths. No root is inside another root.
             skip: Folders that are not searched.
-            max_folders: Number of folders after which the search stops.
+            max_folders: The number of folders after which the search stops.
             second_names: Whether to find other names (hard links) of protected files.
         """
         tops = tuple(sorted(set(roots)))
@@ -175,7 +175,7 @@ class _Look:
         for top in self._tops:
             for worktree in repositories_above(top):
                 self._lead(f"{worktree}/.git", named_by_configuration(worktree))
-        # Both loops append to the list that they iterate over.
+        # Each of the two loops appends to the list that it iterates over.
         ordinary = [*self._tops]
         for path in ordinary:
             folder = self._folder(path)
@@ -322,7 +322,7 @@ class _Look:
             self._lead(path, named_by_configuration(path.rpartition("/")[0]))
 
     def _note_beginning(self, link: str) -> None:
-        """Record the target of a link such as ``.github`` if it has or may get a ``hooks``."""
+        """Record a link such as ``.github`` if its target contains or may get a ``hooks``."""
         target = real_path(link)
         names = self._entries.names_after(link.rpartition("/")[2])
         hits = [name for name in _names_in(target) if self._entries.is_entry(f"{link}/{name}")]
@@ -341,7 +341,7 @@ class _Look:
 
     def _lead(self, leader: str, paths: Iterable[str]) -> None:
         for path in paths:
-            # Protecting a top folder, or one above it, would leave no work possible.
+            # With a top folder or its parents protected, no work would be possible.
             if (
                 not any(is_below(path, top) and path != top for top in self._tops)
                 or path in self._led
@@ -371,7 +371,7 @@ class _Look:
     def _find_second_names(self) -> None:
         """Find the other names of protected files.
 
-        The listing of a folder has the inodes, so no file needs its own call.
+        A folder's listing includes inodes, so no separate call is needed for each file.
         """
         for (device, _), folder in self.seen.items():
             try:
@@ -403,7 +403,7 @@ def is_git_layout(names: Iterable[str]) -> bool:
 
 
 def repositories_above(path: str) -> Iterator[str]:
-    """Yield the folders above a path that have a ``.git``, the nearest first."""
+    """Yield the folders above a path that contain a ``.git``, nearest first."""
     folder = path.rpartition("/")[0]
     while folder:
         if os.path.lexists(f"{folder}/.git"):

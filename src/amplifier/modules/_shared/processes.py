@@ -1,4 +1,4 @@
-"""The processes that modules start: commands, MCP servers, the programs of a search.
+"""The processes that modules start: commands, MCP servers, and the programs that run a search.
 
 Everything except the coroutines of `ServiceProcess` blocks.
 """
@@ -32,31 +32,31 @@ logger = logging.getLogger("amplifier.modules.tools")
 
 _SUPERVISOR = Path(__file__).parents[2] / "_internal" / "supervisor.py"
 _PROBE_SECONDS = 30.0
-# Longer than the supervisor itself takes to give up.
+# This is longer than the supervisor itself takes to give up.
 _REAP_SECONDS = 12.0
-# A process that survives SIGKILL for this time is named in the log and left behind.
+# A process that survives SIGKILL for this long is reported in the log and left behind.
 _KILL_SECONDS = 2.0
 
-# The dynamic linker may need these to start the program. The rest of the environment may hold
-# secrets.
+# The dynamic linker may need these variables to start the program. The rest of the environment may
+# contain secrets.
 _LINKER_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 # ── the processes of a command ────────────────────────────────────────────────────────────────────
 
 # A command leads its own session and process group, so one signal reaches the group. Some processes
-# leave it (``setsid``, a double fork, a daemon). The supervisor adopts processes that lose their
-# parent, so these are found in ``/proc`` among its descendants. Without a supervisor only the group
-# is known.
+# leave the group (with ``setsid`` or a double fork, or as a daemon). The supervisor adopts
+# processes that lose their parent, so ``/proc`` lists them among its descendants. Without a
+# supervisor, only the processes in the group are known.
 
 
 class ProcessTree:
     """All processes that one command started.
 
     Args:
-        process: Our child, which is the shell or its supervisor. The latter isn't part of the
+        process: Our child, which is the shell or its supervisor. A supervisor isn't part of the
             command.
-        group: The process group of the shell. Without a supervisor, that of the child.
+        group: The process group of the shell.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], group: int) -> None:
@@ -68,10 +68,10 @@ class ProcessTree:
     def members(self) -> list[int]:
         """Return the ids of the living processes.
 
-        Without a supervisor it is the id of the group, as long as that has members.
+        Without a supervisor, the only id is that of the group, as long as the group has members.
         """
         if not self._is_supervised:
-            # Reaps the shell, which would count as a member while it is a zombie.
+            # This reaps the shell, which would count as a member while it is a zombie.
             self._process.poll()
             return [self._leader] if send_to_group(self._leader, 0) else []
         self._seen = descendants(self._process.pid)
@@ -80,7 +80,7 @@ class ProcessTree:
     def wrappers(self) -> set[int]:
         """Return the ids of the wrapper and of the first process in its namespaces.
 
-        The wrapper leads the group. The ids are those of the last call of `members`.
+        The wrapper leads the group. The ids are from the last call to `members`.
         """
         return {
             self._leader,
@@ -90,7 +90,7 @@ class ProcessTree:
     def send(self, number: signal.Signals) -> list[int]:
         """Signal all processes, and return the ids of the live ones."""
         members = self.members()
-        # The group comes first, because a signal to it is atomic. No process can escape by forking.
+        # The group comes first. A signal to it is atomic, so no process can escape by forking.
         send_to_group(self._leader, number)
         for process in self._seen:
             if process.group != self._leader:
@@ -104,7 +104,7 @@ class ProcessTree:
 class StartedProcess:
     """A running program, which is our child or a child of the supervisor.
 
-    The supervisor exists on Linux. It ends everything that the program started, even when this
+    The supervisor exists only on Linux. It ends everything that the program started, even when this
     process is killed.
 
     A confinement can have these members:
@@ -121,20 +121,20 @@ class StartedProcess:
         environment: The complete environment.
         confinement: Restrictions that the supervisor applies before the program starts. None for no
             supervisor.
-        stdin: As in `subprocess.Popen`, like the next two.
+        stdin: As in `subprocess.Popen`.
         stderr: As in `subprocess.Popen`.
         bufsize: As in `subprocess.Popen`.
 
     Raises:
-        OSError: The program could not be started. Below the supervisor, `wait_started` or
-            `has_ended` raises this.
+        OSError: The program could not be started. With a supervisor, `wait_started` or `has_ended`
+            raises this instead.
 
     Attributes:
         process: Our child, which is the program or the supervisor above it.
-        group: Id of the program and of its process group. 0 until a supervisor has reported it.
+        group: The id of the program and of its process group. 0 until a supervisor has reported it.
         is_unstarted: True if the wrapper failed, so that the program was never started.
-        news: Descriptor that becomes readable when the program has started and when it ends. None
-            if the system has none.
+        news: A descriptor that becomes readable when the program has started and when it ends. None
+            if the system offers none.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class StartedProcess:
         """Wait until the program is running.
 
         Raises:
-            OSError: It could not be started.
+            OSError: The program could not be started.
         """
         if not self._is_supervised:
             return
@@ -243,7 +243,7 @@ class StartedProcess:
             if word == "error":
                 raise OSError(int(rest.partition(" ")[0]), rest.partition(" ")[2])
             self.is_unstarted = word == "unstarted"
-            # A command that kills the supervisor ends itself.
+            # A command that kills the supervisor ends as well.
             self._returncode = int(rest) if word in ("status", "unstarted") else -9
         return self._returncode is not None
 
@@ -257,7 +257,7 @@ class StartedProcess:
             self._control = None
 
     def close(self) -> None:
-        """Release it and reap our child."""
+        """Release the process group and reap our child."""
         self.release()
         try:
             self.process.wait(_REAP_SECONDS)
@@ -290,7 +290,7 @@ def start(
     """Start a program, and wait until it is running.
 
     Raises:
-        OSError: It could not be started.
+        OSError: The program could not be started.
     """
     started = StartedProcess(
         arguments, directory=directory, environment=environment, confinement=confinement
@@ -298,7 +298,7 @@ def start(
     try:
         started.wait_started()
     except OSError:
-        # Leaving the block closes the pipes.
+        # Exiting the block closes the pipes.
         with started.process:
             started.close()
         raise
@@ -307,14 +307,14 @@ def start(
 
 @functools.cache
 def _supervisor_code() -> bytes:
-    # It is read once, because commands may be able to write where the file is.
+    # The file is read once, because commands may be able to change it later.
     return marshal.dumps(compile(_SUPERVISOR.read_bytes(), "supervisor", "exec", dont_inherit=True))
 
 
 def _in_memory(data: bytes, closing: contextlib.ExitStack) -> int:
     """Return a descriptor from which a child can read data.
 
-    A command line could be read by every user of the machine.
+    On a command line, every user of the machine could read the data.
     """
     descriptor = os.memfd_create("amplifier")
     closing.callback(os.close, descriptor)
@@ -352,10 +352,10 @@ def _supervisor_starts() -> bool:
         )
     except OSError:
         return False
-    # Leaving the block closes the pipes.
+    # Exiting the block closes the pipes.
     with shell.process:
         try:
-            # The line about its end may have been read together with that about its start.
+            # The line about its end may have been read together with the line about its start.
             if shell.news is not None and not shell.has_ended():
                 select.select([shell.news], [], [], _PROBE_SECONDS)
             return shell.has_ended() and shell.returncode == 7
@@ -368,13 +368,13 @@ def _supervisor_starts() -> bool:
 class ServiceProcess(StartedProcess):
     """A program that serves the session through pipes. Only the event loop uses it.
 
-    It runs below the supervisor where that is available. Starting never awaits, so no cancellation
-    comes between the start and the code that ends it.
+    The program runs under the supervisor if that is available. Starting never awaits, so no
+    cancellation can come between the start and the code that ends the program.
 
     Attributes:
-        stdin: Descriptor of its input, which does not block.
-        stdout: Descriptor of its output, which does not block.
-        stderr: Descriptor of its error stream, which does not block.
+        stdin: The descriptor of its input, which does not block.
+        stdout: The descriptor of its output, which does not block.
+        stderr: The descriptor of its error stream, which does not block.
     """
 
     def __init__(
@@ -401,7 +401,7 @@ class ServiceProcess(StartedProcess):
             os.set_blocking(descriptor, False)
 
     def has_ended(self) -> bool:
-        """Check whether it has ended, or was never started."""
+        """Check whether the program has ended or was never started."""
         try:
             return super().has_ended()
         # The supervisor reports that the program could not be executed.
@@ -420,18 +420,18 @@ class ServiceProcess(StartedProcess):
         return f"ended with exit code {self.returncode}"
 
     async def wait_until_running(self) -> None:
-        """Wait until the supervisor has started it.
+        """Wait until the supervisor has started the program.
 
         Raises:
-            OSError: It cannot be started.
+            OSError: The program could not be started.
         """
         if self.group == 0 and self.news is not None:
             await anyio.wait_readable(self.news)
-        # This does not block, because a line is there.
+        # This does not block, because a line has arrived.
         self.wait_started()
 
     async def wait_for_death(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the program has ended."""
         while not self.has_ended():
             if self.news is None:
                 await poll_until(self.has_ended)
@@ -439,12 +439,13 @@ class ServiceProcess(StartedProcess):
                 await anyio.wait_readable(self.news)
 
     async def end(self, grace: float = 0.0) -> None:
-        """End it and all its descendants in bounded time. The caller shields it if necessary.
+        """End the program and all its descendants in bounded time.
 
-        First its input is closed, then SIGTERM and SIGKILL are sent.
+        First its input is closed, then SIGTERM and SIGKILL are sent. The caller shields this if
+        necessary.
 
         Args:
-            grace: Seconds before each of the two signals. 0 kills it at once.
+            grace: Seconds before each of the two signals. 0 kills the program at once.
         """
         for pipe in self._pipes:
             with contextlib.suppress(OSError):
@@ -466,7 +467,7 @@ class ServiceProcess(StartedProcess):
         await anyio.to_thread.run_sync(self.close)
 
     def kill_rest(self) -> None:
-        """Kill everything that it left behind when it ended."""
+        """Kill everything that the program left behind when it ended."""
         self._signal(signal.SIGKILL)
         self._is_released = True
         self.release()
@@ -476,7 +477,7 @@ class ServiceProcess(StartedProcess):
             await self.wait_for_death()
 
     def _signal(self, number: signal.Signals) -> None:
-        # After the release, the id may belong to other processes.
+        # After the release, the group's id may belong to other processes.
         if self.group and not self._is_released:
             send_to_group(self.group, number)
 
@@ -484,12 +485,12 @@ class ServiceProcess(StartedProcess):
 class WorkerProcess(StartedProcess):
     """A program with pipes to its input and output that works for one thread.
 
-    It has no supervisor, which would take longer to start than the program. So the program must
-    stay in its process group, and end when its input ends.
+    It has no supervisor, because one would take longer to start than the program. So the program
+    must stay in its process group, and end when its input ends.
 
     Args:
         arguments: The absolute path of the program, and its arguments.
-        stop: A request to stop kills the program.
+        stop: Kills the program when a stop is requested.
         directory: The working directory.
 
     Attributes:
@@ -521,24 +522,24 @@ class WorkerProcess(StartedProcess):
         stop.add(self.kill)
 
     def kill(self) -> None:
-        """Kill it and its descendants, unless it has ended. Any thread may call this."""
-        # The lock keeps it from being reaped between the check and the signal.
+        """Kill the program and its descendants, unless it has ended. Any thread may call this."""
+        # The lock prevents the program from being reaped between the check and the signal.
         with self._lock:
             if self.process.poll() is None:
                 send_to_group(self.group, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Wait until it ends. Its output must have been read."""
+        """Wait until the program ends. Its output must have been read."""
         return self.process.wait()
 
     def close(self) -> None:
-        """Kill it, and wait until it has ended."""
+        """Kill the program, and wait until it has ended."""
         self.kill()
         self._stop.discard(self.kill)
         with self._lock:
             super().close()
         for pipe in (self.stdin, self.stdout):
-            # Closing flushes input that it did not read.
+            # Closing flushes input that the program did not read.
             with contextlib.suppress(OSError):
                 pipe.close()
 
@@ -547,6 +548,6 @@ def signal_name(number: int) -> str:
     """Return the name of a signal."""
     try:
         return signal.Signals(number).name
-    # Real-time signals have no name.
+    # Most real-time signals have no name.
     except ValueError:
         return f"signal {number}"

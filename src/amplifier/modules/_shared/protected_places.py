@@ -1,15 +1,15 @@
 """The list of files that programs outside a sandbox run or read automatically."""
 
-# Why the list is about names: a program that starts automatically finds its files by name, in any
-# folder that a person opens. So an entry holds at any depth, and for names that do not exist yet.
+# Why the list contains names: a program that starts automatically finds its files by name, in any
+# folder that a person opens. So an entry applies at any depth, and to names that do not exist yet.
 # A few places have no fixed name, such as a bare repository or a file that git's configuration
-# names. These are found by a search of the file system. Names are compared without case and
-# without invisible characters, because some file systems do so. A false alarm costs one question.
+# names. A search of the file system finds these. Names are compared without regard to case and
+# invisible characters, because some file systems ignore them. A false alarm costs one question.
 #
 # Why "ask" and not "refuse": people do want `.vscode/settings.json` changed. The agent's own code
-# is different. One "yes" by mistake would be enough to change it.
+# is different, because one "yes" given by mistake would be enough to change it.
 #
-# The sandbox, the file tools and the approval rules read the list, and check the real path.
+# The sandbox, the file tools and the approval rules use the list, and check real paths against it.
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ ENTRIES: Final = {
     **dict.fromkeys(
         (".codebuddy", ".tabnine", ".firebender", "firebender.json", "gptme.toml"), _AGENT
     ),
-    # It has scripts for when a work tree is opened.
+    # It contains scripts to run when a work tree is opened.
     "conductor.json": _AGENT,
     **dict.fromkeys((".vscode", "*.code-workspace", ".vscode-server", ".vs"), _EDITOR),
     **dict.fromkeys(
@@ -111,9 +111,10 @@ ENTRIES: Final = {
     **dict.fromkeys(
         (".nvim.lua", ".lazy.lua", ".lvimrc", ".dir-locals.el", ".dir-locals-2.el"), _EDITOR
     ),
-    # Emacs runs the Lisp in it when it restores a desktop.
+    # Emacs runs the Lisp code in this file when it restores a desktop.
     ".emacs.desktop": _EDITOR,
-    # Builders and annotation processors of Eclipse and of editors that use its Java tools.
+    # These name builders and annotation processors, which Eclipse and other editors with its Java
+    # tools run.
     **dict.fromkeys(
         (".project", ".settings", ".externalToolBuilders", ".classpath", ".factorypath"), _EDITOR
     ),
@@ -129,7 +130,7 @@ ENTRIES: Final = {
         (".lsp", "hie.yaml", ".merlin", ".clangd", ".ccls", ".ycm_extra_conf.py"), _SERVER
     ),
     ".ropeproject": _SERVER,
-    # Plugins of a compiler, and of servers for Ruby and JavaScript.
+    # These name plugins of a compiler, and of language servers for Ruby and JavaScript.
     **dict.fromkeys((".bloop", ".solargraph.yml", ".tern-project"), _SERVER),
     **dict.fromkeys(
         (
@@ -152,9 +153,10 @@ ENTRIES: Final = {
     **dict.fromkeys(
         (".miserc.toml", ".rvmrc", ".shadowenv.d", ".bash_enter", ".bash_leave"), _SHELL
     ),
-    # A version may be `path:./bin`.
+    # A version in this file may be `path:./bin`.
     ".tool-versions": _SHELL,
-    # A shell runs the first, reads variables from the second, and paths or commands from the rest.
+    # A shell runs the first file, and reads variables from the second and paths or commands from
+    # the others.
     **dict.fromkeys((".phpbrewrc", ".ruby-env", ".versions.conf", ".sdkmanrc"), _SHELL),
     **dict.fromkeys(
         (".husky", ".huskyrc*", ".githooks", ".git-hooks", ".lefthook", ".lefthook-local"), _HOOKS
@@ -192,7 +194,7 @@ ENTRIES: Final = {
 }
 """Names that are protected at any depth, with the reason. ``a/b`` means a ``b`` in any ``a``."""
 
-# Commands have to change these (`pip install`), so the sandbox does not cover them.
+# Commands such as `pip install` have to change these, so the sandbox does not protect them.
 _ENTRIES_FOR_FILE_TOOLS: Final = {
     **dict.fromkeys((".venv", "site-packages/*.pth", "dist-packages/*.pth"), _PYTHON),
     **dict.fromkeys(("sitecustomize.py", "usercustomize.py"), _PYTHON),
@@ -245,7 +247,7 @@ _OF_HOME: Final = (
 """Files in a home folder that a login, a shell or a desktop reads."""
 
 
-# Folders of a root that are searched for one write. A home folder has more.
+# The maximum number of folders in a root that are searched for one write. A home folder has more.
 _MAX_FOLDERS: Final = 20_000
 
 
@@ -294,9 +296,9 @@ class ProtectedPlaces:
     """The list, with the changes that a plan makes to it.
 
     Attributes:
-        added: Further names, as in `ENTRIES`, or absolute paths, which need permission.
-        allowed: Names or absolute paths that need no permission. The agent's own code is refused
-            nevertheless.
+        added: Further names, as in `ENTRIES`, or absolute paths that need permission.
+        allowed: Names or absolute paths that need no permission. Changes to the agent's own code
+            are refused nevertheless.
         started: Absolute paths that the plan makes the agent run when it starts.
         sweep: Finds the places in a folder.
     """
@@ -309,15 +311,15 @@ class ProtectedPlaces:
     )
 
     def judge(self, path: str, *, root: str = "/") -> Judgement:
-        """Judge a change of a file or folder, which need not exist.
+        """Decide about a change to a file or folder, which need not exist.
 
-        This blocks while it searches the repositories around it, and the folders in the root that
-        changed since the last call.
+        This blocks while it searches the repositories around the place, and the folders in the root
+        that have changed since the last call.
 
         Args:
-            path: The real path, which is absolute and without a symbolic link above its last name.
+            path: The real path, which is absolute and has no symbolic link above its last name.
             root: The real path of the folder that a person gave to the agent. Its own name and the
-                names above it protect nothing, because people have working directories such as
+                names above it protect nothing, because people use working directories such as
                 `~/.cursor/worktrees/x`.
         """
         for place in own_places():
@@ -425,16 +427,16 @@ def protected_places(coordinator: Coordinator) -> ProtectedPlaces:
 def own_places() -> tuple[str, ...]:
     """Return the real paths that the agent itself runs and imports.
 
-    Nothing that it confines may change them.
+    No program that the agent confines may change them.
     """
-    # Only another process has other folders, but a program may change its PATH.
+    # The agent's folders stay the same in one process, but a program may change its PATH.
     return _own_places(os.environ.get("PATH", os.defpath))
 
 
 @functools.lru_cache(maxsize=8)
 def _own_places(search_path: str) -> tuple[str, ...]:
     base = (sys.base_prefix, sys.base_exec_prefix)
-    # A whole virtual environment belongs to the agent. A base such as /usr has other things, too.
+    # A whole virtual environment belongs to the agent, but a base such as /usr is shared.
     own = [prefix for prefix in (sys.prefix, sys.exec_prefix) if prefix not in base]
     own += [f"{prefix}/{name}" for prefix in base for name in ("bin", "lib", "lib64")]
     own += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -465,7 +467,7 @@ def _folded_names(path: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> tuple[re.Pattern[str], ...]:
-    # Brackets in an entry are part of the file name.
+    # Brackets in an entry are part of the file name, not a wildcard.
     return tuple(
         re.compile(translate(fold(name).replace("[", "[[]"))) for name in pattern.split("/") if name
     )
@@ -491,7 +493,7 @@ def _matches(pattern: str, path: str, names: Sequence[str], *, only_last: bool =
     """Check whether a path is at or below a name or path from the plan."""
     if pattern.startswith(("/", "~/")):
         named = str(Path(pattern).expanduser())
-        # The path may be a link, so its target counts, too.
+        # The path may be a link, so its target counts as well.
         places = (os.path.normpath(named), os.path.realpath(named))
         return any(path == place if only_last else is_below(path, place) for place in places)
     return _ends_at(pattern, names, only_last=only_last)
@@ -546,7 +548,7 @@ def _reason_by_name(
 
 
 def _reason_by_place(path: str, root: str) -> str | None:
-    """Return the reason for the protection of a place that is specific to this machine or user."""
+    """Return the reason to protect a place that is specific to this machine or user."""
     home = _home()
     of_home = _places_of_home(home) if is_below(path, home) else ()
     if any(is_below(path, place) and not is_below(root, place) for place in of_home):

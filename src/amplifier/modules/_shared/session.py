@@ -15,9 +15,9 @@ Ts = TypeVarTuple("Ts")
 
 
 def default_sessions_directory() -> Path:
-    """Return the user's directory of sessions, by the XDG base directory specification.
+    """Return the user's directory of sessions, following the XDG base directory specification.
 
-    A relative ``XDG_STATE_HOME`` is ignored, as the specification demands.
+    A relative ``XDG_STATE_HOME`` is ignored, as the specification requires.
     """
     configured = Path(os.environ.get("XDG_STATE_HOME", ""))
     base = configured if configured.is_absolute() else Path.home() / ".local" / "state"
@@ -27,7 +27,7 @@ def default_sessions_directory() -> Path:
 def working_directory(coordinator: Coordinator, default: Path) -> Path:
     """Return the session's working directory, or `default`.
 
-    An application may set or change it at any time.
+    An application may set or change the directory at any time.
     """
     value = coordinator.get_capability("session.working_dir")
     return default / value if isinstance(value, str | Path) else default
@@ -42,8 +42,8 @@ async def run_shielded(
     """Run ``fn(*args)`` to its end. A cancellation of the caller is delivered afterwards.
 
     Args:
-        coordinator: Runs the work in a child task, see `Coordinator.run_shielded`. Without one,
-            this function starts the child task. The end of an asyncio loop cancels it, too.
+        coordinator: Runs the work in a child task (see `Coordinator.run_shielded`). Without a
+            coordinator, this function starts the task. The end of an asyncio loop cancels it.
         fn: The work, which must end in bounded time.
         args: Arguments of ``fn``.
         name: Name of the work in reports.
@@ -57,12 +57,12 @@ async def run_shielded(
         with anyio.CancelScope(shield=True):
             try:
                 await fn(*args)
-            # It is raised below, where no task group wraps it.
+            # The error is raised below, where no task group wraps it.
             except BaseException as error:  # noqa: BLE001
                 failures.append(error)
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
-    # The pop breaks the reference cycle of the error and this frame.
+    # Popping the error breaks the reference cycle between the error and this frame.
     if failures:
         raise failures.pop()

@@ -21,7 +21,7 @@ _PACKAGES: Final = "node_modules"
 def started_places(config: object, directory: str) -> tuple[str, ...]:
     """Return the absolute paths of the files and folders that a plan makes the agent run.
 
-    They need not exist.
+    The files need not exist.
 
     Args:
         config: The plan, or a part of it.
@@ -71,7 +71,7 @@ def _of_server(server: object, directory: str) -> Iterator[str]:
         yield _joined(base, server["command"])
     yield from _of_arguments(arguments, base, is_run=_INTERPRETER.fullmatch(command) is not None)
     if command in ("npx", "npm", "pnpm", "bunx", "yarn", "bun"):
-        # These prefer a package in the folder to one in the registry.
+        # These commands prefer a package in the folder to one in the registry.
         for word in arguments:
             if name := re.sub(r"(?<=.)@[^/]*$", "", word).strip("/"):
                 yield f"{base}/{_PACKAGES}/.bin/{name.rpartition('/')[2]}"
@@ -83,9 +83,9 @@ def _joined(base: str, path: str) -> str:
 
 
 def _of_arguments(arguments: Iterable[str], base: str, *, is_run: bool) -> Iterator[str]:
-    """Yield the files with code among the arguments of a command.
+    """Yield the files that contain code among the arguments of a command.
 
-    Other files, such as a database, are the server's data.
+    Other files, such as a database, contain the server's data.
     """
     option = ""
     for word in arguments:

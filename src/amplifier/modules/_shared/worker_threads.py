@@ -1,4 +1,4 @@
-"""Blocking work in threads that can be stopped, bounded in number and in time."""
+"""Blocking work in threads, which can be stopped and are limited in number and time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("amplifier.modules.tools")
 _Result = TypeVar("_Result")
 
 STOP_SECONDS = 1.0
-"""Seconds that a cancelled call waits for its thread. Such a call has to end within about one."""
+"""Seconds that a cancelled call waits for its thread. The call must end within about a second."""
 
 
 async def poll_until(condition: Callable[[], bool]) -> None:
@@ -57,7 +57,7 @@ class Stop:
     def add(self, callback: Callable[[], None]) -> None:
         """Add a callback that interrupts a wait of the thread. Another thread calls it.
 
-        It is called at once if a stop was requested before.
+        If a stop was already requested, the callback is called at once.
         """
         with self._lock:
             self._callbacks.append(callback)
@@ -80,12 +80,12 @@ class Stop:
 
 
 # A thread can't be killed. So the work checks its `Stop` between steps, and a cancelled call
-# requests the stop and waits for it. That holds under every kind of cancellation. A plain
-# ``run_sync`` doesn't hold against asyncio's native one.
+# requests the stop and waits for the work to end. The call waits under every kind of cancellation.
+# A plain ``run_sync`` doesn't wait after asyncio's native cancellation.
 #
-# Nothing can interrupt work that hangs in one system call, for example on a dead network mount.
-# The call waits for a moment and names it in the log. The work undoes itself once the system call
-# returns.
+# Nothing can interrupt work that hangs in a single system call, for example on a dead network
+# mount. The call waits for a moment and reports the work in the log. The work undoes its changes
+# once the system call returns.
 
 
 class Workers:
@@ -101,11 +101,11 @@ class Workers:
         self._timeout = timeout
 
     async def run(self, work: Callable[[Stop], _Result], *, label: str) -> _Result:
-        """Do blocking work in a thread, and return or raise once the thread is done with it.
+        """Do blocking work in a thread, and return or raise once the thread has finished it.
 
         Args:
             work: Receives the `Stop` that it has to check between steps.
-            label: The tool and its subject, for reports.
+            label: The tool and the subject of the work, for reports.
 
         Raises:
             ToolFailure: The time ran out.
@@ -118,7 +118,7 @@ class Workers:
                 return
             try:
                 future.set_result(work(stop))
-            # It is raised in the caller's thread.
+            # The error is raised in the caller's thread.
             except BaseException as error:  # noqa: BLE001
                 future.set_exception(error)
 
@@ -126,11 +126,11 @@ class Workers:
             try:
                 await anyio.to_thread.run_sync(job, abandon_on_cancel=True, limiter=self._limiter)
             finally:
-                # This only affects a job that has not started, and then it never starts.
+                # This affects only work that has not started yet, which then never starts.
                 future.cancel()
                 if not future.done():
                     stop.request()
-                    # The thread may outlive the event loop, so it must not have to wake it.
+                    # The thread may outlive the event loop, so it must not need to wake the loop.
                     with anyio.move_on_after(STOP_SECONDS, shield=True):
                         await poll_until(future.done)
                 if not future.done():

@@ -1,4 +1,4 @@
-"""Compactions of a conversation: pure functions from entries and a budget to a record or a view."""
+"""Pure functions for compactions: from entries and a budget to a record or a view."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from ._entries import CALL_BLOCKS, MEDIA, RESULT_BLOCKS, SYSTEM_ROLES, Entry, co
 
 Tier: TypeAlias = Literal["results", "summary", "left_out"]
 
-# The ``source``, in the metadata, of the message that replaces the messages missing from a view.
+# The ``source`` in the metadata of the message that replaces those missing from a view.
 SOURCE = "compaction"
 
 _NOTE = "[earlier messages, up to number {}, left out]"
 _SUMMARY = "[earlier messages, up to number {}, left out. What was in those up to number {}:]\n{}"
 
 
-# The cheapest tier comes first: old tool outputs are shortened. Then old turns are left out, with a
-# summary or a note in their place. System messages, pinned ones, the plan, the prompt of the turn
-# in which the view begins, and the newest part are always shown unchanged. The first prompt is
-# shown, too, but shortened if it is long. A call and all its results are shown or left out
-# together.
+# The cheapest tier comes first: old tool outputs are shortened. Next, old turns are left out, with
+# a summary or a note in their place. System messages, pinned messages, the plan, the prompt of the
+# turn in which the view begins, and the newest part are always shown unchanged. The first prompt is
+# always shown as well, but shortened if it is long. A call and all its results are shown or left
+# out together.
 #
-# A record and the stored conversation determine the view. So it stays the same, byte for byte,
-# while messages are added, until the next compaction. Undoing a compaction ignores its record.
+# The record and the stored conversation determine the view. So until the next compaction, the view
+# stays the same, byte for byte, while messages are added to it. The record of a compaction that was
+# undone is ignored.
 
 
 @attrs.frozen(kw_only=True)
@@ -50,8 +51,8 @@ class Compaction:
         summarised: Position before which the summary covers the messages.
         before_tokens: Estimated tokens of the view before the compaction.
         after_tokens: Estimated tokens of the view after it.
-        is_asked: Whether this compaction or one before it was requested. The view then follows it
-            even if everything would fit.
+        is_asked: Whether this compaction or an earlier one was requested. If so, the view follows
+            it even if everything would fit.
         is_undone: Whether the compaction was undone.
     """
 
@@ -80,7 +81,7 @@ def shown_after(
 ) -> list[Entry]:
     """Return the view of a conversation after a compaction, including later messages."""
     start = compaction.start
-    # If a result arrives after its call was left out, the call is shown again.
+    # If a result arrives after its call has been left out, the call is shown again.
     late = {member for entry in entries[start:] for member in entry.part if member < start}
     view = [
         _kept(entries[position], compaction, chars_per_token)
@@ -88,7 +89,7 @@ def shown_after(
     ]
     if compaction.has_note:
         message = {"role": "user", "content": compaction.note(), "metadata": {"source": SOURCE}}
-        # The note comes after the first prompt, and before that of the turn in which the view
+        # The note comes after the first prompt, and before the prompt of the turn in which the view
         # begins.
         prompts = (at for at, entry in enumerate(view) if entry.position == compaction.prompt)
         place = next(prompts, len(view))
@@ -112,9 +113,10 @@ def _kept(entry: Entry, compaction: Compaction, chars_per_token: float) -> Entry
 
 
 def recent_from(view: Sequence[Entry], room: int) -> int:
-    """Return the position from which on tool outputs stay whole.
+    """Return the position of the first message with tool outputs that stay whole.
 
-    It covers the newest messages that fit into ``room`` tokens, and at least the newest part.
+    Outputs stay whole in the newest messages that fit into ``room`` tokens, and at least in the
+    newest part.
     """
     first = len(view)
     for at in range(len(view) - 1, -1, -1):
@@ -134,7 +136,7 @@ class Cut:
         shown = [entry for entry in view if entry.position >= 0]
         self._spoken = [entry.position for entry in shown if not entry.is_system]
         self._prompts = [entry.position for entry in shown if entry.is_prompt]
-        # Pinned prompts are shown anyway, and the prompt of the turn may be before one.
+        # Pinned prompts are shown anyway, and the prompt of the turn may precede one.
         self._begun = [entry.position for entry in shown if entry.is_prompt and not entry.is_pinned]
         self._steering = [entry.position for entry in shown if entry.is_steering]
         self._full = {entry.position: entry for entry in shown}
@@ -157,8 +159,8 @@ class Cut:
         """Find the new start of the view.
 
         Args:
-            first: Minimum of the start.
-            budget: Maximum size of the view in tokens, unless it cannot be reached.
+            first: The earliest possible start.
+            budget: Maximum size of the view in tokens. It is exceeded if no start reaches it.
             limit: Size that the view should not exceed.
             target: Size that the view should reach.
             reserve: Part of the target for a summary or a note.
@@ -174,7 +176,7 @@ class Cut:
         start, prompt = -1, -1
         for part in self._movable:
             left -= self._size(part)
-            # A message that was kept so far may be before the first position.
+            # A message that has been kept so far may precede the first position.
             start = max(first, part[-1] + 1)
             prompt = self._prompt_before(start)
             if left + sum(map(self._extra_size, self._user_texts(prompt, start))) <= goal:
@@ -188,7 +190,7 @@ class Cut:
         return sum(self._tokens.get(position, 0) for position in part)
 
     def _user_texts(self, prompt: int, start: int) -> list[int]:
-        """Return a prompt and the latest message of the user in its turn before the start."""
+        """Return a prompt, and the user's latest message in that turn before the start."""
         if prompt < 0:
             return []
         before = bisect.bisect_left(self._steering, start)
@@ -218,25 +220,25 @@ def as_dict(compaction: Compaction) -> dict[str, JSON]:
 
 
 def from_record(record: dict[str, JSON]) -> Compaction:
-    """Read a record of `as_dict`. Fields that a later release added are ignored."""
+    """Read a record from `as_dict`. Fields that a later release added are ignored."""
     names = {field.name for field in attrs.fields(Compaction)}
     known = {name: value for name, value in record.items() if name in names}
     return Compaction(**{**known, "kept": tuple(known.get("kept", ()))})
 
 
 # ── shortening ───────────────────────────────────────────────────────────────────────────────────
-# Messages that must all be shown and do not fit the budget are cut. Each keeps its beginning and
-# its end around a note with the number of missing characters. Tool results are cut first. Then
-# follows the text of all messages except the newest one, the newest prompt, pinned and system
-# messages, then that of pinned ones. Then all of these are cut down to the bare note, and then the
-# rest. At last pictures, thoughts, blocks of unknown kinds and fields beyond the contract are left
-# out. Roles, ids, names and the structure of tool calls always stay, so a budget below that is
-# exceeded.
+# If messages that must all be shown do not fit the budget, they are cut. Each keeps its beginning
+# and its end around a note with the number of missing characters. Tool results are cut first, then
+# the text of all messages except the newest message, the newest prompt, and pinned and system
+# messages, and then the text of pinned messages. Next, all of these are cut down to the bare note,
+# and after them the rest. Finally, pictures, thoughts, blocks of unknown kinds and fields beyond
+# the contract are left out. Roles, ids, names and the structure of tool calls always stay. So a
+# budget too small for these is exceeded.
 
-# Characters that are kept of a text in all stages but the last ones, and of old tool outputs.
+# The number of characters to keep of a text, in all but the last stages, and of old tool outputs.
 _MIN_TEXT = 400
 
-# Characters that are kept of the text of an old first prompt.
+# The number of characters to keep of an old first prompt.
 _FIRST_PROMPT = 2000
 
 _REFINEMENTS = 6
@@ -260,8 +262,8 @@ class _Stage:
     """A stage of shortening.
 
     Attributes:
-        rank: The highest rank of texts that are cut.
-        min_length: Minimum number of characters that are kept of a text.
+        rank: The highest rank of the texts to cut.
+        min_length: The minimum number of characters to keep of a text.
         bare: Whether to leave out pictures, thoughts and fields beyond the contract.
         label: Beginning of the notes.
     """
@@ -284,14 +286,14 @@ _STAGES = (
 
 
 def shorten_results(entry: Entry, chars_per_token: float) -> Entry:
-    """Cut the tool outputs of an old message. The notes name it, so that it can be read again."""
+    """Cut the tool outputs of an old message. The notes identify it, so it can be read again."""
     if not entry.answers or entry.is_pinned or entry.is_plan:
         return entry
     return _cut_entry(entry, _Rank.RESULT, _MIN_TEXT, chars_per_token)
 
 
 def shorten_prompt(entry: Entry, chars_per_token: float) -> Entry:
-    """Cut an old prompt if it is long, and replace its attachments by notes."""
+    """Cut an old prompt if it is long, and replace its attachments with notes."""
     content = entry.message.get("content")
     if isinstance(content, list):
         label = f"message {entry.position + 1}: "
@@ -332,8 +334,8 @@ def shorten(
         chars_per_token: See `ContextOptions`.
 
     Returns:
-        The messages, as long as the budget allows, and their tokens. They exceed the budget only if
-        nothing is left to cut.
+        The messages, with as much text as the budget allows, and their tokens. They exceed the
+        budget only if nothing is left to cut.
     """
 
     def attempt(stage: _Stage, length: int) -> tuple[list[dict[str, JSON]], int]:
@@ -411,7 +413,7 @@ def _cut_blocks(blocks: list[JSON], stage: _Stage, length: int, rank: _Rank) -> 
     for block in blocks:
         kind = _kind(block)
         if not isinstance(kind, str) or kind not in _TEXT_BLOCKS:
-            # A part of a signed thought or of a picture would be useless.
+            # Part of a signed thought or of a picture would be useless.
             is_removed = stage.bare and not isinstance(block, str)
             kept.append(_note_of_block(block, kind) if is_removed else block)
         elif (_Rank.RESULT if kind in RESULT_BLOCKS else rank) <= stage.rank:
@@ -428,7 +430,7 @@ def _note_of_block(block: JSON, kind: JSON, label: str = "") -> dict[str, JSON]:
 
 
 def _cut_call(call: JSON, length: int) -> JSON:
-    """Cut the arguments of a call. Text that is JSON is cut inside its values, so it stays JSON."""
+    """Cut the arguments of a call. JSON text is cut inside its values, so that it stays valid."""
     if not isinstance(call, dict):
         return call
     cut = {name: value for name, value in call.items() if name not in ("arguments", "function")}
@@ -461,7 +463,7 @@ def _cut_value(value: JSON, length: int, label: str = "", depth: int = 0) -> JSO
     if depth > 50:
         return value
     if isinstance(value, dict):
-        # A part of a medium in a result would be useless.
+        # Part of an image or another medium in a result would be useless.
         if depth and (kind := value.get("type")) in MEDIA:
             is_small = count_tokens(value, 1) <= max(length, _MIN_TEXT)
             return value if is_small else _note_of_block(value, kind)
@@ -478,7 +480,7 @@ def _cut_value(value: JSON, length: int, label: str = "", depth: int = 0) -> JSO
 def cut_text(text: str, length: int, label: str = "") -> str:
     """Cut a text to its beginning and end, around a note with the number of missing characters.
 
-    A text that the note would not make shorter is returned unchanged.
+    A text that wouldn't become shorter is returned unchanged.
 
     Args:
         text: The text.

@@ -1,4 +1,4 @@
-"""The conversation in memory, and the view of it that requests show.
+"""The conversation in memory, and the view of it that requests contain.
 
 Stored messages are never changed, and modules pass and receive copies. No method awaits, so every
 method is atomic on one event loop.
@@ -38,9 +38,10 @@ class Conversation:
     Attributes:
         chars_per_token: Characters per token, for estimates.
         entries: All messages. Replacing them creates a new list, so readers may keep the old one.
-        shown: The entries that can be shown: all but orphans. Replacing creates a new list.
+        shown: The entries that can be shown, which are all except orphans. Replacing them creates
+            a new list.
         tokens: Estimated tokens of ``shown``.
-        view: The entries that a request shows, which are ``shown`` without a compaction.
+        view: The entries that a request contains. Without a compaction, they are ``shown``.
         view_tokens: Estimated tokens of the view.
         journal: All compactions in order, including undone ones.
     """
@@ -51,10 +52,10 @@ class Conversation:
         self.replace(())
 
     def append(self, message: dict[str, JSON]) -> None:
-        """Store a message. The caller must no longer change it."""
+        """Store a message. The caller must not change it afterwards."""
         position = len(self.entries)
         results = result_ids(message)
-        # A result belongs to the latest call of its id, if an id occurs twice.
+        # If an id occurs twice, a result belongs to the latest call with the id.
         positions = self._call_positions
         answered = [positions[call] for call in results if call in positions]
         answers = tuple(dict.fromkeys(answered))
@@ -92,7 +93,7 @@ class Conversation:
         latest = self.latest
         if latest is None:
             self.view_tokens += entry.tokens
-        # The view may not show its call yet.
+        # The view may not show the call of this result yet.
         elif answers and min(answers) < latest.start:
             self._make_view()
         else:
@@ -102,7 +103,7 @@ class Conversation:
     def _part(self, position: int, answers: Sequence[int]) -> tuple[int, ...]:
         """Return the positions of a call and all its results, which are shown or left out together.
 
-        It is a tuple of numbers, which the garbage collector need not track.
+        The garbage collector doesn't need to track the result, because it is a tuple of numbers.
         """
         if not answers:
             return (position,)
@@ -113,7 +114,7 @@ class Conversation:
         return part
 
     def replace(self, messages: Iterable[dict[str, JSON]]) -> None:
-        """Replace all messages. The caller must no longer change the new ones."""
+        """Replace all messages. The caller must not change the new ones afterwards."""
         self.entries: list[Entry] = []
         self.shown: list[Entry] = []
         self.view: list[Entry] = self.shown
@@ -125,9 +126,9 @@ class Conversation:
             self.append(message)
 
     def adopt(self, other: Conversation) -> None:
-        """Take over the content of another conversation, which must no longer be used.
+        """Take over the content of another conversation, which must not be used afterwards.
 
-        The other one may be built in a worker thread, because thousands of messages take time.
+        The other one can be built in a worker thread, because thousands of messages take time.
         """
         names = ("entries", "shown", "view", "journal", "tokens", "view_tokens", "_call_positions")
         for name in names:
@@ -138,14 +139,14 @@ class Conversation:
     @property
     def latest(self) -> Compaction | None:
         """The compaction that the view follows, or None."""
-        # Without a compaction, which is usual, this creates no generator.
+        # In the usual case there is no compaction, and this avoids creating a generator.
         if not self.journal:
             return None
         return next((record for record in reversed(self.journal) if not record.is_undone), None)
 
     @property
     def is_held(self) -> bool:
-        """Whether the latest compaction was undone. The next one then waits as long as possible."""
+        """Whether the latest compaction was undone. If so, the next one is delayed until needed."""
         return bool(self.journal) and self.journal[-1].is_undone
 
     def record(self, number: int, compaction: Compaction) -> None:
@@ -154,12 +155,12 @@ class Conversation:
         self._make_view()
 
     def restore(self, journal: Iterable[Compaction]) -> None:
-        """Replace the journal by one that was stored with the messages."""
+        """Replace the journal with one that was stored with the messages."""
         self.journal = list(map(self._checked, journal))
         self._make_view()
 
     def _checked(self, record: Compaction) -> Compaction:
-        """Return a record, marked as undone if it is about messages that do not exist."""
+        """Return a record, marked as undone if it refers to messages that do not exist."""
         reach = max(record.start, record.upto, *(position + 1 for position in record.kept))
         return record if reach <= len(self.entries) else attrs.evolve(record, is_undone=True)
 
@@ -168,12 +169,12 @@ class Conversation:
         return shown_after(self.entries, compaction, self.chars_per_token)
 
     def draft(self, *, budget: int, limit: int, target: int, reserve: int) -> Compaction | None:
-        """Return the cheapest compaction that reaches the target, or the one nearest to it.
+        """Return the cheapest compaction that reaches the target, or the one closest to it.
 
         The result is None if no compaction makes the view smaller.
 
         Args:
-            budget: Maximum size of the view in tokens, unless it cannot be reached.
+            budget: Maximum size of the view in tokens. It is exceeded if no view reaches it.
             limit: Size that the view should not exceed.
             target: Size that the view should reach.
             reserve: Part of the target for a summary or a note.
@@ -200,7 +201,7 @@ class Conversation:
         return shorter if shorter.after_tokens < self.view_tokens else None
 
     def measured(self, compaction: Compaction) -> Compaction:
-        """Return a compaction with the number of tokens of its view."""
+        """Return a compaction with the token count of its view."""
         tokens = sum(entry.tokens for entry in self.after(compaction))
         return attrs.evolve(compaction, after_tokens=tokens)
 
@@ -225,7 +226,7 @@ def require_role(message: object) -> None:
     """Raise unless a value is a message.
 
     Raises:
-        ValueError: It is not a dict, or has no role.
+        ValueError: The value is not a dict, or has no role.
     """
     if not isinstance(message, dict):
         raise ValueError(
@@ -243,7 +244,7 @@ def checked_copy(message: object) -> dict[str, JSON]:
     """Return a copy of a message for the conversation.
 
     Raises:
-        ValueError: It is not a message, or cannot be copied (`ModelError`).
+        ValueError: The value is not a message, or cannot be copied (`ModelError`).
     """
     require_role(message)
     copied: dict[str, JSON] = copy_json(message)
@@ -264,7 +265,7 @@ def _as_json(value: object, _: Sequence[Frame]) -> object:
 
 
 def _has_only_results(message: dict[str, JSON]) -> bool:
-    """Return whether a message has only results of tools."""
+    """Return whether a message contains only tool results."""
     if message["role"] == "tool":
         return True
     content = message.get("content")

@@ -18,13 +18,13 @@ SYSTEM_ROLES = frozenset({"system", "developer"})
 
 # Values of ``source`` in the metadata of messages.
 
-# A message of the user during a turn. It does not start a turn.
+# A user message that was sent during a turn. It does not start a turn.
 STEERING = "steering"
 
-# A message that shows the model the problems of its typed answer.
+# A message that shows the model the problems with its typed answer.
 CORRECTION = "answer_format"
 
-# Messages with the role of the user that do not start a turn.
+# Messages with the role ``user`` that do not start a turn.
 NO_PROMPTS = frozenset({"hook", CORRECTION, STEERING})
 
 
@@ -38,13 +38,13 @@ class Entry:
         position: Position in the conversation, or -1 for a message that a compaction inserted.
         is_flat: Whether no value in it needs to be copied.
         tokens: Estimated number of tokens.
-        part: Positions of a call and all its results. For any other message, only its own.
+        part: Positions of a call and all its results. For any other message, only its own position.
         answers: Positions of the messages whose tool calls it answers.
         is_orphan: Whether it answers calls that no message made. No provider would accept it.
         is_system: Whether it is an instruction, which no view leaves out.
-        is_prompt: Whether it is text of a user that starts a turn. Results of tools and text that a
+        is_prompt: Whether it is text from a user that starts a turn. Tool results and text that a
             hook injected do not.
-        is_steering: Whether it is text of a user during a turn.
+        is_steering: Whether it is text that a user sent during a turn.
         is_pinned: Whether its metadata has ``pinned: true``.
         is_plan: Whether it calls a tool for plans or lists of tasks, or answers such a call.
     """
@@ -63,11 +63,11 @@ class Entry:
     is_plan: bool = False
 
 
-# Calls are in ``tool_calls`` or in content blocks, and results in messages of the role ``tool`` or
-# in content blocks. Both spellings of block types and ids that providers use are read. A malformed
-# message has no ids.
+# Calls are in ``tool_calls`` or in content blocks. Results are in messages with the role ``tool``
+# or in content blocks. Providers use two spellings of block types and ids, and both are read. A
+# malformed message has no ids.
 
-# Providers use text, but numbers are accepted.
+# Providers use text as ids, but numbers are accepted.
 CallId = str | int
 
 CALL_BLOCKS = frozenset({"tool_call", "tool_use"})
@@ -89,7 +89,8 @@ class OpenCall:
     Attributes:
         id: Id of the call.
         name: Name of the tool, or None if it is missing.
-        arguments: The input: usually a dict, but providers and contexts may store others.
+        arguments: The input. It is usually a dict, but providers and contexts may store other
+            values.
     """
 
     id: CallId
@@ -138,7 +139,7 @@ def result_ids(message: Mapping[str, JSON]) -> list[CallId]:
 
 
 def open_calls(messages: Sequence[Mapping[str, JSON]]) -> list[OpenCall]:
-    """Return the calls of the last assistant's message that have no result, in order.
+    """Return the calls of the last assistant message that have no result, in order.
 
     Results and messages that hooks injected may follow that message.
     """
@@ -166,7 +167,7 @@ def missing_results(messages: Sequence[Mapping[str, JSON]], content: str) -> lis
 def is_aside(message: Mapping[str, JSON]) -> bool:
     """Return whether a message is an instruction, or was injected by a hook.
 
-    Such a message does not show the state of a turn.
+    Such a message doesn't reflect the state of a turn.
     """
     role, metadata = message.get("role"), message.get("metadata")
     if role == "user":
@@ -187,16 +188,16 @@ def _text(value: object) -> str | None:
 
 
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────
-# The estimate divides the bytes of a message's JSON text in UTF-8. For English they equal the
-# characters, and for Cyrillic, Chinese or emoji they are much closer to the counts of tokenizers.
-# The base64 of media does not count. A picture and audio have a fixed number of tokens, and a
-# document counts by its size.
+# The estimate divides the number of UTF-8 bytes in a message's JSON text. For English this equals
+# the number of characters, and for Cyrillic, Chinese or emoji it is much closer to the counts of
+# tokenizers. The base64 text of media is excluded. Pictures and audio count as a fixed number of
+# tokens, and documents count by size.
 
-# Bytes that count for a value that JSON cannot represent.
+# The number of bytes to count for a value that JSON cannot represent.
 _NOT_JSON = 32
-# The maximum that the large providers charge for a picture, which they scale down.
+# The maximum that the large providers charge for a picture, because they scale pictures down.
 _PICTURE_TOKENS = 1600
-# 50 bytes of PDF per token, between a page of pictures and one of dense text.
+# 50 bytes of PDF per token. This lies between a page of pictures and a page of dense text.
 _BASE64_PER_TOKEN = 67
 # A document must not seem larger than a usual context window.
 _MAX_DOCUMENT_TOKENS = 50_000
@@ -226,7 +227,7 @@ def _may_hold_media(block: object) -> bool:
 
 
 def _without_media(blocks: list[JSON]) -> tuple[list[JSON], int]:
-    """Return blocks, and the parts of tool results, without media, and the tokens of the media."""
+    """Return blocks and parts of tool results without their media, and the tokens of the media."""
     rest: list[JSON] = []
     tokens = 0
     for block in blocks:
@@ -249,7 +250,7 @@ def _without_media(blocks: list[JSON]) -> tuple[list[JSON], int]:
 
 
 def _json_size(value: object) -> int:
-    # The encoder refuses integers over 64 bits, lone surrogates and values that are not JSON.
+    # The encoder rejects integers over 64 bits, lone surrogates and values that are not JSON.
     try:
         return len(orjson.dumps(value))
     except (TypeError, RecursionError):
@@ -257,7 +258,7 @@ def _json_size(value: object) -> int:
 
 
 def _estimate_size(root: JSON) -> int:
-    """Estimate the size of a value that the encoder refuses."""
+    """Estimate the size of a value that the encoder rejects."""
     size, pending = 0, [root]
     while pending:
         value = pending.pop()

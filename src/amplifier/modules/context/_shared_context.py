@@ -41,7 +41,8 @@ from ._entries import Entry
 
 logger = logging.getLogger("amplifier.modules.context")
 
-# Share of the threshold. With the default threshold of 0.8, the target is half the budget.
+# The default target as a share of the threshold. With the default threshold of 0.8, the target is
+# half the budget.
 _TARGET_SHARE = 0.625
 _share = number(0, 1, above=True, what="a share of the budget")
 
@@ -51,7 +52,7 @@ class ContextOptions:
     """The part of the conversation that a request may hold.
 
     Attributes:
-        max_tokens: The budget if neither the caller nor the provider gives one.
+        max_tokens: The budget if neither the caller nor the provider sets one.
         compaction_threshold: The share of the budget above which the view is compacted.
         compaction_target: The share of the budget that a compaction aims at. The conversation can
             grow from the target to the threshold while the beginning of the view stays the same,
@@ -60,8 +61,8 @@ class ContextOptions:
         chars_per_token: Bytes of JSON text that count as one token, until responses correct it.
         plan_tools: Tools that keep a plan or a list of tasks. Their latest call always stays in the
             view.
-        summary_seconds: Seconds in which a model has to summarise the messages that are left out.
-            None for no summaries.
+        summary_seconds: Seconds that a model has to summarise the messages that are left out. None
+            for no summaries.
         summary_provider: The provider that writes summaries. None for the provider of the request.
         summary_model: The model that writes summaries. None for the provider's default.
     """
@@ -111,7 +112,7 @@ class Summary:
 
     Attributes:
         text: The summary, or an empty text if the request failed.
-        failure: The reason of the failure, or an empty text.
+        failure: The reason for the failure, or an empty text.
         usage: The tokens of the call, if the provider reports them.
     """
 
@@ -123,18 +124,19 @@ class Summary:
 class Summariser:
     """Requests summaries of the messages that a compaction leaves out.
 
-    A failed request is a result, too, because the next tier of a compaction needs no summary.
+    Even a failed request returns a result, because the next tier of a compaction needs no summary.
 
     Args:
         options: The provider, the model and the deadline.
-        coordinator: Has the providers.
+        coordinator: Provides access to the providers.
         provider: The provider of the request that needs the compaction.
         target: Size of the compacted view in tokens.
-        is_step: Whether the call is a step of the turn, which durable turns record and traces show.
+        is_step: Whether the call is a step of the turn, which a durable turn records and a trace
+            shows.
 
     Attributes:
         tokens: Size of the summary.
-        is_available: Whether the provider can be called, and the summary may be long enough.
+        is_available: Whether the provider can be called and there is room for a useful summary.
     """
 
     def __init__(
@@ -180,7 +182,7 @@ class Summariser:
                 ),
             ],
             model=self._options.summary_model,
-            # Some models think first.
+            # Some models think first, which uses output tokens.
             max_output_tokens=4 * self.tokens,
         )
         response = await self._step(request, entries[-1].position)
@@ -215,9 +217,9 @@ class Summariser:
         return await coordinator.run_step(Step(call=call, arguments=request), complete)
 
     async def _complete(self, request: ChatRequest) -> object:
-        """Return the response, or one with the reason of a failure.
+        """Return the response, or a response with the reason for a failure.
 
-        A repeated durable turn receives the same response, including failures.
+        When a durable turn is repeated, it receives the same response, even after a failure.
         """
         provider: Any = self._provider
         seconds = self._options.summary_seconds
@@ -250,23 +252,23 @@ def _shown(entry: Entry) -> str:
 
 # ── tokens as providers count them ───────────────────────────────────────────────────────────────
 
-# Two requests show the rate of reported to estimated tokens if they differ by this many.
+# Two requests show the ratio of reported to estimated tokens if they differ by this many tokens.
 _MIN_DISTANCE = 1000
 _MIN_RATE, _MAX_RATE = 0.7, 3.0
-# A report is ignored above this many times the estimate plus the budget. That would be one token
-# for every byte.
+# A report is ignored if it exceeds this many times the estimate plus the budget. That would mean
+# one token for every byte.
 _MAX_RATIO = 4
 # A report is ignored below this share of the estimate. Some providers leave out cached tokens, and
-# those of tests invent numbers.
+# providers in tests invent numbers.
 _MIN_RATIO = 0.5
 
-# The tools and the service's own text are a constant part of every request. So the correction is a
-# line through two requests, with a slope and an offset, instead of a factor.
+# The tools and the service's own text are a constant part of every request. So the correction is
+# not a factor but a line through two requests, with a slope and an offset.
 
 
 @final
 class Calibration:
-    """Corrects estimates of tokens by the numbers that responses report.
+    """Corrects token estimates with the numbers that responses report.
 
     Attributes:
         error: The error of the latest prediction, as a share of the reported number. None before
@@ -295,7 +297,8 @@ class Calibration:
 
         Args:
             reported: The number of tokens.
-            is_exact: Whether the provider counted them on request, so that a small number is right.
+            is_exact: Whether the provider counted the tokens on request. In that case even a small
+                number is right.
 
         Returns:
             False if the number is implausible and was ignored.
@@ -340,8 +343,8 @@ class Statistics:
     Attributes:
         messages: Number of stored messages.
         tokens: Estimated tokens of all messages.
-        compactions: Number of compactions since the conversation started or was replaced, without
-            undone ones.
+        compactions: Number of compactions since the conversation started or was replaced, except
+            those that were undone.
         error: The error of the latest prediction of a request's tokens, as a share of the number
             that the provider reported. None before the first report.
     """
@@ -354,14 +357,14 @@ class Statistics:
 
 _EVENTS = (CONTEXT_PRE_COMPACT, CONTEXT_POST_COMPACT, CONTEXT_COMPACTION)
 _NOTE_TOKENS = 40
-# Shares of the limit between which an exact count may decide about a compaction.
+# The range of sizes, as shares of the limit, in which an exact count may decide on a compaction.
 _COUNTED_RANGE = (0.75, 1.5)
-# Share of the budget that may be estimated, because no response has counted it.
+# The share of the budget that may be merely estimated, because no response has counted it.
 _MAX_UNCOUNTED = 0.1
 _COUNT_SECONDS = 5.0
 # Smaller targets have no room for a summary.
 _MIN_TARGET = 800
-# Share of the budget from which on the context subscribes to responses. Below it there is nothing
+# The share of the budget above which the context subscribes to responses. Below it there is nothing
 # to decide.
 _MIN_CALIBRATED = 0.25
 
@@ -389,7 +392,7 @@ class SharedContext:
     Args:
         options: The part of the conversation that a request may hold.
         hooks: Receives the events of compactions.
-        coordinator: Has the providers that write summaries.
+        coordinator: Provides access to the providers that write summaries.
     """
 
     def __init__(
@@ -409,7 +412,7 @@ class SharedContext:
     def observe(self, coordinator: Coordinator, module: str) -> None:
         """Announce the events of the context, and prepare the calibration by responses.
 
-        The context subscribes to responses when the conversation is large enough to need that.
+        The context subscribes to responses once the conversation is large enough to need this.
         """
         coordinator.register_contributor("observability.events", module, lambda: list(_EVENTS))
 
@@ -431,15 +434,15 @@ class SharedContext:
     ) -> list[dict[str, Any]]:
         """Return the messages for a request: all of them if they fit, otherwise a compacted view.
 
-        Until it no longer fits, the view only changes by new messages at its end. No lock is held
-        while events are emitted, so handlers may use the context. After a cancellation, a
-        compaction has taken effect completely or not at all.
+        As long as it fits, the view changes only by new messages at its end. No lock is held while
+        events are emitted, so handlers may use the context. After a cancellation, a compaction has
+        taken effect completely or not at all.
 
         Args:
-            token_budget: Maximum number of tokens. By default the provider's window decides, and
-                without a provider the config.
-            provider: Its ``get_info().defaults`` have the context window and the maximum length of
-                a response. It may also be called for a summary.
+            token_budget: Maximum number of tokens. By default the provider's window determines it,
+                or the configuration if there is no provider.
+            provider: Its ``get_info().defaults`` contain the context window and the maximum length
+                of a response. It may be called for a summary as well.
         """
         provider_budget = _budget(self._options, token_budget, provider)
         conversation = self._conversation
@@ -456,7 +459,7 @@ class SharedContext:
         summariser = Summariser(self._options, self._coordinator, provider, bounds.target)
         if conversation.view_tokens <= bounds.budget:
             draft = self._draft(bounds, summariser)
-            # A compaction that saves little would soon be followed by another one, so it waits
+            # A compaction that saves little would soon be followed by another one, so it is delayed
             # until the budget requires it.
             if draft is None or draft.after_tokens > (bounds.limit + bounds.target) // 2:
                 return self._counted(copies(conversation.view), conversation.view_tokens)
@@ -466,14 +469,15 @@ class SharedContext:
     async def compact(self, provider: Any | None = None) -> dict[str, Any] | None:
         """Compact the view now, even if everything fits.
 
-        The target is a quarter of the view's size, but at least 800 tokens. `uncompact` undoes it.
+        The target is a quarter of the view's size, but at least 800 tokens. `uncompact` undoes the
+        compaction.
 
         Args:
             provider: Writes the summary. By default the first provider that is mounted.
 
         Returns:
-            The payload of its ``context:compaction``. None if nothing can be left out, or the view
-            is too small.
+            The payload of the event ``context:compaction``. None if nothing can be left out, or the
+            view is too small.
         """
         if provider is None and self._coordinator is not None:
             provider = next(iter(self._coordinator.get("providers").values()), None)
@@ -481,7 +485,7 @@ class SharedContext:
         bounds = self._bounds(provider_budget)
         target = min(bounds.target, max(_MIN_TARGET, self._conversation.view_tokens // 4))
         bounds = attrs.evolve(bounds, limit=target, target=target, is_asked=True)
-        # There are no steps between turns.
+        # Steps exist only inside turns.
         summariser = Summariser(self._options, self._coordinator, provider, target, is_step=False)
         if self._conversation.view_tokens <= target or self._draft(bounds, summariser) is None:
             return None
@@ -536,7 +540,7 @@ class SharedContext:
             await self._store_compaction(at, from_record(record))
 
     def statistics(self) -> Statistics:
-        """Return the numbers of messages, tokens and compactions, and the error of predictions."""
+        """Return the counts of messages, tokens and compactions, and the prediction error."""
         entries, journal = self._conversation.entries, self._conversation.journal
         return Statistics(
             messages=len(entries),
@@ -566,7 +570,7 @@ class SharedContext:
     async def _count(self, provider: object, bounds: _Bounds) -> None:
         """Let the provider count the view if its size is near the limit and mostly uncounted.
 
-        After a failure or a timeout, only estimates are used.
+        After a failure or a timeout, the context relies on estimates alone.
         """
         conversation, count = self._conversation, getattr(provider, "count_tokens", None)
         tokens = conversation.view_tokens
@@ -671,7 +675,7 @@ class SharedContext:
             return None, summary
         try:
             is_current = await self._store_compaction(number, compaction)
-        # The request can be made nevertheless.
+        # The request can be made even though the compaction was not stored.
         except OSError:
             logger.warning("a compaction could not be stored", exc_info=True)
             is_current = conversation.entries is entries
@@ -697,7 +701,7 @@ class SharedContext:
         """Write a compaction to the journal, completely or, after a cancellation, not at all.
 
         Returns:
-            False if the conversation has been replaced or compacted by now.
+            False if the conversation has been replaced or compacted in the meantime.
         """
         self._conversation.record(number, compaction)
         return True
@@ -733,8 +737,8 @@ def _window_budget(options: ContextOptions, window: int, output: int | None) -> 
     left = window - output - options.safety_margin
     if left > 0:
         return left
-    # The window is hardly larger than the longest response, so there is no room for the margin, and
-    # perhaps not even for that response.
+    # The window is hardly larger than the longest response. There is no room for the margin, and
+    # perhaps not even for such a response.
     return window - output if window > output else max(1, window // 2)
 
 

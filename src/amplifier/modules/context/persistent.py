@@ -1,4 +1,4 @@
-"""context-persistent: like context-simple, and messages are on disk when `add_message` returns."""
+"""context-persistent: like context-simple, but messages are on disk when `add_message` returns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _logger = logging.getLogger("amplifier.modules.context-persistent")
 
 
 class JournalError(AmplifierError):
-    """The step journal could not be written, so the turn ended. The cause is the system's error.
+    """The step journal couldn't be written, so the turn ended. The cause is the system's error.
 
     Attributes:
         path: The conversation's file.
@@ -68,25 +68,24 @@ class JournalError(AmplifierError):
         return (type(self), (self.path, self._message), self.__dict__)
 
 
-# The step journal has the state of the tool calls of the latest answer, so that a turn can be
-# resumed after a crash. A transcript holds results in the order of the calls, so the result of a
-# fast call may wait for that of a slow one. The journal has each result at once. Every record has
-# the position of the answer in the conversation:
+# The step journal stores the state of the tool calls in the latest answer, so that a turn can be
+# resumed after a crash. A transcript stores results in the order of the calls, so the result of a
+# fast call may wait for the result of a slow one. The journal stores each result at once. Every
+# record contains the position of the answer in the conversation:
 #
 #     answered    The model answered with tool calls. A call without another record never started.
-#     started     It is on disk before the tool is called.
-#     finished    It has the result, and is on disk before the loop receives that.
+#     started     This record is on disk before the tool is called.
+#     finished    This record contains the result. It is on disk before the loop receives that.
 
 
 class StepJournal:
     """The journal of one conversation, and the step wrapper that writes it.
 
     Args:
-        context: The conversation, which serialises and shields the changes of its file.
+        context: The conversation, which serialises and shields changes to its file.
 
     Attributes:
-        pending: A record that is stored together with the next message or record, which saves a
-            sync.
+        pending: A record to store together with the next message or record, which saves a sync.
     """
 
     def __init__(self, context: PersistentContext) -> None:
@@ -102,7 +101,7 @@ class StepJournal:
         """Read the records of the calls that have no result in the conversation. This blocks.
 
         Args:
-            open_calls: Ids of these calls.
+            open_calls: The ids of these calls.
             position: Position of their answer in the conversation.
 
         Raises:
@@ -118,7 +117,7 @@ class StepJournal:
                 self._known[record["call"]] = record
 
     def turn_number(self) -> int | None:
-        """Return the number of the interrupted turn, or None if the journal has no call of it."""
+        """Return the interrupted turn's number, or None if the journal has no calls from it."""
         numbers = [
             record["turn"] for record in self._known.values() if isinstance(record.get("turn"), int)
         ]
@@ -130,8 +129,8 @@ class StepJournal:
         """Run a step and record its start and result, or return the recorded result.
 
         Raises:
-            JournalError: A record could not be written. If it was that of a start, the tool was not
-                called.
+            JournalError: A record could not be written. If it was the record of a start, the tool
+                was not called.
         """
         if step.kind == "model":
             return await (self._note_answer(step, run) if step.call.iteration else run())
@@ -212,7 +211,7 @@ def _has_calls(response: ChatResponse) -> bool:
 
 
 def _as_dict(result: ToolResult) -> dict[str, JSON]:
-    """Return a result as JSON. If it has no JSON form, its output is the text for the model."""
+    """Return a result as JSON. Output without a JSON form is replaced with the model's text."""
     try:
         encoded = to_dict(result)
         encode_message(encoded)
@@ -237,8 +236,8 @@ class PersistentOptions(ContextOptions):
             ``"keep_file"`` ignores the call, because the file is more complete. ``"replace"``
             replaces the messages.
         durable_turns: Whether to keep a journal of tool calls, so that a turn can be resumed after
-            a crash. Calls without a result then stay open when the conversation is loaded, until
-            the turn is resumed or the next one starts.
+            a crash. In that case, calls without a result stay open when the conversation is loaded,
+            until the turn is resumed or the next one starts.
     """
 
     folder: Path = option(
@@ -269,10 +268,10 @@ def read_persistent_options(
 INTERRUPTED = "[interrupted: the session ended before this call returned]"
 
 
-# Reads use memory, which never has more than the disk. Writes go through `_change`: one at a time,
-# first the disk, and then memory, in the step in which the disk is known to have the change. A
-# write that has started continues after a cancellation of the caller. So a cancelled call has taken
-# effect completely or not at all.
+# Reads use memory, which never contains more than the disk. Writes go through `_change`, one at a
+# time: first to disk, and then to memory as soon as the change is known to be on disk. A write that
+# has started continues after a cancellation of the caller. So a cancelled call has taken effect
+# completely or not at all.
 
 
 @final
@@ -282,7 +281,7 @@ class PersistentContext(SharedContext):
     Args:
         options: The folder of the conversation, and the part of it that a request may hold.
         hooks: Receives the events of compactions.
-        coordinator: Runs writes where the end of an event loop does not interrupt them.
+        coordinator: Runs writes in such a way that the end of an event loop can't interrupt them.
 
     Attributes:
         turn_number: The number of the latest turn when the conversation was loaded.
@@ -312,7 +311,7 @@ class PersistentContext(SharedContext):
             f"{state} with {count} messages>"
         )
 
-    # ── life ──
+    # ── opening and closing ──
 
     async def open(self) -> None:
         """Lock and load the conversation.
@@ -350,7 +349,7 @@ class PersistentContext(SharedContext):
                 self.turn_number = self._journal.turn_number() or self.turn_number
                 notes = []
             else:
-                # These calls get no other result, because their session has ended.
+                # These calls will get no other result, because their session has ended.
                 if notes:
                     self._stored.append([encode_message(note)[0] for note in notes])
                 # Without a journal, the records would become outdated.
@@ -368,7 +367,7 @@ class PersistentContext(SharedContext):
         return conversation
 
     async def close(self) -> None:
-        """Close the file once pending writes are done. Idempotent."""
+        """Close the file once pending writes are done. Repeated calls are allowed."""
         await run_shielded(self._coordinator, self._close, name="close a conversation")
 
     async def _close(self) -> None:
@@ -395,7 +394,7 @@ class PersistentContext(SharedContext):
     # ── the contract ──
 
     async def add_message(self, message: dict[str, JSON]) -> None:
-        """Append a message. When this returns, it is on disk, and after an error nothing is stored.
+        """Append a message, which is on disk when this returns. After an error, nothing is stored.
 
         Raises:
             ValueError: The message has no role, or no JSON form (`ModelError`).
@@ -417,11 +416,11 @@ class PersistentContext(SharedContext):
         await self._change(lambda: self._stored.append([text], pending), in_memory)
 
     async def _close_left_open(self) -> None:
-        """Add results to open calls. After the next message they could not be resumed."""
+        """Add results for open calls. These could not be resumed after the next message."""
         notes: list[dict[str, JSON]] = []
 
         def on_disk() -> None:
-            # Another task may have added them before.
+            # Another task may have added the results in the meantime.
             if self._left_open:
                 notes.extend(
                     missing_results(
@@ -438,11 +437,11 @@ class PersistentContext(SharedContext):
         await self._change(on_disk, in_memory)
 
     async def set_messages(self, messages: list[dict[str, JSON]]) -> None:
-        """Replace all messages, in memory and on disk. After an error nothing is replaced.
+        """Replace all messages, in memory and on disk. After an error, nothing is replaced.
 
         An application that resumes a session passes its own transcript, which often lacks system
-        messages that the file has. So the call is ignored between loading the conversation and its
-        first change, unless the config has ``resume_policy: "replace"``.
+        messages that the file contains. So the call is ignored between loading the conversation and
+        the first change to it, unless the config sets ``resume_policy: "replace"``.
 
         Raises:
             ValueError: A message has no role, or no JSON form (`ModelError`).
@@ -459,7 +458,7 @@ class PersistentContext(SharedContext):
         await self._replace(copied)
 
     async def clear(self) -> None:
-        """Remove all messages, in memory and on disk. After an error nothing is removed.
+        """Remove all messages, in memory and on disk. After an error, nothing is removed.
 
         Raises:
             OSError: The file could not be written.
@@ -476,7 +475,7 @@ class PersistentContext(SharedContext):
 
         def on_disk() -> None:
             nonlocal is_stored
-            # Another task may have changed the conversation before.
+            # Another task may have changed the conversation in the meantime.
             if conversation.entries is entries and conversation.latest is latest:
                 self._stored.write_compaction(number, as_dict(compaction))
                 is_stored = True
@@ -541,7 +540,7 @@ async def mount(
     """Open the session's conversation and mount it. `PersistentOptions` describes the config.
 
     Returns:
-        The function that closes the conversation.
+        The cleanup, which closes the conversation.
     """
     options = read_persistent_options(coordinator.session_id, config)
     context = PersistentContext(options, coordinator.hooks, coordinator)

@@ -1,6 +1,6 @@
-"""context-simple: the conversation in memory, shown to the model as far as it fits.
+"""context-simple: the conversation in memory. Requests contain as much of it as fits.
 
-All messages are kept until `clear` or `set_messages`. A compaction is a view and changes nothing.
+All messages are kept until `clear` or `set_messages`. A compaction only changes the view.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class SimpleContext(SharedContext):
     """Keeps messages in memory.
 
     Only `get_messages_for_request` and `uncompact` suspend, and only for the events and the summary
-    of a compaction. So concurrent calls from tasks of one event loop lose nothing, and a cancelled
-    call has taken effect or has not.
+    of a compaction. So concurrent calls from tasks in one event loop lose nothing, and a cancelled
+    call has taken effect completely or not at all.
     """
 
     def __repr__(self) -> str:
@@ -35,15 +35,15 @@ class SimpleContext(SharedContext):
         """Append a copy of a message.
 
         Raises:
-            ValueError: It has no role, or contains itself. Nothing was stored.
+            ValueError: The message has no role, or contains itself. Nothing was stored.
         """
         self._conversation.append(checked_copy(message))
 
     async def set_messages(self, messages: list[dict[str, JSON]]) -> None:
-        """Replace all messages by copies of others.
+        """Replace all messages with copies of other messages.
 
         Raises:
-            ValueError: One of them has no role, or contains itself. Nothing was replaced.
+            ValueError: A new message has no role, or contains itself. Nothing was replaced.
         """
         self._conversation.replace([checked_copy(message) for message in messages])
 

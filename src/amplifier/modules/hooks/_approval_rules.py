@@ -1,4 +1,4 @@
-"""Rules of hooks-approval, and the calls they apply to."""
+"""The rules of hooks-approval, and the calls to which they apply."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from amplifier.errors import PlanError, Problem
 from .._shared.configuration import Kind, flag, list_each, mapping, option, optional, text
 
 _MAX_COMMAND_CHARS = 10_000
-# Allows neither "~" nor globs, and no character that ends a word, starts an expansion, or differs
-# between shells.
+# Matches words without "~", without globs, and without any character that ends a word, starts an
+# expansion, or differs between shells.
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _BLANK = re.compile(r"[ \t]+")
 _SINGLE = re.compile(r"'([^']*)'")
@@ -58,7 +58,7 @@ _PIECE = re.compile(r"[^\s;&|<>()$`{}!#=*?\[\]~]+")
 
 
 # ── command parser ────────────────────────────────────────────────────────────────────────────────
-# The parser reads only the small unambiguous part of the shell's language: words of plain
+# The parser reads only the small, unambiguous part of the shell's language: words of plain
 # characters, and quoted text without expansions. Everything else (lists, pipes, redirections,
 # substitutions, variables, globs, braces, escapes, comments, assignments, keywords, line breaks)
 # is ambiguous. No rule allows an ambiguous command, so the user decides.
@@ -70,7 +70,7 @@ class Command:
 
     Attributes:
         words: The program and its arguments. Empty if the command is ambiguous.
-        doubt: The reason why the command is ambiguous. None if it isn't.
+        doubt: The reason why the command is ambiguous. None if it is unambiguous.
         pieces: Every word-like part of the command, for rules that ask or deny.
     """
 
@@ -102,7 +102,7 @@ def _simple_words(text: str) -> tuple[tuple[str, ...], str | None]:
         return (), f"it is longer than {_MAX_COMMAND_CHARS} characters"
     words: list[str] = []
     parts: list[str] = []
-    # An empty word '' has begun, too.
+    # An empty word, '', has begun as well.
     has_begun = False
     at = 0
     while at < len(text):
@@ -133,15 +133,15 @@ ANY_MORE = "*"
 
 # ── pattern matching ──────────────────────────────────────────────────────────────────────────────
 # Commands, paths and hosts match the patterns of rules in two ways. A certain match describes
-# exactly the effect of the call, and only such a match allows it. A possible match is enough for
-# rules that ask or deny, which prefer false positives.
+# exactly the effect of the call, and a rule needs one to allow the call. A possible match is enough
+# for rules that ask or deny, because they prefer false positives.
 
 
 def _split(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# Programs that run other programs named in their arguments. The list can't be complete.
+# Programs that run other programs that their arguments name. The list can't be complete.
 _RUN_OTHERS = _split(
     "ash awk bash builtin busybox chroot command coproc csh dash doas docker env eval exec expect"
     " fish find flock gawk ionice ksh make nice node nohup npx parallel perl php podman python"
@@ -167,7 +167,7 @@ def word_matches(pattern: str, word: str) -> bool:
 def command_certainly(pattern: Sequence[str], command: Command) -> bool:
     """Return whether a simple command has exactly these words.
 
-    A last ``*`` matches any further words, or none.
+    A trailing ``*`` matches any further words, or none.
     """
     return command.doubt is None and _words_match(pattern, command.words)
 
@@ -175,7 +175,7 @@ def command_certainly(pattern: Sequence[str], command: Command) -> bool:
 def command_possibly(pattern: Sequence[str], command: Command) -> bool:
     """Return whether the words occur anywhere in the command."""
     if command.doubt is None and _program(command.words[0]) not in _RUN_OTHERS:
-        # The program is known, but may be named by its path.
+        # The program is the first word, but may be named by its path.
         return any(
             _words_match(pattern, (name, *command.words[1:])) for name in _both(command.words[0])
         )
@@ -223,13 +223,13 @@ def _is_plain_path(path: str) -> bool:
 def place_certainly(pattern: str, place: str, base: str) -> bool:
     """Return whether a real path matches name by name.
 
-    A relative pattern starts at ``base``, which is a real path, too.
+    A relative pattern starts at ``base``, which is a real path as well.
     """
     if not place.isprintable() or "\\" in place:
         return False
     if pattern.startswith("/"):
         literal = list(takewhile(lambda name: not {"*", "?"} & set(name), _names(pattern)))
-        # The plan may name a folder by a link to it.
+        # The plan may refer to a folder through a link.
         real = _names(os.path.realpath("/" + "/".join(literal)))
         return _names_match([*real, *_names(pattern)[len(literal) :]], _names(place))
     return is_below(place, base) and _names_match(_names(pattern), _names(place.removeprefix(base)))
@@ -256,7 +256,7 @@ def _folded(name: str) -> str:
 
 
 def _names_match(pattern: Sequence[str], names: Sequence[str]) -> bool:
-    """Match name by name, tracking all partial matches at once so that many ``**`` aren't slow."""
+    """Match name by name. Tracking all partial matches at once keeps many ``**`` fast."""
     reached = _skip_stars(pattern, {0})
     for name in names:
         after: set[int] = set()
@@ -321,11 +321,11 @@ BUILT_IN_TOOLS: Mapping[str, tuple[str, ...]] = {
     "web_fetch": ("tool-web",),
     "write_file": ("tool-filesystem",),
 }
-"""The modules that mount each built-in tool. Under another module the name means another tool."""
+"""The modules that mount each built-in tool. From another module, the name means another tool."""
 
 PATH_KEYS = ("file_path", "path", "notebook_path", "directory", "filename")
 _BESIDE_COMMAND = frozenset({"command", "timeout", "description"})
-"""Members of an input besides the command that don't change its effect."""
+"""Members of an input that can accompany the command without changing its effect."""
 
 
 @attrs.define(slots=False)
@@ -340,7 +340,8 @@ class Call:
         is_read_only: True if the tool's ``annotations`` declare that it changes nothing.
         is_sandboxed: True if the tool runs the call in a sandbox.
         places: The real paths of `paths`, in the same order. Empty if they weren't looked up.
-        start: The real path of the folder that relative patterns start at. Only valid with places.
+        start: The real path of the folder at which relative patterns start. Only valid together
+            with `places`.
     """
 
     tool: str
@@ -356,7 +357,7 @@ class Call:
     def is_stand_in(self) -> bool:
         """True if a module other than the built-in one mounted a tool of this name.
 
-        A rule with only the name then allows nothing.
+        In that case, a rule that gives only the tool's name allows nothing.
         """
         return self.module is not None and self.module not in BUILT_IN_TOOLS.get(
             self.tool, (self.module,)
@@ -376,7 +377,7 @@ class Call:
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────
 
-# Ours, and those of the published module.
+# Our names of actions, and those of the published module.
 ACTIONS: Mapping[str, Action] = {
     "allow": "allow",
     "auto_approve": "allow",
@@ -439,19 +440,19 @@ class Rule:
     Attributes:
         action: The action.
         tools: Patterns of tool names. ``bash`` if the rule has a command and no tools.
-        modules: Patterns of the modules that mounted the tool. None for all, but a rule that names
-            a built-in tool doesn't allow the tool of another module under that name.
-        command: Words of a command. A last ``*`` matches any further words.
+        modules: Patterns of the modules that mounted the tool. None for all. Even then, a rule that
+            names a built-in tool doesn't allow another module's tool of that name.
+        command: Words of a command. A trailing ``*`` matches any further words.
         path: A pattern for the path in the input.
         host: A pattern for the host of the URL in the input.
         sandboxed: True to apply only inside a sandbox, False only outside, None to both.
         arguments: Members of the input with their required values.
-        read_only: True for tools that declare that they change nothing, False for all others, None
-            for both.
+        read_only: True to apply only to tools that declare that they change nothing, False only to
+            all others, None to both.
         reason: The reason, for the user and the model.
         description: The reason under the published module's name. `reason` takes precedence.
-        match: Examples to which the rule applies. If it doesn't apply to one, it is refused.
-        not_match: Examples to which the rule doesn't apply.
+        match: Examples to which the rule must apply. Otherwise the rule is refused.
+        not_match: Examples to which the rule must not apply. Otherwise the rule is refused.
     """
 
     action: Action = option(_ACTION)
@@ -480,7 +481,7 @@ class Rule:
 
     def _misfits(self, key: str, examples: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
         for number, example in enumerate(examples):
-            # An example has no annotations of a tool and no sandbox.
+            # An example has neither a tool's annotations nor a sandbox.
             call = Call(
                 self.names[0].replace("*", "x"),
                 example,
@@ -508,7 +509,7 @@ class Rule:
     def applies(self, call: Call) -> bool:
         """Return whether the rule applies to this call.
 
-        A rule that allows needs a certain match. Others apply to a possible one.
+        A rule that allows needs a certain match. For any other rule, a possible match is enough.
         """
         if not any(word_matches(pattern, call.tool) for pattern in self.names):
             return False
@@ -565,7 +566,7 @@ class Rule:
         return self.host is None or (isinstance(url, str) and host_possibly(self.host, url))
 
     def names_place(self, call: Call) -> bool:
-        """Return whether the rule allows the call by naming its one real place exactly."""
+        """Return whether the rule allows the call by naming the call's only real place exactly."""
         is_exact = self.path is not None and not {"*", "?"} & set(self.path)
         return self.action == "allow" and is_exact and bool(call.places) and self.applies(call)
 

@@ -1,4 +1,4 @@
-"""The spans and metrics of one session, by OpenTelemetry's semantic conventions for GenAI."""
+"""The spans and metrics of one session, following OpenTelemetry's GenAI semantic conventions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ERROR_TYPE: Final = "error.type"
 
 _CANCELLED: Final = "cancelled"
 _OTHER_ERROR: Final = "_OTHER"
-"""Values of ``error.type`` without an exception class. The conventions define ``_OTHER``."""
+"""Values of ``error.type`` without an exception class. ``_OTHER`` comes from the conventions."""
 
 _REQUEST_SETTINGS: Final = {
     "temperature": "gen_ai.request.temperature",
@@ -56,7 +56,7 @@ _USAGE: Final = {
 }
 
 _TURN, _CHAT, _TOOL = "invoke_agent", "chat", "execute_tool"
-"""Operations. The name of a span is its operation and the agent, model or tool."""
+"""Operations. The name of a span consists of its operation and the agent, model or tool."""
 
 _DURATIONS: Final = {
     _CHAT: "gen_ai.client.operation.duration",
@@ -177,15 +177,16 @@ _MAX_MESSAGE_CHARS = 500
 
 @attrs.define(eq=False)
 class _OpenSpan:
-    """A span that has not ended.
+    """A span that has not ended yet.
 
     Attributes:
         operation: The operation: a turn, a model call or a tool call.
         span: The span of the application's tracer.
         measured: The attributes of the metrics.
-        started: When it started, on the performance counter.
+        started: The value of the performance counter at the start.
         error_type: The value of ``error.type``. None without an error.
-        latest_chunk: When the latest piece of the answer arrived. None before the first.
+        latest_chunk: The value of the performance counter when the latest piece of the answer
+            arrived. None until the first piece.
         is_streamed: True if the answer arrives in pieces.
     """
 
@@ -204,16 +205,16 @@ class _OpenSpan:
         )
 
     def fail(self, error_type: str, description: str | None = None) -> None:
-        """Give the span the status of a failure."""
+        """Mark the span as failed."""
         self.error_type = error_type
         self.span.set_attribute(_ERROR_TYPE, error_type)
         self.span.set_status(Status(StatusCode.ERROR, description))
 
 
-# The span of a turn is current in the turn's own context, and that of a call while its step runs.
-# So spans of a tool's libraries, and the turns of child sessions, become children of it. Spans are
-# ended through references, never through the current context, because terminal events may be
-# delivered in another context.
+# The span of a turn is current in the turn's own context, and the span of a call is current while
+# its step runs. So the spans of a tool's libraries and the turns of child sessions become its
+# children. Spans are ended through references, never through the current context, because terminal
+# events may be delivered in another context.
 
 
 class SessionSpans:
@@ -277,7 +278,7 @@ class SessionSpans:
             opened, _INPUT_MESSAGES, lambda: _text_message("user", data.get("prompt", ""))
         )
         self._turn, self._cause, self._count = opened, None, dict.fromkeys(_COUNTS, 0)
-        # Never detached, because a turn has its own context, which ends with it.
+        # The token is never detached, because a turn has its own context, which ends with the turn.
         otel_context.attach(trace.set_span_in_context(opened.span))
 
     def end_turn(self, data: Mapping[str, object]) -> None:
@@ -300,7 +301,7 @@ class SessionSpans:
     # ── model calls and tool calls ──
 
     async def wrap(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a step inside a span, which is current during the step. This is a step wrapper."""
+        """Run a step inside a span that is current during the step. This is a step wrapper."""
         begin = self._begin_chat if step.kind == "model" else self._begin_tool
         opened = _guarded(begin, step)
         if opened is None:
@@ -353,7 +354,7 @@ class SessionSpans:
             step.arguments if isinstance(step.arguments, ChatRequest) else ChatRequest(messages=[])
         )
         measured = {_PROVIDER_NAME: self._provider or _OTHER_ERROR}
-        # The conventions require a provider, so the turn gets that of its first call.
+        # The conventions require a provider, so the turn gets the provider of its first call.
         if self._turn is not None and not any(self._count.values()):
             self._turn.set(measured)
         if request.model:
@@ -481,7 +482,7 @@ class SessionSpans:
     def _capture(self, opened: _OpenSpan, attribute: str, content: Callable[[], object]) -> None:
         """Add content to a span as an attribute, if the configuration requests it."""
         if self._captures and opened.span.is_recording():
-            # Half a secret isn't recognized, so secrets are removed before the text is cut.
+            # Half a secret wouldn't be recognized, so secrets are removed before the text is cut.
             text = json.dumps(redact_secrets(content()), ensure_ascii=False, default=str)
             if len(text) > self._max_chars:
                 text = f"{text[: self._max_chars]}{_CUT}"
@@ -495,7 +496,7 @@ class SessionSpans:
 
 
 def _guarded(work: Callable[..., _T], *args: object) -> _T | None:
-    """Call the application's OpenTelemetry, whose failure must not end the turn."""
+    """Call the application's OpenTelemetry. A failure there must not end the turn."""
     try:
         return work(*args)
     except Exception:

@@ -88,9 +88,9 @@ DEFAULT_RULES = (
 
 
 def _requires_approval(value: object) -> bool | None:
-    """Return the member of ``{"require_approval": true}``, the published module's form.
+    """Return the value in ``{"require_approval": true}``, the published module's form.
 
-    None for every other value.
+    Return None for any value in another form.
     """
     if (
         isinstance(value, Mapping)
@@ -140,9 +140,9 @@ class ApprovalOptions:
         use_default_rules: Use the default rules where no rule of the plan applies. The default is
             true if the plan has no rules.
         tools: Actions by tool name, for calls to which no rule of the plan applies.
-        unknown_tools: The action for all other tools but `FREE_TOOLS`.
+        unknown_tools: The action for all other tools except `FREE_TOOLS`.
         timeout: Seconds to wait for an answer.
-        on_timeout: The decision without an answer in time.
+        on_timeout: The decision if no answer arrives in time.
         remember: Offer to allow the same call for the rest of the session.
         policy_driven_only: Decide only on calls that a policy module or a rule names.
         priority: The priority of the handler, after those that change a tool's input.
@@ -191,9 +191,9 @@ class _Answer:
 def _key(
     tool: str, tool_input: object, module: str | None = None, about: Sequence[object] = ()
 ) -> str:
-    """Return a key for a call: its tool, module, whole input, real place and sandbox.
+    """Return a key for a call, made of its tool, module, whole input, real place and sandbox.
 
-    So a remembered decision never applies to another call.
+    This way, a remembered decision never applies to a different call.
     """
     try:
         text = canonical_dumps([tool, module, tool_input, *about])
@@ -226,19 +226,19 @@ class _Decision:
 _UNEXPECTED = _Decision("ask", "the call has an unexpected form")
 _NO_PLACES: tuple[tuple[str, ...], str] = ((), "/")
 _MAX_JUDGED = 1000
-"""Maximum number of calls with a place kept for the tool. A dropped one costs a second question."""
+"""Maximum number of calls with remembered places. A forgotten place causes a second question."""
 
 _SYSTEM_FOLDERS = ("/bin", "/usr/bin", "/sbin", "/usr/sbin")
 
 
 def _is_answer(tool: object) -> bool:
-    """Return whether the running call is the typed answer of a turn, a tool of the loop itself."""
+    """Return whether the running call is a turn's typed answer, which is a tool of the loop."""
     call = current_call()
     return call is not None and call.is_answer and call.tool_name == tool
 
 
 def _declared_approval(tool: object, tool_input: Mapping[str, object]) -> bool | None:
-    """Return whether a tool declares that this call needs approval. None without a declaration."""
+    """Return whether the call needs approval according to its tool, or None if undeclared."""
     if getattr(tool, "require_approval", False) is True:
         return True
     needs_approval = getattr(tool, "needs_approval", None)
@@ -259,7 +259,7 @@ class ApprovalHook:
         self._coordinator = coordinator
         self._rules: tuple[Rule, ...] = options.rules or ()
         self._provider: ApprovalProvider | None = None
-        # Answers of the provider for the rest of the session.
+        # The approval provider's answers that hold for the rest of the session.
         self._remembered: dict[str, bool] = {}
         self._protected: ProtectedPlaces = protected_places(coordinator)
         self._first_start = ""
@@ -289,19 +289,19 @@ class ApprovalHook:
     def register_provider(self, provider: ApprovalProvider | None) -> None:
         """Ask this provider from now on.
 
-        Without one the hook returns ``ask_user``, and the kernel asks the session's approval
-        system. Registered as the capability ``approval.register_provider``.
+        Without a provider, the hook returns ``ask_user``, and the kernel asks the session's
+        approval system. This is registered as the capability ``approval.register_provider``.
         """
         self._provider = provider
 
     def set_rules(self, rules: Sequence[Mapping[str, object]]) -> None:
-        """Decide by these rules and those of the plan from now on.
+        """Apply these rules together with the plan's from now on.
 
-        The strictest of all decides, so a rule of the plan that asks or denies is never loosened.
-        Registered as the capability ``approval.set_rules``.
+        The strictest rule decides, so a rule in the plan that asks or denies is never loosened.
+        This is registered as the capability ``approval.set_rules``.
 
         Raises:
-            PlanError: A rule is wrong. The earlier rules stay.
+            PlanError: A rule is wrong. The earlier rules remain in effect.
         """
         self._rules = (
             *(self._options.rules or ()),
@@ -311,9 +311,9 @@ class ApprovalHook:
     # ── deciding ──
 
     async def lets_pass(self, tool: str, tool_input: object) -> bool:
-        """Return whether a call passes here without a question.
+        """Return whether this hook lets a call pass without a question.
 
-        Registered as the capability ``approval.lets_pass``.
+        This is registered as the capability ``approval.lets_pass``.
         """
         if not isinstance(tool_input, Mapping):
             return False
@@ -323,8 +323,8 @@ class ApprovalHook:
     def rule_for_call(self, tool: str, tool_input: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the narrowest rule that a user would expect of "always", or None.
 
-        It is bound to the real place of a file, and to the sandbox of a command. This accesses the
-        file system. Registered as the capability ``approval.rule_for_call``.
+        The rule is bound to the real place of a file, and to the sandbox of a command. Finding it
+        accesses the file system. This is registered as the capability ``approval.rule_for_call``.
         """
         call, running = self._located(tool, tool_input), current_call()
         judged = None if running is None else self._judged.get(running.call_id)
@@ -334,9 +334,9 @@ class ApprovalHook:
         return rule_for_call(call)
 
     def judged_place(self, call_id: str) -> tuple[str, bool] | None:
-        """Return the real path checked for a running call. Tools have to open exactly that file.
+        """Return the real path checked for a running call. Tools must open exactly that file.
 
-        Registered as the capability ``approval.judged_place``.
+        This is registered as the capability ``approval.judged_place``.
 
         Returns:
             The place, and whether it may be changed even if it is protected. None if no path was
@@ -349,7 +349,7 @@ class ApprovalHook:
             return
         self._judged.pop(call_id, None)
         if len(call.places) == 1 and decision.action != "deny":
-            # After a question the tool runs only if the answer was yes.
+            # After a question, the tool runs only if the answer was yes.
             is_allowed = decision.action == "ask" or decision.is_protected
             self._judged[call_id] = (call.places[0], is_allowed)
             if len(self._judged) > _MAX_JUDGED:
@@ -375,17 +375,17 @@ class ApprovalHook:
         """Find the paths of a call, and return the strictest decision."""
         if not call.paths:
             return UNPROTECTED
-        # Use a thread, because the first look through a large folder takes a second.
+        # Use a thread, because the first search of a large folder takes about a second.
         call.places, call.start = await anyio.to_thread.run_sync(self._places, call)
         return await anyio.to_thread.run_sync(self._protection, call)
 
     def _places(self, call: Call) -> tuple[tuple[str, ...], str]:
-        """Return the real paths of a call, and that of the folder of its relative paths."""
+        """Return the real paths of a call, and of the folder to which relative paths refer."""
         if not call.paths or self._runs_at_client(call):
             return _NO_PLACES
         locate = self._coordinator.get_capability("filesystem.real_place")
         if call.module in BUILT_IN_TOOLS["write_file"] and callable(locate):
-            # The roots of the tool may differ from the session's.
+            # The tool's roots may differ from the session's.
             located = [locate(path) for path in call.paths]
             if all(located):
                 return tuple(place for place, _ in located), located[0][1]
@@ -445,7 +445,7 @@ class ApprovalHook:
             return _Decision("ask", "the tool itself asks for it")
         if declared is False and not call.is_stand_in:
             return _Decision("allow", "", is_reported=False)
-        # A server offers it for its client.
+        # A server offers this tool on behalf of its client.
         if self._runs_at_client(call):
             return _Decision("allow", "", is_reported=False)
         rule = strictest(options.default_rules, call)
@@ -472,9 +472,9 @@ class ApprovalHook:
         return None if owner is None else owner.partition("#")[0]
 
     def _is_read_only(self, name: str) -> bool:
-        """Return whether the tool declares that it changes nothing, which matters only to rules.
+        """Return whether the tool declares that it changes nothing. Only rules use this.
 
-        Tools of MCP servers pass on the declaration of their server.
+        The tools of an MCP server pass on the server's declarations.
         """
         if name in FREE_TOOLS and self._module_of(name) in BUILT_IN_TOOLS.get(name, ()):
             return True
@@ -484,7 +484,7 @@ class ApprovalHook:
     def _policy_asks(self, tool: str) -> bool:
         """Return whether another module requires approval.
 
-        It does so with a capability, or with a set in the session's state.
+        Such a module uses a capability, or a set in the session's state.
         """
         names = self._coordinator.session_state.get("require_approval_tools", ())
         if isinstance(names, set | frozenset | list | tuple | dict) and tool in names:
@@ -494,7 +494,7 @@ class ApprovalHook:
             return False
         try:
             return bool(check(tool))
-        # Third-party code. If it fails, the user decides.
+        # The policy is third-party code. If it fails, the user decides.
         except Exception:
             _logger.exception("approval.needs_check failed for %r: the user is prompted", tool)
             return True
@@ -573,7 +573,7 @@ class ApprovalHook:
         if len(call.places) != 1:
             return None
         self._first_start = self._first_start or call.start
-        # From another working directory the same input means another file.
+        # In another working directory, the same input means another file.
         named = os.path.normpath(os.path.join(self._first_start, call.paths[0]))  # noqa: PTH118
         return call.places[0] if is_protected or call.places[0] != named else None
 
@@ -628,7 +628,7 @@ class ApprovalHook:
                 response = await provider.request_approval(request)
             except (ApprovalTimeoutError, TimeoutError):
                 raise
-            # Third-party code. Its failure denies the call.
+            # The provider is third-party code. If it fails, the call is denied.
             except Exception as error:
                 _logger.exception("the approval provider failed: denied")
                 return _Answer(False, f"the approval provider failed ({type(error).__name__})")
@@ -651,7 +651,7 @@ class ApprovalHook:
         *,
         remembered: bool = False,
     ) -> None:
-        """Emit the decision. The kernel reports those of the session's approval system."""
+        """Emit the decision. The kernel reports the decisions of the session's approval system."""
         details = {
             **self._about(data),
             "tool_name": tool,
@@ -667,11 +667,11 @@ class ApprovalHook:
 
 
 def _is_of_system(program: str) -> bool:
-    """Return whether the first program of this name on the search path is one of the system."""
+    """Return whether the first program of this name on the search path belongs to the system."""
     if "/" in program:
         return os.path.dirname(program) in _SYSTEM_FOLDERS  # noqa: PTH120
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        # It is relative to the folder of the command, which may hold anything.
+        # A relative entry depends on the folder of the command, which may contain any program.
         if not folder.startswith("/"):
             return False
         if os.path.lexists(f"{folder}/{program}"):
@@ -725,15 +725,15 @@ async def mount(
     return close
 
 
-# ── for command lines ─────────────────────────────────────────────────────────────────────────────
+# ── rules for "always" ────────────────────────────────────────────────────────────────────────────
 
 
 def rule_for_call(call: Call) -> dict[str, Any] | None:
     """Return the narrowest rule that a user would expect of "always", in the form of a plan.
 
-    A simple command is allowed with exactly these words, inside a sandbox if it ran in one, and
-    otherwise outside. An edit is allowed for the real place of this file. Of any other tool, every
-    call is allowed.
+    For a simple command, the rule allows exactly these words, inside a sandbox if the command ran
+    in one, and otherwise outside. For an edit, it allows the real place of this file. For any other
+    tool, it allows every call.
 
     Returns:
         The rule, or None if there is none. No rule allows a compound command.

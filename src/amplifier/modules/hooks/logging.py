@@ -1,6 +1,6 @@
 """hooks-logging: writes each event of a session as one line of JSON, bounded and without secrets.
 
-The format is that of the published module.
+The format is the same as in the published module.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _logger = logging.getLogger("amplifier.modules.hooks-logging")
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-# There is one per token, and content_block:end repeats the whole text.
+# There is one of these events per token, and content_block:end repeats the whole text.
 _DELTAS = ("*:delta", "llm:stream_*delta")
 _PLACEHOLDERS = frozenset({"session_id", "project"})
 _MAX_NAME_CHARS = 200
@@ -126,10 +126,11 @@ class LogOptions:
 
     Attributes:
         path: The file.
-        level: The lowest level that is written. See `level_of`.
+        level: The lowest level to write. See `level_of`.
         include_events: Patterns of event names. Only events that match one are written.
-        exclude_events: Patterns of event names that aren't written.
-        additional_events: Names of events besides the catalogue and those that modules announce.
+        exclude_events: Patterns of event names. Events that match one aren't written.
+        additional_events: Names of events in addition to those that are in the catalogue or
+            announced by modules.
         auto_discover: Listen to the events that other modules announce.
         priority: The priority of the handlers, after those that change payloads.
         strip_raw: Leave out the payload's ``raw``.
@@ -182,7 +183,7 @@ def read_log_options(coordinator: Coordinator, config: Mapping[str, object] | No
 
 
 def _project(coordinator: Coordinator) -> str:
-    """Return the working directory as one name like ``-srv-code-site``, as the published module."""
+    """Return the working directory as one name, like ``-srv-code-site`` in the published module."""
     folder = coordinator.get_capability("session.working_dir") or Path.cwd()
     slug = re.sub(r"[^\w.-]", "-", str(Path(str(folder)).expanduser().absolute()))
     return slug if len(slug) <= _MAX_NAME_CHARS else f"-{slug[-_MAX_NAME_CHARS:].lstrip('-')}"
@@ -190,7 +191,7 @@ def _project(coordinator: Coordinator) -> str:
 
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────
 
-# A model writes the id of a call.
+# The id of a call is excluded, because a model writes it.
 _KERNEL_KEYS = tuple(key for key in COMMON_KEYS if key != "parent_call_id")
 _SCHEMA = {"name": "amplifier.log", "ver": "1.0.0"}
 TOP_LEVEL = (
@@ -215,13 +216,14 @@ _WARNINGS = frozenset(
 )
 _WARNINGS |= {POLICY_VIOLATION, MODULE_UNRESPONSIVE}
 
-# Characters after the limit of a text that are redacted, too. A secret at the limit is complete.
+# The number of characters beyond a text's limit that are redacted as well, so that a secret at the
+# limit is complete.
 _MARGIN = 1024
-# The limit of a text is divided by this if the whole line is too long.
+# The limit for a text is divided by this number if the whole line is too long.
 _TIGHTER = 16
 _MAX_SHORT_MEMBERS = 20
 _MAX_SHORT_CHARS = 100
-# The depth of the message in the error of a result.
+# The depth at which the error of a result contains its message.
 _MAX_SHORT_DEPTH = 2
 # The short members of 20 objects fit into a line even if every character is escaped.
 _SHARE = 250
@@ -241,15 +243,15 @@ def level_of(event: str, data: Mapping[str, object]) -> str:
 
 def write_line(event: str, level: str, data: dict[str, Any], options: LogOptions) -> bytes:
     """Return the line of one event with its newline. ``data`` isn't changed."""
-    # The kernel's own fields hold no secrets. Redacting them would be a third of the cost of a
-    # small event.
+    # The kernel's own fields contain no secrets. Redacting them would account for a third of the
+    # cost of a small event.
     common: dict[str, Any] = {key: data[key] for key in _KERNEL_KEYS if type(data.get(key)) is str}
     rest = {
         key: value
         for key, value in data.items()
         if key not in common and not (key == "raw" and options.strip_raw)
     }
-    # Every session without a parent has this one.
+    # Every session without a parent has this field, without a value.
     if rest.get("parent_id", "") is None:
         del rest["parent_id"]
     max_chars, max_bytes = options.max_field_chars, options.max_line_bytes
@@ -307,12 +309,12 @@ def _short_members(data: Mapping[str, object], max_bytes: int) -> dict[str, Any]
         kept: dict[str, object] = {}
         for key, value in islice(members.items(), _MAX_SHORT_MEMBERS):
             is_object = isinstance(value, dict) and depth < _MAX_SHORT_DEPTH
-            # Half a secret in a name wouldn't be recognized, so names aren't cut.
+            # Half a secret in a name wouldn't be recognized, so names are never cut.
             has_short_name = type(key) is str and len(key) <= _MAX_SHORT_CHARS
             if not has_short_name or not (is_object or _is_short(value)):
                 continue
             if depth == 0:
-                # Applies to this member and everything in it.
+                # This is the limit for the member and everything in it.
                 room = max_bytes // _SHARE
             else:
                 room -= len(key) + (len(value) if isinstance(value, str) else _MAX_NUMBER_CHARS)
@@ -351,7 +353,7 @@ def _cut_text(text: str, max_chars: int) -> str:
         max(0, len(text) - max_chars - _MARGIN),
     )
     # Half a secret at the end of the margin isn't recognized. Redaction shortens the text before
-    # it, which could move it in front of the limit.
+    # the secret, which could move the secret to a position before the limit.
     end = min(max_chars, max(0, len(redacted) - _MARGIN)) if unread else max_chars
     kept = redacted[:end]
     left_out = unread + len(redacted) - len(kept)
@@ -364,7 +366,8 @@ def _cut_text(text: str, max_chars: int) -> str:
 def _encode(record: Mapping[str, object]) -> bytes:
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    # Raised for sets, bytes, third-party objects, numbers beyond 64 bits and lone surrogates.
+    # The encoder rejects sets, bytes, third-party objects, numbers beyond 64 bits and lone
+    # surrogates.
     except TypeError:
         shown = ToolResult(output=record).safe_hook_presentation()["output"]
         text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -374,24 +377,24 @@ def _encode(record: Mapping[str, object]) -> bytes:
 # ── the file ─────────────────────────────────────────────────────────────────────────────────────
 
 
-# A worker thread opens the file. Lines are written in the thread of the event loop, because to pass
+# A worker thread opens the file. Lines are written in the thread of the event loop, because passing
 # them to another thread costs many times as much as a write to the page cache, and data in the page
-# cache survives a kill of the process. The reference page has the cost. Use one write per line, so
-# that no line is written in part.
+# cache survives when the process is killed. The reference page states the cost. Each line is
+# written with a single write, so that no line is written in part.
 #
-# The writer that renames a full file holds its lock (flock). The others don't wait for the lock,
-# because the event loop would wait, too. They continue to write to the file, and then find that it
-# has another name.
+# The writer that renames a full file holds its lock (flock). Other writers don't wait for the lock,
+# because the event loop would wait with them. They continue to write to the file, and later find
+# that it has another name.
 
 
 class EventFile:
-    """A file, accessible to its owner only, to which one or more sessions append lines.
+    """A file, accessible only to its owner, to which one or more sessions append lines.
 
     Every call blocks. With a limit, a full ``events.jsonl`` becomes ``events.jsonl.1``, and so on.
 
     Args:
-        path: The file. It and its directories are created if missing.
-        max_bytes: The size at which it is renamed. None for no limit.
+        path: The file. The file and its directories are created if missing.
+        max_bytes: The size at which the file is renamed. None for no limit.
         keep: The maximum number of renamed files.
     """
 
@@ -412,8 +415,8 @@ class EventFile:
         """Open the file.
 
         Raises:
-            OSError: The file can't be opened or isn't a regular file, or it has a limit and the
-                system has no file locks.
+            OSError: The file can't be opened or isn't a regular file, or it has a size limit and
+                the system has no file locks.
         """
         if self._max_bytes is not None and fcntl is None:
             raise OSError("max_bytes needs file locks (flock), which this system does not have")
@@ -457,7 +460,7 @@ class EventFile:
     # ── rotation ──
 
     def _file_with_room(self, file: int, max_size: int) -> int:
-        """Return the newest file, after renaming it if it has more than ``max_size`` bytes."""
+        """Return the newest file, after renaming a file of more than ``max_size`` bytes."""
         if not self._is_newest(file):
             file = self._open_newest()
         size = os.fstat(file).st_size
@@ -470,7 +473,7 @@ class EventFile:
                     self._rename()
             finally:
                 fcntl.flock(file, fcntl.LOCK_UN)
-        # Another writer renames it. This line still goes into it.
+        # Another writer is renaming the file. This line still goes into the same file.
         except BlockingIOError:
             pass
         except OSError as error:
@@ -488,10 +491,10 @@ class EventFile:
             return False
 
     def _rename(self) -> None:
-        """Give the newest file the number 1, move the others up, and remove those beyond the limit.
+        """Give the newest file the number 1, renumber the others, and remove those over the limit.
 
         Raises:
-            OSError: The system refuses. Every file still has a name, and no line is lost.
+            OSError: The system refused. Every file still has a name, and no line is lost.
         """
         pattern = re.compile(rf"{re.escape(self.path.name)}\.([1-9][0-9]{{0,5}})")
         matches = (pattern.fullmatch(path.name) for path in self.path.parent.iterdir())
@@ -502,7 +505,7 @@ class EventFile:
         free = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
         for number in range(min(free, self._keep) - 1, 0, -1):
             self._part(number).replace(self._part(number + 1))
-        # This comes last. From now on another writer may rename the next file.
+        # This comes last, because another writer may rename the next file from now on.
         self.path.replace(self._part(1))
 
     def _part(self, number: int) -> Path:
@@ -521,7 +524,7 @@ _CHANNEL = "observability.events"
 _REQUEST_FIELDS = ("provider", "model", "iteration", "lvl", "level", *TOP_LEVEL)
 """Fields of ``provider:request`` that are logged.
 
-Its messages are the whole conversation, and each of them was logged when it was new.
+The messages in the event are the whole conversation. Each message was logged when it was new.
 """
 _OPENING_SECONDS = 10.0
 
@@ -529,8 +532,8 @@ _OPENING_SECONDS = 10.0
 class EventLog:
     """The handler, which writes one line per event.
 
-    A file that can't be written doesn't affect the session. The first failure is logged, and the
-    number of lost events at the end.
+    A file that can't be written doesn't affect the session. The first failure is logged at once,
+    and the number of lost events at the end.
 
     Args:
         options: The configuration.
@@ -556,7 +559,7 @@ class EventLog:
         return f"<EventLog {str(self.options.path)!r}, {self.written} written, {self.lost} lost>"
 
     async def __call__(self, event: str, data: dict[str, Any]) -> HookResult:
-        """Write one event. The result is always "continue"."""
+        """Write one event. Always return "continue"."""
         try:
             level = level_of(event, data)
             if LEVELS.index(level) < self._lowest:
@@ -602,7 +605,7 @@ class EventLog:
             self._last_error = error if isinstance(error, OSError) else TimeoutError(str(error))
 
     def listen(self, events: Iterable[str]) -> None:
-        """Listen to the events that the options include, to each of them once."""
+        """Listen once to each of the events that the options include."""
         for event in events:
             is_new = event not in self._registered and "*" not in self._registered
             if is_new and self.options.wants(event):
@@ -614,7 +617,7 @@ class EventLog:
     async def discover(self, coordinator: Coordinator) -> None:
         """Listen to the events that other modules announce.
 
-        They announce them as a contribution. Older modules use a capability.
+        Modules announce events as a contribution. Older modules use a capability.
         """
         if not self.options.auto_discover:
             return
@@ -673,7 +676,7 @@ async def mount(
     try:
         await log.open()
         additional = log.options.additional_events
-        # "*" matches every event. With other names beside it, events would be written twice.
+        # "*" matches every event. With other names in addition, events would be written twice.
         log.listen(["*"] if "*" in additional else [*ALL_EVENTS, *OUR_EVENTS, *additional])
         logs.append(log)
         _logger.info("events of session %s go to %s", coordinator.session_id, log.options.path)
@@ -684,6 +687,6 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Listen to the events that other modules announce. All of them are mounted now."""
+    """Listen to the events that other modules announce. All modules are mounted by now."""
     for log in list(coordinator.session_state.get(MODULE, ())):
         await log.discover(coordinator)

@@ -1,6 +1,6 @@
 """hooks-otel: traces turns, model calls and tool calls with OpenTelemetry.
 
-It needs only ``opentelemetry-api``. The application brings the SDK and the exporter.
+This module needs only ``opentelemetry-api``. The application provides the SDK and the exporter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _logger = logging.getLogger("amplifier.modules.hooks-otel")
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 
 _CHANNEL = "observability.events"
-# Run before gates, because a denial keeps an event from later handlers.
+# The handlers run before gates, because a denial hides an event from later handlers.
 _PRIORITY = -1_000_000
 _MAX_ATTRIBUTE_CHARS = 256
 _NAMES = (
@@ -53,7 +53,7 @@ _NAMES = (
     "agent sub_session_id depth success"
 )
 _SHOWN = frozenset(_NAMES.split())
-"""The members of payloads that span events have. None of them holds a prompt or an answer."""
+"""The members of payloads that are copied to span events. None contains a prompt or an answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -61,11 +61,12 @@ class OtelOptions:
     """The configuration of hooks-otel.
 
     Attributes:
-        agent_name: The name of the main session's agent. Child sessions of tool-task have others.
+        agent_name: The name of the main session's agent. Child sessions of tool-task have other
+            names.
         capture_content: Add prompts, answers, and the arguments and results of tools to spans,
             without secrets.
-        max_content_chars: The length at which one captured content is cut.
-        events: Add session events without their own span to the current span.
+        max_content_chars: The length at which each captured text is cut.
+        events: Add session events that have no span of their own to the current span.
     """
 
     agent_name: str = option(text, default="amplifier")
@@ -137,7 +138,7 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Add the events that other modules announce. All of them are mounted now."""
+    """Add the events that other modules announce. All modules are mounted by now."""
     state = coordinator.session_state.get(MODULE)
     if state is None:
         return
@@ -172,7 +173,7 @@ def _register(
     async def handler(_event: str, data: dict[str, Any]) -> HookResult:
         try:
             handle(data)
-        # The tracer and meter are the application's, and payloads may be of any form.
+        # The tracer and meter belong to the application, and payloads may have any form.
         except Exception:
             _logger.exception("%s is not traced", event)
         return HookResult()
@@ -194,5 +195,5 @@ def _attributes(data: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _is_missing(provider: object) -> bool:
-    """Return whether this is one of the API's own classes, which trace and measure nothing."""
+    """Return whether the provider is one of the API's own, which trace and measure nothing."""
     return type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

@@ -1,6 +1,6 @@
 """hooks-redaction: removes secrets and personal data from events before other hooks receive them.
 
-By default the data with which the agent works stays as it is.
+By default, the data that the agent works with remains unchanged.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ MODULE = "hooks-redaction"
 
 _MIN_LITERAL_CHARS = 4
 
-# A change to these events changes the model's prompt, or the input or result of a tool.
+# Changing one of these events changes the model's prompt, or the input or result of a tool.
 WORKING_EVENTS = frozenset(event.name for event in CATALOGUE.values() if "modify" in event.verdict)
-# A secret is spread over several pieces, none of which contains it.
+# A secret may be spread over several pieces, so that no single piece contains it.
 _DELTAS = frozenset(name for name in ALL_EVENTS if name.endswith(":delta"))
 
 STRUCTURAL = frozenset(
@@ -126,17 +126,17 @@ class RedactionOptions:
     """The configuration of hooks-redaction.
 
     Attributes:
-        rules: ``"secrets"`` and ``"pii-basic"``, which is also called ``"pii"``.
-        allowlist: Members of the payload, such as ``note`` or ``usage.cost_usd``, that stay as they
-            are with everything below.
+        rules: ``"secrets"`` and ``"pii-basic"``. The latter can be shortened to ``"pii"``.
+        allowlist: Members of the payload, such as ``note`` or ``usage.cost_usd``, that remain
+            unchanged with everything below them.
         enabled_events: The events to redact, except those to skip.
         skip_events: The events to skip.
         additional_events: More events to redact.
         keys: More names of members that hold secrets.
         literals: Texts to redact wherever they occur.
-        prefixes: Beginnings of tokens. The whole token is redacted.
+        prefixes: Beginnings of secret tokens. The whole token is redacted.
         patterns: Not accepted.
-        priority: The priority of the handlers, before those that show or store.
+        priority: The priority of the handlers, which run before those that show or store events.
     """
 
     rules: tuple[str, ...] = option(_RULES, default=("secrets", "pii-basic"), restricts=True)
@@ -184,8 +184,8 @@ _DOMAIN = re.compile(
     r"@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}\.[A-Za-z]{2,24}(?![A-Za-z0-9-])"
 )
 _DOMAIN_ANY_LETTER = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}\.[^\W\d_]{2,24}(?![\w-])")
-# Matches numbers with a country code, or in the North American grouping. Digits alone may be any
-# number.
+# Matches telephone numbers with a country code, or in the North American grouping. Plain digits may
+# be any kind of number.
 _TELEPHONE = re.compile(
     r"\+(?<![\w+]\+)\d(?:[ ().-]{0,2}\d){7,14}(?!\d)"
     r"|(?<![\w.-])(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}(?![\w-]|\.\d)"
@@ -265,7 +265,7 @@ class Redactor:
             redacted = _put_back(searched, redacted, steps)
         if _is_json(payload):
             return None if redacted == searched else {**redacted, **copy_json(kept)}
-        # Redaction converted objects of other classes, so comparing both would prove nothing.
+        # Redaction has converted objects of other classes, so comparing the two is pointless.
         result = ToolResult(output={**redacted, **kept})
         plain: dict[str, Any] = result.safe_hook_presentation()["output"]
         has_mark = _holds_mark({key: value for key, value in plain.items() if key not in kept})
@@ -287,7 +287,7 @@ class Redactor:
         assert frame.keys is not None
         key = frame.keys[frame.at]
         if isinstance(key, str) and (redacted := self._redact_own(key)) != key:
-            # Two members must not get the same name.
+            # No two members may get the same name.
             frame.keys[frame.at] = (
                 f"{redacted} ({frame.at})" if redacted in frame.keys else redacted
             )
@@ -344,10 +344,10 @@ def _holds_mark(value: object) -> bool:
 _logger = logging.getLogger("amplifier.modules.hooks-redaction")
 
 _MAX_SIZE_ON_LOOP = 25_000
-"""The size above which payloads are searched in a worker thread, to not block the event loop.
+"""The size above which payloads are searched in a worker thread, so as not to block the event loop.
 
-Four times as much would do for text. An element of a list counts as four characters, but takes the
-time of sixteen and more.
+For text alone, the limit could be four times as high. An element of a list counts as four
+characters, but takes as long as sixteen or more.
 """
 _TIMEOUT = 60.0
 

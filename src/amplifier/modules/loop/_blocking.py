@@ -17,9 +17,9 @@ _last = threading.local()
 
 
 # Neither backend has a hook for this that is free while nothing blocks. The debug mode of asyncio
-# and the instruments of trio slow down every task. Timing the steps of this one coroutine takes a
-# quarter of a microsecond for each. In every other way the object stands for the coroutine, so that
-# `cr_await` leads tracebacks and task listings into the tool.
+# and the instruments of trio slow down every task. Timing one step of this coroutine takes a
+# quarter of a microsecond. In every other way the object stands in for the coroutine. For example,
+# tracebacks and task listings follow `cr_await` into the tool.
 
 
 class named_if_blocking(Coroutine[Any, Any, _T]):
@@ -37,7 +37,7 @@ class named_if_blocking(Coroutine[Any, Any, _T]):
         self._tool = tool
 
     def __await__(self) -> Generator[Any, Any, _T]:
-        """Return itself, which has the methods of a generator."""
+        """Return this object, which has the methods of a generator."""
         return self  # type: ignore[return-value]
 
     def __next__(self) -> Any:
@@ -86,7 +86,7 @@ class named_if_blocking(Coroutine[Any, Any, _T]):
         return self._coroutine.cr_running
 
     def _warn(self, began: float) -> None:
-        # A tool that runs a sub-agent isn't blamed for the tool that blocked inside it.
+        # Don't blame a tool that runs a sub-agent for a tool that blocked inside the sub-agent.
         if getattr(_last, "warned", -1.0) >= began:
             return
         _last.warned = now = perf_counter()

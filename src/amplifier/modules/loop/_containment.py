@@ -26,11 +26,11 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
                 await call()
         except GeneratorExit as exc:
             failures.append(exc)
-            # Perhaps this coroutine is being closed. Then there is no loop that could cancel.
+            # This coroutine may be closing, with no event loop left to cancel anything.
             raise
         except anyio.get_cancelled_exc_class():
             raise
-        # Raised below, in the caller's task.
+        # The caller's task raises it below.
         except BaseException as exc:  # noqa: BLE001
             failures.append(exc)
             group.cancel_scope.cancel()
@@ -41,7 +41,7 @@ async def run_together(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
                 for call in calls:
                     group.start_soon(run, call)
         except BaseException as exc:
-            # No call raised it. It is a cancellation, or Ctrl-C that reached this waiting task.
+            # No call raised this. It is a cancellation, or a Ctrl-C that reached this waiting task.
             if not failures:
                 if not isinstance(exc, BaseExceptionGroup) or len(exc.exceptions) > 1:
                     raise
@@ -57,14 +57,14 @@ def text_of(error: Exception) -> str:
     """Return the message of an exception, even if its ``__str__`` is foreign code that fails."""
     try:
         return str(error) or type(error).__name__
-    # `contained_failure` raises a cancellation and Ctrl-C again.
+    # `contained_failure` re-raises cancellations and Ctrl-C.
     except BaseException as exc:  # noqa: BLE001
         broken = contained_failure(exc)
         return f"{type(error).__name__} (its text cannot be shown: {type(broken).__name__})"
 
 
 def _combine_failures(failures: list[BaseException]) -> BaseException:
-    """Return the exception to raise for all failures: Ctrl-C, or the one error, or a group."""
+    """Return the exception to raise for all failures: Ctrl-C, the only error, or a group."""
     if len(failures) == 1:
         return failures[0]
     errors = [failure for failure in failures if isinstance(failure, Exception)]

@@ -7,9 +7,9 @@ import copy
 from amplifier.contracts import Coordinator
 from amplifier.models import ContextInjection, HookResult
 
-# `process_hook_result` stores injections at once. Between a tool call and its result that would
-# separate the pair. So the loop takes out durable injections of tool hooks and stores them after
-# the results of that answer.
+# `process_hook_result` stores injections at once. An injection between a tool call and its result
+# would separate the pair. So the loop holds back durable injections from tool hooks, and stores
+# them after the results of all calls in that answer.
 
 
 class HookResults:
@@ -31,7 +31,7 @@ class HookResults:
         Args:
             result: The result of ``emit``.
             event: The event.
-            defer: Keep durable injections until `store_deferred`.
+            defer: Hold back durable injections until `store_deferred` is called.
 
         Returns:
             The rest of the result. Its action is deny, modify or continue.
@@ -40,7 +40,7 @@ class HookResults:
         if defer and result.action != "deny":
             result, durable = self._take_durable(result, event)
         rest = await self._coordinator.process_hook_result(result, event)
-        # The user denied it.
+        # The user denied the request, so its injections are dropped.
         if rest.action == "deny" and durable is not None:
             self._deferred = [item for item in self._deferred if item is not durable]
         if rest.action == "inject_context":
@@ -51,7 +51,7 @@ class HookResults:
         return rest
 
     async def store_deferred(self) -> None:
-        """Store the injections of tool hooks, in their order."""
+        """Store the deferred injections of tool hooks, in order."""
         deferred, self._deferred = self._deferred, []
         for result, event in deferred:
             await self._coordinator.process_hook_result(result, event)
@@ -66,7 +66,7 @@ class HookResults:
     ) -> tuple[HookResult, tuple[HookResult, str] | None]:
         """Defer durable injections before the user is prompted.
 
-        Meanwhile the hooks of other calls may inject, too.
+        While the prompt is open, the hooks of other calls may defer injections as well.
 
         Returns:
             The rest of the result, and the deferred part, if any.
@@ -82,7 +82,7 @@ class HookResults:
         action = result.action
         if action == "inject_context" and not ephemeral:
             action = "modify" if modified else "continue"
-        # The copy keeps everything else in the result.
+        # The copy preserves the other fields of the result.
         rest = copy.copy(result)
         rest.action = action
         rest.context_injections = ephemeral

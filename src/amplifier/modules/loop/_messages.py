@@ -45,7 +45,7 @@ def checked_messages(context: ContextManager, method: str, messages: JSON) -> li
     """Return the messages from a method of a context.
 
     Raises:
-        ContractError: They aren't a list.
+        ContractError: The method didn't return a list.
     """
     if isinstance(messages, list):
         return messages
@@ -86,9 +86,9 @@ def _with_latest_instructions(messages: list[dict[str, JSON]]) -> list[dict[str,
 
 
 # ── prompt cache ─────────────────────────────────────────────────────────────────────────────────
-# Until a compaction, a context that keeps our contract adds only at the end of its view, and tools
-# and instructions don't change. So a break has one of three reasons. Everything behind it is read
-# and charged again.
+# Until it compacts, a context that fulfills our contract only appends to its view, and tools and
+# instructions don't change. So a break has one of three causes. The service reads everything after
+# the break again, and charges for it.
 
 _CHARS_PER_TOKEN: Final = 4.0
 
@@ -98,9 +98,9 @@ class PrefixBreak:
     """A request that doesn't begin like the previous one.
 
     Attributes:
-        reason: The part that changed first, in the order in which services read them.
-        same_messages: The number of messages at the beginning that are the same.
-        tokens: The approximate number of tokens that were sent before and have to be read again.
+        reason: The first part that changed, in the order in which services read a request.
+        same_messages: The number of messages at the beginning that are unchanged.
+        tokens: The approximate number of tokens that were sent before and must be read again.
     """
 
     reason: Literal["tools", "instructions", "messages"]
@@ -122,7 +122,7 @@ class RequestPrefix:
 
         Args:
             tools: The tools of the request.
-            messages: Its messages, without one-time ones.
+            messages: Its messages, without ephemeral injections.
 
         Returns:
             The break, or None if the request continues the previous one.
@@ -135,7 +135,7 @@ class RequestPrefix:
         if previous_specs != specs:
             tokens = _tokens(previous_specs) + sum(map(_tokens, messages))
             return PrefixBreak("tools", 0, tokens)
-        # A fast comparison for the usual case, because there may be thousands.
+        # This fast comparison covers the usual case. There may be thousands of messages.
         if messages[: len(before)] == before:
             return None
         same = sum(
@@ -184,7 +184,7 @@ def _models(messages: list[dict[str, JSON]]) -> list[Message]:
 
 
 def _fill(model: Any, message: dict[str, JSON]) -> None:
-    # A third-party context may return its stored messages, and change them later.
+    # A third-party context may return the messages that it stores, and change them later.
     fields = copy_json(message)
     if fields.get("content") is None:
         fields["content"] = ""
@@ -212,7 +212,7 @@ class RequestMessages:
         return self._prefix.follow(tools, self._lasting)
 
     def for_event(self) -> list[dict[str, JSON]]:
-        """Return the messages for the payload of an event, of which each handler gets a copy."""
+        """Return the messages for an event's payload. Each handler gets a copy of the payload."""
         return self._messages
 
     def call_ids(self) -> set[object]:
@@ -256,10 +256,12 @@ _MAX_STEERING_MESSAGES = 100
 
 
 class Steering:
-    """Messages for the running turn, accepted until it has its answer. None is lost silently.
+    """Messages for the running turn, accepted until it has its answer.
+
+    No message is lost silently.
 
     Attributes:
-        waiting: The messages that the turn hasn't read yet, the oldest first.
+        waiting: The messages that the turn hasn't read yet, oldest first.
     """
 
     def __init__(self) -> None:
@@ -267,7 +269,7 @@ class Steering:
         self._is_open = False
 
     def open(self, is_open: bool = True) -> None:
-        """Start to accept messages. With False, stop, because the turn ends or has its answer."""
+        """Start accepting messages, or stop with False when the turn ends or has its answer."""
         self.waiting.clear()
         self._is_open = is_open
 
@@ -275,8 +277,8 @@ class Steering:
         """Add a message.
 
         Raises:
-            SessionStateError: No turn would read it, or too many are already waiting.
-            ValueError: It isn't text, or it is empty.
+            SessionStateError: No turn would read it, or too many messages are already waiting.
+            ValueError: The message isn't text, or it is empty.
         """
         if not isinstance(message, str) or not message.strip():
             raise ValueError(f"expected a message that is text, got {message!r:.80}")
@@ -293,11 +295,11 @@ class Steering:
 
 
 def closing_messages(stored: list[dict[str, JSON]]) -> list[dict[str, JSON]]:
-    """Return the messages that close a turn without an answer of the model.
+    """Return the messages that close a turn without an answer from the model.
 
     They are results for open calls, and a note in place of the answer.
     """
-    # Instructions and injections of hooks don't show whether there was an answer.
+    # Instructions and messages injected by hooks don't show whether there was an answer.
     last: dict[str, JSON] = next(
         (message for message in reversed(stored) if not is_aside(message)), {}
     )
@@ -313,9 +315,9 @@ class UnfinishedTurn:
     """A turn that was interrupted.
 
     Attributes:
-        prompt: The text of its prompt. Empty without one.
+        prompt: The text of its prompt. Empty if it has none.
         attachments: Descriptions of the other blocks of its prompt.
-        iterations: The number of answers of the model.
+        iterations: The number of answers from the model.
         calls: The calls of the latest answer that have no result.
     """
 
@@ -364,7 +366,7 @@ def _describe_prompt(content: JSON) -> tuple[str, list[dict[str, JSON]]]:
 def lacks_instructions(stored: list[dict[str, JSON]], text: str | None) -> bool:
     """Return whether the instructions differ from those in the conversation.
 
-    A system message of the application at the beginning replaces any instructions.
+    A system message from the application at the beginning replaces any instructions.
     """
     contents = [message.get("content") for message in stored if is_instruction(message)]
     if contents or not text:
@@ -373,15 +375,15 @@ def lacks_instructions(stored: list[dict[str, JSON]], text: str | None) -> bool:
 
 
 def _input(arguments: JSON) -> dict[str, JSON]:
-    """Return the input of a stored call, which some contexts keep as the text of the service."""
+    """Return the input of a stored call. Some contexts store it as text, like the service."""
     if isinstance(arguments, str):
         with suppress(ValueError):
             arguments = json.loads(arguments)
     return copy_json(arguments) if isinstance(arguments, dict) else {}
 
 
-# The stored messages keep the conversation valid if the turn is cancelled. The message of the
-# assistant comes before its tool results. Results follow in the order of the calls, one for each.
+# The stored messages form a valid conversation even if the turn is cancelled. The assistant's
+# message comes first. One result for each of its calls follows, in the order of the calls.
 
 
 class Transcript:
@@ -416,12 +418,12 @@ class Transcript:
     ) -> None:
         """Close an earlier turn without an answer, which was stopped or reached its limit.
 
-        Otherwise the next prompt would make two user messages in a row, which some services refuse.
+        Otherwise there would be two user messages in a row, which some services refuse.
 
         Args:
             stored: The whole conversation.
-            known_result: Returns the result of a call that has none in the conversation, if it is
-                known elsewhere.
+            known_result: Returns the result of a call whose result is missing in the conversation
+                but known elsewhere.
         """
         calls = {call.id: call for call in open_calls(stored)}
         for message in closing_messages(stored):
@@ -456,7 +458,7 @@ class Transcript:
     async def withdraw_attachments(self, blocks: list[dict[str, JSON]]) -> None:
         """Replace the attachments of a prompt that the service refused with notes.
 
-        Otherwise every later request would fail, too.
+        Otherwise every later request would fail as well.
         """
         notes = [
             block

@@ -33,7 +33,7 @@ class TurnOptions:
         tool_timeout: Seconds for one tool call. None for no limit.
         provider_timeout: Seconds for one model call. None for no limit.
         max_retries: Maximum number of retries after retryable errors.
-        initial_delay: Seconds before the first retry. Doubled for each further one.
+        initial_delay: Seconds before the first retry. Each further retry waits twice as long.
         max_delay: Maximum delay before a retry in seconds.
         max_retry_after: Maximum delay in seconds that a service may request. If it requests more,
             the error is raised at once.

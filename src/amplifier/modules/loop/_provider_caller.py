@@ -62,7 +62,7 @@ def choose_provider(providers: Mapping[str, Provider], wanted: str | None) -> tu
     """Return the wanted provider with its name, or the first one.
 
     Raises:
-        ProviderUnavailableError: There is none, or none of that name.
+        ProviderUnavailableError: There is no provider, or none with that name.
     """
     if wanted is not None:
         if wanted in providers:
@@ -85,21 +85,21 @@ def capabilities_of(provider: Provider) -> list[str]:
     """Return the capabilities that a provider reports, or none if that fails."""
     try:
         return provider.get_info().capabilities
-    # Foreign code. A later call will report the failure.
+    # The provider is foreign code. A later call to it will report the failure.
     except BaseException as exc:  # noqa: BLE001
         contained_failure(exc)
         return []
 
 
 _POLL_INTERVAL = 0.25
-"""Seconds between two checks of the token during a retry delay. The token has no event."""
+"""Seconds between two checks of the token during a retry delay. The token can't be awaited."""
 
 
 TEXT_ONLY = "text_only"
-"""The capability of a provider with models that read only text."""
+"""The capability of a provider that accepts only text."""
 
 
-# This isn't an error, because the turn ends as requested.
+# This isn't an error, because the turn was asked to stop.
 class NotRepeated(Exception):
     """A failed model call isn't retried, because a graceful stop starts nothing new."""
 
@@ -147,7 +147,7 @@ class ProviderCaller:
 
     def price_of_input(self, request: ChatRequest, tokens: int) -> Decimal | None:
         """Return the maximum price of ``tokens`` input tokens in US dollars, or None if unknown."""
-        # An optional member of the contract.
+        # This member of the contract is optional.
         provider: Any = self.provider
         try:
             cost = provider.estimate_cost(request, input_tokens=tokens, output_tokens=0)
@@ -157,7 +157,7 @@ class ProviderCaller:
         return cost if isinstance(cost, Decimal) else None
 
     def require_readable(self, attachments: list[dict[str, Any]]) -> None:
-        """Check that the provider reads the attachments of a prompt, before that is stored.
+        """Check, before a prompt is stored, that the provider reads its attachments.
 
         Raises:
             InvalidRequestError: The provider declares that it reads only text.
@@ -175,7 +175,7 @@ class ProviderCaller:
             )
 
     def expect(self, messages: RequestMessages, name: str) -> None:
-        """Set the messages of the next request, and the prefix for missing ids of its calls."""
+        """Set the messages of the next request, and the prefix for ids that its answer lacks."""
         self._messages, self._name = messages, name
 
     async def ask(self, request: ChatRequest) -> ChatResponse:
@@ -252,7 +252,7 @@ class ProviderCaller:
             raise
 
     def _with_named_calls(self, response: ChatResponse) -> ChatResponse:
-        """Return an answer with unique ids of its calls, copied if one is replaced."""
+        """Return an answer with a unique id for each call. It is a copy if an id was replaced."""
         blocks = [block for block in response.content if isinstance(block, ToolCallBlock)]
         unique, calls = (
             self._with_unique_ids(blocks),
@@ -268,9 +268,9 @@ class ProviderCaller:
         return named
 
     def _with_unique_ids(self, calls: list[CallT]) -> list[CallT]:
-        """Return the calls of an answer, with ids replaced that are empty or already in use.
+        """Return the calls of an answer, and replace ids that are empty or already in use.
 
-        The new id is always the same, so that a turn that is played back finds its results.
+        The same calls always get the same new ids, so that a replayed turn finds its results.
         """
         if calls and self._messages is not None:
             self._used |= self._messages.call_ids()
@@ -372,7 +372,7 @@ class ProviderCaller:
 
     async def _stream(self, request: ChatRequest) -> ChatResponse:
         """Emit the pieces as events, and return the answer, which comes last."""
-        # An optional member of the contract.
+        # This member of the contract is optional.
         stream: Any = self.provider.stream  # type: ignore[attr-defined]
         response: ChatResponse | None = None
         calls: list[ToolCallBlock] = []
@@ -387,9 +387,9 @@ class ProviderCaller:
                 raise self._broken_contract(
                     "opened", chunks, "an async iterator of chunks from stream()"
                 )
-            # Read to the end, past the response, because an abandoned async generator isn't closed.
+            # Read past the response to the end. An async generator that is abandoned isn't closed.
             async for chunk in chunks:
-                # A provider may use a different class of chunks.
+                # A provider may use its own class for chunks.
                 kind = getattr(chunk, "kind", None)
                 if kind is None:
                     raise self._broken_contract("streamed", chunk, "a StreamChunk")
@@ -427,7 +427,7 @@ class ProviderCaller:
         await self._pass_on(chunk)
 
     async def _announce_reset(self) -> None:
-        """Announce that the answer starts over, so that listeners drop its pieces."""
+        """Announce that the answer starts over, so that listeners discard its pieces."""
         discarded, self._reported = "".join(self._reported.text), _Reported()
         await self._hooks.emit(CONTENT_BLOCK_RESET, {"provider": self.name, "discarded": discarded})
 
@@ -436,7 +436,7 @@ class ProviderCaller:
         reported.note(chunk)
         emit, has_handlers = self._hooks.emit, self._has_handlers
         index, kind = chunk.index, chunk.block_type
-        # Most events are pieces, and without listeners they cost nothing.
+        # Most events are pieces, which cost nothing without listeners.
         if chunk.kind == "block_delta":
             details: dict[str, Any] = {
                 "block_index": index,
@@ -468,8 +468,8 @@ class _Reported:
     """The part of one answer that listeners have received.
 
     Attributes:
-        is_void: True if the answer starts over, before that is announced.
-        text: Its text, in pieces, as changed by hooks. A reset announces this text.
+        is_void: True if the answer starts over and listeners haven't been notified yet.
+        text: The pieces of its text, as changed by hooks. A reset announces this text.
     """
 
     __slots__ = ("_has_begun", "_in_pieces", "is_void", "text")
@@ -478,11 +478,11 @@ class _Reported:
         self.is_void: bool = False
         self.text: list[str] = []
         self._has_begun = False
-        # Blocks with text that arrived before their end.
+        # The indices of the blocks that have sent text as pieces.
         self._in_pieces: set[int] = set()
 
     def begin_attempt(self) -> None:
-        """Record that the answer starts from its beginning, perhaps again."""
+        """Record that the answer starts, or starts over."""
         self.is_void = self._has_begun
 
     def note(self, chunk: StreamChunk) -> None:
@@ -554,7 +554,7 @@ class ReceivedStream:
     def receiving(self) -> Iterator[None]:
         """Listen during a call."""
         handlers = {LLM_STREAM_BLOCK_START: self._start, LLM_STREAM_BLOCK_DELTA: self._delta}
-        # Last, so that it receives a piece as changed by the other hooks.
+        # This hook runs last, so that it receives each piece as changed by the other hooks.
         register = partial(self._hooks.register, priority=sys.maxsize, name="live text")
         removers = [register(event, handler) for event, handler in handlers.items()]
         outer = _receiving.set(self)
@@ -594,9 +594,9 @@ class ReceivedStream:
             )
 
     def ends(self, response: ChatResponse) -> list[StreamChunk]:
-        """Return the chunks that end the blocks, which only the response has whole.
+        """Return the chunks that end the blocks. Only the response contains whole blocks.
 
-        A block that wasn't streamed is one piece.
+        A block that wasn't streamed becomes one piece.
         """
         open_blocks = sorted(self._blocks.items())
         free = max(self._blocks, default=-1) + 1

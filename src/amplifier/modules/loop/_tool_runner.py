@@ -95,7 +95,7 @@ def interrupted(reason: str) -> str:
 async def reason_not_to_repeat(
     call: ToolCall, tools: Mapping[str, Tool], hook_results: HookResults
 ) -> str | None:
-    """Return why a call that may have run must not be repeated, for the model, or None."""
+    """Return the reason, as text for the model, not to repeat a call that may have run, or None."""
     tool = tools.get(call.name)
     if tool is None:
         return interrupted(f"there is no tool named {call.name!r} any more")
@@ -139,7 +139,7 @@ def _question(call: ToolCall) -> str:
 
 
 def _not_started(step: Step) -> ToolResult:
-    """Return the result of a call that a stop prevents. An earlier process may have started it."""
+    """Return the result of a call that a stop prevented. An earlier process may have started it."""
     if may_have_run(step):
         return refusal(interrupted("the turn is being stopped"), "Interrupted")
     return refusal("not started: the turn is being stopped", "Cancelled")
@@ -158,7 +158,7 @@ class PendingCall:
         has_begun: True once its hooks are called.
         has_run: True once the tool is called.
         is_reconciled: True if the tool returned the result of a call in an earlier process.
-        result: Its result so far, for a turn that ends early. None before.
+        result: Its result so far, for a turn that ends early. None until there is one.
         is_over: True once its result is final.
         predecessors: The calls before it in its answer.
         entered: Set when its hooks are called. Calls start in the order of their answer.
@@ -309,7 +309,7 @@ class ToolRunner:
             await self._store_result(pending_calls[0])
         else:
             await self._run_several(pending_calls)
-        # All are stored, and a later answer may use the same ids.
+        # All results are stored, and a later answer may reuse the ids.
         self._running = []
         return pending_calls
 
@@ -379,11 +379,11 @@ class ToolRunner:
                 limiter=slot,
             )
         except (anyio.get_cancelled_exc_class(), KeyboardInterrupt):
-            # It was cancelled in the tool, in a hook, or while a user was prompted.
+            # The call was cancelled in the tool, in a hook, or while the user was prompted.
             if pending.has_begun and pending.result is None:
                 running = refusal("cancelled while it was running", "Cancelled")
                 pending.result = running if pending.has_run else _not_started(pending.step)
-                # A terminal event, which is delivered despite the cancellation.
+                # This is a terminal event, so it is delivered despite the cancellation.
                 await self._emit_error(pending, pending.result)
             raise
         if not isinstance(result, ToolResult):
@@ -459,8 +459,8 @@ class ToolRunner:
         """Let hooks choose, forbid or change the call.
 
         Args:
-            attempt: The call, which receives the tool and the input that they chose.
-            was_not_done: True if it had no effect in an earlier process.
+            pending: The call. The tool and the input that the hooks chose are set on it.
+            was_not_done: True if the call is known to have had no effect in an earlier process.
 
         Returns:
             The result of a call that must not run, or None if it may.
@@ -548,7 +548,7 @@ class ToolRunner:
             result, failed = await self._call(name, pending.arguments)
         finally:
             self._cancellation.register_tool_complete(call_id)
-        # Set before the hooks are called, so that a cancelled observer doesn't lose the result.
+        # Set this before the hooks are called, so that a cancelled hook doesn't lose the result.
         pending.result = result
         if failed:
             await self._emit_error(pending, result)
@@ -564,10 +564,10 @@ class ToolRunner:
             result: object = await self._coordinator.call_within(
                 seconds, label, self._run_tool, name, arguments
             )
-        # Raised by a session that the tool runs. This turn can be resumed, too.
+        # A session that the tool runs raised this. The turn of this session can be resumed as well.
         except NoOneToAskError:
             raise
-        # The tool wasn't called.
+        # The budget refused the call, so the tool didn't run.
         except BudgetError as exc:
             return refusal(text_of(exc), type(exc).__name__), True
         # A tool is third-party code. Its failure is a result for the model.
@@ -621,7 +621,7 @@ class ToolRunner:
 
 
 def _without_questions(emitted: HookResult) -> HookResult:
-    """Return the result of hooks without questions, for a tool of the loop that changes nothing."""
+    """Return the hooks' result without prompts, for a tool of the loop that changes nothing."""
     if emitted.action != "ask_user" and not emitted.approval_gates:
         return emitted
     rest = copy.copy(emitted)
@@ -639,7 +639,7 @@ def _denial(applied: HookResult) -> ToolResult:
 
 
 def _class_of(tool: object) -> str:
-    # A budget wraps tools.
+    # A budget wraps each tool.
     tool = getattr(tool, "__wrapped__", tool)
     return f"{type(tool).__module__}.{type(tool).__qualname__}"
 
@@ -656,11 +656,11 @@ def _own(result: ToolResult) -> ToolResult:
     own = copy.copy(result)
     try:
         output, error = copy_json(result.output), copy_json(result.error)
-    # The value contains itself.
+    # The output contains itself.
     except ModelError:
         shown = result.safe_hook_presentation()
         output, error = shown["output"], shown["error"]
-    # An ordinary assignment would decode images again.
+    # Ordinary assignment would decode images again.
     object.__setattr__(own, "output", output)
     object.__setattr__(own, "error", error)
     if result.content:
@@ -688,7 +688,7 @@ def _modified_result(result: ToolResult, shown: dict[str, Any], applied: HookRes
 _ANYTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
 _MAX_BYTES_ON_LOOP = 16_384
-"""The size of a schema above which its validator is built in a thread."""
+"""The size of a schema above which its validator is built in a worker thread."""
 _BUILD_TIMEOUT = 10.0
 
 
@@ -723,16 +723,16 @@ class ToolSchemas:
         return specs
 
     async def problem(self, name: str, arguments: dict[str, JSON]) -> str | None:
-        """Return the problems of an input as text for the model.
+        """Return the problems with an input as text for the model.
 
-        None if there are none, or if it can't be checked.
+        None if the input is valid or can't be checked.
         """
         if name not in self._schemas:
             return None
         validator = await self._build_validator(name)
         try:
             return self._problem(name, validator, arguments)
-        # A panic of the Rust extension is a BaseException.
+        # A panic in the Rust extension is a BaseException.
         except BaseException as exc:  # noqa: BLE001
             failure = contained_failure(exc)
             logger.warning(
@@ -743,7 +743,7 @@ class ToolSchemas:
     async def _build_validator(self, name: str) -> Validator | str | None:
         try:
             schema = orjson.dumps(self._schemas[name])
-        # Orjson refuses it, for example because of a large number.
+        # Orjson can't serialize the schema, for example because of a large number.
         except TypeError:
             return _validator_of(self._schemas[name])
         if len(schema) <= _MAX_BYTES_ON_LOOP:
@@ -777,10 +777,10 @@ class ToolSchemas:
         return self._schemas[name]
 
 
-# Every turn reads the schemas again, and they rarely change.
+# Every turn reads the schemas again, but they rarely change.
 @lru_cache(maxsize=1024)
 def _validator(schema: bytes) -> Validator | str | None:
-    """Return a validator, or the problem of the schema as text.
+    """Return a validator, or the problem with the schema as text.
 
     None if the package for validation isn't installed.
     """
@@ -792,7 +792,7 @@ def _validator_of(schema: JSON) -> Validator | str | None:
         return build_validator(schema)
     except SchemaRefused as exc:
         return str(exc)
-    # The tool has to check its input.
+    # Without the package, only the tool itself can check its input.
     except MissingExtraError:
         return None
 

@@ -88,8 +88,8 @@ class Turn:
         answer_format: The format of a typed answer, or None for text.
 
     Attributes:
-        is_answered: True if the conversation is known to end with an answer of the model, or with
-            additions to one.
+        is_answered: True if the conversation is known to end with an answer from the model, or with
+            messages that were added after such an answer.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class Turn:
         self._hooks = hooks
         self._has_handlers = hooks.has_handlers
         self._coordinator = coordinator
-        # The number of the latest model call, counted from 1.
+        # The number of the latest model call, starting at 1.
         self._iteration = 0
         self._transcript = Transcript(context, coordinator, prefix)
         self._hook_results = HookResults(coordinator)
         self._providers = providers
         self._answer: TypedAnswer | None = None
         if answer_format is not None:
-            # The turn itself reports that there is no provider, after its first events.
+            # If there is no provider, the turn reports that after its first events.
             provider = providers.get(options.default_provider or next(iter(providers), ""))
             self._answer = TypedAnswer(
                 answer_format, provider, tools, options.answer_mode, options.answer_attempts
@@ -143,8 +143,8 @@ class Turn:
         """Run the turn and return the text of the model's last answer.
 
         Args:
-            prompt: The text of the user.
-            blocks: The prompt in blocks, if it is more than text.
+            prompt: The user's text.
+            blocks: The prompt as blocks, if it contains more than text.
 
         Raises:
             LLMError: The error of the provider, unchanged.
@@ -160,7 +160,7 @@ class Turn:
         """Continue the interrupted turn at the end of the conversation.
 
         Raises:
-            NoUnfinishedTurnError: There is none. No event was emitted.
+            NoUnfinishedTurnError: There is no interrupted turn. No event was emitted.
             LLMError: The error of the provider, as in `run`.
         """
         await self._collect_instructions()
@@ -189,7 +189,7 @@ class Turn:
         except ContentFilterError as error:
             await self._refused(type(error).__name__, str(error))
             raise
-        # The denial was intended.
+        # A denial isn't a failure of the turn.
         except ExecutionDenied:
             status = "completed"
             raise
@@ -209,7 +209,8 @@ class Turn:
             if not keeps_calls:
                 await self._transcript.settle(self._runner.results)
         finally:
-            # On asyncio, a native cancel that waits for the handlers is raised out of the first.
+            # On asyncio, the first of the two emits may raise a native cancel that was held back
+            # while its handlers ran.
             try:
                 await self._hooks.emit(EXECUTION_END, {"response": self._text, "status": status})
             finally:
@@ -258,7 +259,7 @@ class Turn:
         emitted = await self._hooks.emit(
             PROMPT_SUBMIT, _prompt_payload(prompt, attachments_of(blocks))
         )
-        # An injection is stored, so this comes first. A denied prompt stores nothing.
+        # This comes before `apply`, which may store an injection. A denied prompt stores nothing.
         if emitted.action != "deny":
             await self._open()
         applied = await self._hook_results.apply(emitted, PROMPT_SUBMIT)
@@ -276,7 +277,7 @@ class Turn:
         self._transcript.reopen(unfinished.calls)
         resumed: list[PendingCall] = []
         if unfinished.calls:
-            # This reads the schemas, which the check of inputs needs.
+            # Input validation needs the schemas, which this call reads.
             self._runner.schemas.specs()
             resumed = await self._runner.run(unfinished.calls, self._iteration, are_resumed=True)
             await self._hook_results.store_deferred()
@@ -336,8 +337,8 @@ class Turn:
     async def _open(self) -> None:
         """Close an earlier turn without an answer, and compare the instructions.
 
-        After a turn of this loop that ended with an answer, nothing is read, because to read a long
-        conversation takes time.
+        If the previous turn of this loop ended with an answer, nothing is read, because reading a
+        long conversation takes time.
         """
         await self._collect_instructions()
         if self.is_answered and not self._instructions:
@@ -412,7 +413,7 @@ class Turn:
             await self._refused(response.finish_reason, self._text)
         if not calls:
             correction = None if self._answer is None else self._answer.correction(self._text)
-            # Some messages arrived after the request.
+            # Steering messages arrived after the request was sent.
             if correction is None and self._steering.waiting and not self._is_stopping():
                 return True
             if correction is None:
@@ -432,7 +433,8 @@ class Turn:
         has_handlers = self._has_handlers(PROVIDER_RESPONSE)
         shown: object = response
         usage: object = response.usage
-        # Without handlers, `session.last_turn` keeps the objects themselves.
+        # Without handlers, only `session.last_turn` receives these, and it keeps the objects as
+        # they are.
         if has_handlers:
             is_read = self._has_handlers(PROVIDER_RESPONSE, "response")
             shown = to_dict(response) if is_read else None
@@ -461,15 +463,14 @@ class Turn:
     async def _take_final_result(
         self, answer: TypedAnswer, pending_calls: list[PendingCall]
     ) -> bool:
-        """Return whether the model has given its answer with the tool for it, and store that."""
+        """Return whether the model answered by calling the answer tool, and store that answer."""
         answer_calls = [
             pending
             for pending in pending_calls
             if answer.tool is not None and pending.call.name == answer.tool.name
         ]
         for pending in answer_calls:
-            # The tool accepted the call in an earlier process, and a step wrapper has kept its
-            # result.
+            # The tool accepted the call in an earlier process, and a step wrapper kept the result.
             if not pending.has_begun and pending.result is not None and pending.result.success:
                 answer.accept_kept(pending.call.arguments)
         accepted = answer.accepted()
@@ -533,25 +534,26 @@ class TurnOrchestrator:
     """The orchestrator of all loops, which differ only in their options.
 
     Attributes:
-        reports_pieces: True, because it reports the pieces of answers itself. An observer of a turn
-            doesn't need those of the providers.
+        reports_pieces: True, because the loop reports the pieces of answers itself. An observer of
+            a turn doesn't need the pieces that providers report.
     """
 
     reports_pieces: bool = True
 
     def __init__(self, options: TurnOptions) -> None:
         self._options = options
-        # The context of the latest turn, if it ended with an answer. The next turn needn't read it.
+        # The context of the latest turn, if that ended with an answer. The next turn needn't read
+        # this context again.
         self._answered: ContextManager | None = None
         self._prefix = RequestPrefix()
         self._steering = Steering()
 
     def steer(self, message: str) -> None:
-        """Add a message of the user to the running turn. The next request contains it.
+        """Add a user message to the running turn. The next request contains it.
 
         Raises:
-            SessionStateError: No turn is running that would read it.
-            ValueError: It isn't text, or it is empty.
+            SessionStateError: No running turn would read the message.
+            ValueError: The message isn't text, or it is empty.
         """
         self._steering.add(message)
 
@@ -605,6 +607,6 @@ class TurnOrchestrator:
 
 async def mount_loop(coordinator: Coordinator, loop: TurnOrchestrator) -> None:
     """Mount a loop, and offer its `steer` under the published name."""
-    # Its methods require the coordinator, which sessions pass.
+    # The loop's methods require a coordinator argument, which sessions always pass.
     await coordinator.mount("orchestrator", loop)  # type: ignore[call-overload]
     coordinator.register_capability("session.steer", loop.steer)

@@ -17,7 +17,7 @@ TOOL_NAME = "final_result"
 ALWAYS = "structured_output"
 """The capability of a provider that constrains answers to a schema, with or without tools."""
 WITHOUT_TOOLS = "json_schema"
-"""The capability of a provider that does so only without tools."""
+"""The capability of a provider that constrains answers to a schema only without tools."""
 
 
 class FinalResultTool:
@@ -27,7 +27,7 @@ class FinalResultTool:
         name: The name of the tool.
         description: Its description for the model.
         input_schema: The JSON Schema of the answer.
-        answer: The input of the first call that fits. None before.
+        answer: The input of the first call that fits. None until there is one.
     """
 
     repeatable: bool = True
@@ -54,8 +54,8 @@ class FinalResultTool:
         return ToolResult(success=True, output="The answer was accepted.")
 
 
-# A provider that can constrain its answers to a schema does so. For other providers the turn has
-# one more tool, which the model calls with its answer as the input.
+# A provider that can constrain its answers to a schema does so. With any other provider, the turn
+# offers one more tool, which the model calls with its answer as the input.
 
 
 class TypedAnswer:
@@ -157,7 +157,7 @@ def _is_native(provider: Provider, *, has_tools: bool) -> bool:
 
 
 def _is_strict(schema: object) -> bool:
-    """Return whether services can enforce the schema: every member of every object is required."""
+    """Return whether the schema requires every member of every object, so services enforce it."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):

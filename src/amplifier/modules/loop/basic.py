@@ -1,4 +1,4 @@
-"""loop-basic: calls the model and runs its tools until it answers. Answers arrive whole."""
+"""loop-basic: calls the model and runs its tools until the model answers, without streaming."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __amplifier_module_type__ = "orchestrator"
 
 
 class BasicLoop(TurnOrchestrator):
-    """The plain agent loop, which doesn't stream."""
+    """The plain agent loop, without streaming."""
 
 
 async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) -> None:

@@ -16,7 +16,7 @@ __amplifier_module_type__ = "orchestrator"
 class EventLoop(TurnOrchestrator):
     """The event-driven loop.
 
-    A hook may return "modify" for ``tool:selecting``, with another ``tool_name``.
+    A hook may return "modify" for ``tool:selecting`` with a different ``tool_name``.
     """
 
 

@@ -1,3 +1,3 @@
-"""Providers. Files that begin with an underscore are shared by several of them."""
+"""Providers. Several of them share the files that begin with an underscore."""
 
 __all__: list[str] = []

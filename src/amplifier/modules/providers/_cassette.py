@@ -1,9 +1,9 @@
 """A cassette: its file, its recordings, and the sessions of this process that share it."""
 
 # The format makes diffs readable. The first member of a line is its kind. Messages and tools are
-# written once, before the first request that has them, and requests refer to them by the digest of
-# their content. So a changed prompt is one changed line instead of one in each later request. The
-# lines between two requests are the answer to the first of them:
+# written once, before the first request that contains them, and requests refer to them by the
+# digest of their content. So a changed prompt changes one line instead of one in each later
+# request. The lines between two requests are the answer to the first one:
 #
 #     {"cassette": 1}
 #     {"provider": "openai", "info": {…}}
@@ -16,8 +16,9 @@
 #     {"error": "RateLimitError", "message": "…", …}
 #
 # A recording is found by its place, the provider, the request, and the number of equal requests
-# before it. The place is the session, and for a child session the tool calls that led to it. It
-# distinguishes equal requests of parallel child sessions, whose order depends on the scheduler.
+# before it. The place is the session. For a child session it includes the tool calls that led to
+# it. It distinguishes equal requests from parallel child sessions, because their order depends on
+# the scheduler.
 
 from __future__ import annotations
 
@@ -67,9 +68,9 @@ _RANDOM_ID = re.compile(
     r"(?![0-9A-Za-z])",
     re.ASCII,
 )
-# Shorter values of sensitive names, such as ``AUTH=none``, are common words of other texts.
+# Shorter values of sensitive names, as in ``AUTH=none``, are common words in other texts.
 _MIN_SECRET = 8
-# Directories in variables that are named like a password.
+# Variables that are named like a password but hold a directory.
 _NO_SECRETS = ("PWD", "OLDPWD")
 _SHOWN = 120
 _CONTEXT = 40
@@ -80,7 +81,7 @@ _MISSING = object()
 
 
 class Scrubber:
-    """Removes secrets from JSON values, and replaces texts by placeholders.
+    """Removes secrets from JSON values, and replaces texts with placeholders.
 
     Secrets are the matches of `redact_secrets`, and the values under sensitive names in the plan
     and the environment. They are removed wherever they occur, because a service may quote a key in
@@ -173,7 +174,7 @@ def _without_unseen(value: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _number_calls(messages: list[dict[str, JSON]]) -> None:
-    """Replace the ids of tool calls in messages, blocks and ``tool_calls`` by numbers."""
+    """Replace the ids of tool calls in messages, blocks and ``tool_calls`` with numbers."""
     numbers: dict[str, str] = {}
     for message in messages:
         lists = [
@@ -194,7 +195,7 @@ def _number_calls(messages: list[dict[str, JSON]]) -> None:
 
 
 def digest(value: JSON) -> str:
-    """Return a short name for a JSON value, which is equal for equal values."""
+    """Return a short name for a JSON value. Equal values have equal names."""
     return hashlib.sha256(canonical_dumps(value).encode()).hexdigest()[:12]
 
 
@@ -253,7 +254,7 @@ _ERROR_FIELDS = (
     "tool_name",
     "raw_arguments",
 )
-# Factor on the delay before a retry. A loop would ignore 0.
+# The factor for the delay before a retry. A loop would ignore 0.
 _NO_DELAY = 1e-9
 
 Line = dict[str, JSON]
@@ -270,8 +271,8 @@ class Exchange:
         place: The place of the request, such as ``main`` or ``main/call_1``.
         provider: The name of the provider.
         request: The request as JSON.
-        answer: The answer's lines of the file. Empty until the answer is complete. It isn't part of
-            the comparison.
+        answer: The lines of the answer in the file. Empty until the answer is complete. They aren't
+            compared.
     """
 
     place: str
@@ -328,14 +329,14 @@ def _chunk_lines(
     for line in lines:
         kind, index = line.pop("kind"), line.get("index", 0)
         written = scrubber.scrub(line)
-        # The response has the block, too.
+        # The response contains the same block.
         if index < len(content) and written.get("block") == content[index]:
             del written["block"]
         yield {"chunk": kind, **written}
 
 
 def _error_line(error: LLMError) -> Line:
-    # The replay may not have a subclass that another package defines.
+    # A subclass from another package may not be installed when the recording is replayed.
     kind = next(base for base in type(error).__mro__ if base.__module__ == LLMError.__module__)
     fields = {
         name: value for name in _ERROR_FIELDS if (value := getattr(error, name, None)) is not None
@@ -349,7 +350,7 @@ def _decoded(line: Line, content: list[Any]) -> JSON:
     A loop retries after the error without a delay.
 
     Raises:
-        ModelError: The line is none of them.
+        ModelError: The line is none of these.
         TypeError: As above.
         ValueError: As above.
     """
@@ -384,9 +385,9 @@ def _decoded(line: Line, content: list[Any]) -> JSON:
 class Cassette:
     """The recordings of one session and its children, or of several sessions that share a file.
 
-    Sessions share it while they are open at the same time. If their plans have the same `run`, they
-    also share it one after another. They are numbered in the order in which they open: the first is
-    ``main``, the second ``main-2``. None of them overwrites recordings of another.
+    Sessions share the cassette while they are open at the same time. If their plans have the same
+    `run`, they share it even one after another. They are numbered in the order in which they open:
+    the first is ``main``, the second ``main-2``. No session overwrites the recordings of another.
 
     Args:
         path: The file.
@@ -398,11 +399,12 @@ class Cassette:
         mode: ``none``, ``once`` or ``new``.
         run: The option ``run`` of the plan.
         opened: Number of sessions that were opened.
-        sessions: The open sessions. A session that is collected without being closed disappears.
+        sessions: The open sessions. A session disappears if it is garbage-collected without being
+            closed.
         records: Whether the sessions record. This is decided when the file is read for the first
             session.
         providers: Descriptions of the recorded providers, keyed by mount name.
-        recorded: The exchanges in the file when it was read for the first session. None before.
+        recorded: The exchanges in the file when it was read for the first session. None until then.
         new: The exchanges since then, including incomplete ones.
     """
 
@@ -421,14 +423,14 @@ class Cassette:
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """The complete exchanges by place. So two recordings of one run have the same order."""
+        """The complete exchanges, sorted by place, so that recordings of one run look the same."""
         complete = [
             exchange for exchange in (*(self.recorded or ()), *self.new) if exchange.is_complete
         ]
         return sorted(complete, key=lambda exchange: exchange.place)
 
     def takes(self, mode: str, run: str | None) -> bool:
-        """Check whether a new session belongs to it."""
+        """Check whether a new session can share this cassette."""
         if mode != self.mode:
             return False
         return (run is not None and run == self.run) or (
@@ -436,7 +438,7 @@ class Cassette:
         )
 
     def place(self, number: int) -> str:
-        """Return the place of a session. The recording of one session is replayed in all."""
+        """Return the place of a session. A recording of one session is replayed in all sessions."""
         has_several = any(item.place.startswith("main-") for item in self.recorded or ())
         if number == 1 or not (self.records or has_several):
             return "main"
@@ -592,7 +594,7 @@ class Cassette:
 # ── the sessions that share a file ───────────────────────────────────────────────────────────────
 
 _lock = Lock()
-# The latest cassette of each file. They are small, because they have recordings only while a
+# The latest cassette of each file. Cassettes are small, because they hold recordings only while a
 # session is open.
 _cassettes: dict[Path, Cassette] = {}
 

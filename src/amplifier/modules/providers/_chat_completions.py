@@ -108,7 +108,7 @@ def _message(
 def _assistant(blocks: list[ContentBlockUnion]) -> dict[str, JSON] | None:
     """Return an assistant message.
 
-    Reasoning is sent in the field in which it was received. That of another API is omitted.
+    Reasoning is sent in the field in which it was received. Reasoning from other APIs is omitted.
     """
     text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
@@ -146,10 +146,10 @@ def _part(block: ContentBlockUnion, *, is_prompt: bool) -> dict[str, JSON] | Non
 
 
 def _document(block: UnknownBlock, *, is_prompt: bool) -> dict[str, JSON]:
-    """Return a PDF as a file, and any other document as a note, because the API rejects it.
+    """Return a PDF as a file, and any other document as a note, because the API rejects others.
 
     Raises:
-        InvalidRequestError: Such a document is part of the prompt.
+        InvalidRequestError: A document other than a PDF is part of the prompt.
     """
     name, source = document_name(block), document_source(block)
     if source.get("media_type") == PDF and isinstance(source.get("data"), str):
@@ -224,7 +224,7 @@ def image_url(block: ImageBlock) -> str:
 
 
 def counted(usage: dict[str, JSON], *, input_name: str, output_name: str) -> dict[str, int | None]:
-    """Return the service's token counts by our names.
+    """Return the service's token counts under our names.
 
     Args:
         usage: The counts as the service reports them.
@@ -253,8 +253,9 @@ class _Call:
     name: str
 
 
-# Servers deviate from the API: a call without an index, one index for all calls, a name with every
-# piece, arguments as an object, no usage, no end mark. The reader accepts all of these.
+# Some servers deviate from the API. They send calls without an index, the same index for all calls,
+# the name with every piece, arguments as an object, no usage, or no end mark. The reader accepts
+# all of these.
 
 
 @final
@@ -336,7 +337,7 @@ class ChatCompletionsReader(ResponseReader):
             return []
         text = self.blocks.text("text")
         more: dict[str, JSON] = {}
-        # The next request sends it back in the same field.
+        # The next request sends the reasoning back in the same field.
         if field in REASONING_FIELDS:
             more = {"reasoning_field": field}
             return [self.blocks.end("text", ThinkingBlock(thinking=text, **more))]
@@ -368,7 +369,7 @@ class ChatCompletionsReader(ResponseReader):
 @final
 @attrs.frozen(kw_only=True)
 class ConfiguredModels(ModelCatalogue):
-    """The catalogue of a server with unknown models, which have the configured properties.
+    """The catalogue of a server with unknown models. Their properties come from the configuration.
 
     Attributes:
         context_window: The context window of every model.

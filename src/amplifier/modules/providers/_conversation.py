@@ -68,7 +68,7 @@ Entry: TypeAlias = MessageEntry | ToolResultEntry
 
 @attrs.frozen
 class Conversation:
-    """The entries of a conversation. The results of calls directly follow them.
+    """The entries of a conversation. Results directly follow their calls.
 
     Attributes:
         entries: The entries in order.
@@ -84,12 +84,12 @@ class Conversation:
 def read_conversation(messages: Iterable[Message]) -> Conversation:
     """Normalise messages, without changing them, and repair the sequence of calls and results.
 
-    Messages have several styles: text or blocks, calls as blocks or in ``tool_calls``, results as
-    messages or as blocks.
+    Messages come in several styles: text or blocks, calls as blocks or in ``tool_calls``, results
+    as messages or as blocks.
 
-    A call without a result gets a placeholder. A result is moved behind its call. No service
-    accepts a second call with the same id, a second result of a call, or a result without a call.
-    The first two are omitted, and the last becomes text of the user.
+    A call without a result gets a placeholder. A result is moved to directly after its call. No
+    service accepts a second call with the same id, a second result for a call, or a result without
+    a call. The first two are omitted, and the last becomes text from the user.
     """
     entries: list[Entry] = []
     for message in messages:
@@ -155,7 +155,7 @@ def _in_order(
 def _without_second_calls(
     message: MessageEntry, used: set[str], repairs: list[dict[str, JSON]]
 ) -> MessageEntry:
-    """Remove calls with the id of an earlier call. The only result belongs to the first call."""
+    """Remove calls that repeat the id of an earlier call. The result belongs to the first call."""
     kept: list[ContentBlockUnion] = []
     for block in message.blocks:
         if isinstance(block, ToolCallBlock):
@@ -177,7 +177,7 @@ def _normal(message: Message) -> list[Entry]:
     if message.role in ("tool", "function"):
         return _results(message)
     blocks = _blocks(message.content)
-    # The other two roles returned above.
+    # Messages with the other two roles have already been returned.
     role: Role = message.role  # type: ignore[assignment]
     if role == "assistant":
         blocks += _listed_calls(message, blocks)
@@ -234,7 +234,7 @@ def _part(item: Any) -> ResultPart:
 
 
 def _note_of_audio(source: object) -> str:
-    """Return a text that replaces audio in a tool's result, where no service accepts it."""
+    """Return a text to replace audio in a tool's result. No service accepts audio there."""
     media_type, data = (
         (source.get(key) for key in ("media_type", "data"))
         if isinstance(source, dict)
@@ -246,7 +246,7 @@ def _note_of_audio(source: object) -> str:
 
 
 def _listed_calls(message: Message, blocks: list[ContentBlockUnion]) -> list[ContentBlockUnion]:
-    """Return the calls that are only in ``tool_calls``, in our format or OpenAI's."""
+    """Return the calls that appear only in ``tool_calls``, in our format or in OpenAI's."""
     listed = message.extra.get("tool_calls")
     block_ids = {block.id for block in blocks if isinstance(block, ToolCallBlock)}
     calls: list[ContentBlockUnion] = []

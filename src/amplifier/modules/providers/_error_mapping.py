@@ -28,7 +28,7 @@ from amplifier.errors import (
 )
 
 OVERLOADED = 529
-# Factor on the delay before a retry.
+# The factor for the delay before a retry.
 _OVERLOADED_DELAY = 10.0
 
 _BY_STATUS: Mapping[int, type[LLMError]] = {
@@ -45,8 +45,8 @@ _BY_STATUS: Mapping[int, type[LLMError]] = {
     429: RateLimitError,
 }
 
-# Values of ``error.type`` and ``error.code``. They are more specific than the status, and an error
-# inside a stream has no status.
+# Error classes by ``error.type`` and ``error.code``. These values are more specific than the
+# status, and an error inside a stream has no status.
 _BY_CODE: Mapping[str, type[LLMError]] = {
     "api_error": ProviderUnavailableError,
     "authentication_error": AuthenticationError,
@@ -96,7 +96,7 @@ class CallContext:
     Attributes:
         provider: The provider's name.
         model: The requested model.
-        secret: The API key. Some servers quote it in error messages, where it is removed.
+        secret: The API key. It is removed from error messages, because some servers quote it there.
         timeout: Seconds for the whole exchange. None for no limit.
         idle_timeout: Seconds without a byte. None for no limit.
     """
@@ -108,13 +108,13 @@ class CallContext:
     idle_timeout: float | None = None
 
     def clean(self, text: str) -> str:
-        """Return a server's text for a message, shortened, without key and control characters."""
+        """Return a server's text for a message, shortened, without key or control characters."""
         if self.secret and len(self.secret) >= 4:
             text = text.replace(self.secret, "[key]")
         return visible_text(text)[:MAX_MESSAGE]
 
     def error(self, kind: type[LLMError], phrase: str, **fields: Any) -> LLMError:
-        """Return an error with the provider's name before a phrase."""
+        """Return an error. Its message is the provider's name and a phrase."""
         return kind(f"{self.provider} {phrase}", provider=self.provider, model=self.model, **fields)
 
 

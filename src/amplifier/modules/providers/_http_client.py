@@ -3,9 +3,9 @@
 Importing this module imports the HTTP library, which is slow. Providers do it in a worker thread.
 """
 
-# The body of a response is read with a plain iterator. So exiting it early closes the connection at
+# The body of a response is read with a plain iterator. So stopping early closes the connection at
 # once, and no async generator is left to the garbage collector. Nothing is retried. Redirects are
-# not followed, because they would carry the key along.
+# not followed, because the key would be sent to their target.
 
 from __future__ import annotations
 
@@ -151,13 +151,13 @@ class HttpResponse:
     async def receive_error(self) -> LLMError:
         """Return the error for a response with an error status.
 
-        If the connection breaks, the part of the body that arrived is used.
+        If the connection breaks, the error describes the part of the body that arrived.
         """
         body = bytearray()
         try:
             while len(body) < MAX_ERROR_BYTES and (chunk := await self.receive()) is not None:
                 body += chunk
-        # The status is more useful than the error of a connection that broke after it.
+        # The status is more useful than the error of a connection that broke afterwards.
         except LLMError:
             pass
         text = bytes(body[:MAX_ERROR_BYTES]).decode("utf-8", "replace")
@@ -182,7 +182,7 @@ class HttpResponse:
     async def aclose(self) -> None:
         """Close the connection unless the body was read to its end.
 
-        This is shielded from cancellation, and bounded in time.
+        Closing is shielded from cancellation, and bounded in time.
         """
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
             try:
@@ -233,7 +233,7 @@ class HttpClient:
             context: The deadlines, and the facts for error messages.
 
         Raises:
-            LLMError: There is no response, or its status is an error.
+            LLMError: No response arrived, or its status is an error.
         """
         deadlines = Deadlines(context)
         request = self._client.build_request(
@@ -250,7 +250,7 @@ class HttpClient:
             await opened.aclose()
 
     async def aclose(self) -> None:
-        """Close the client and its idle connections in bounded time. This may be called again."""
+        """Close the client and its idle connections in bounded time. Repeated calls are allowed."""
         with anyio.CancelScope(shield=True, deadline=anyio.current_time() + _CLOSING_SECONDS):
             await self._client.aclose()
 
@@ -273,7 +273,7 @@ def _errors(context: CallContext, broken: type[LLMError]) -> Iterator[None]:
 
     Args:
         context: The provider and model, for the error.
-        broken: The class of the error for a connection that fails.
+        broken: The class of the error to raise if the connection fails.
     """
     try:
         yield

@@ -55,7 +55,7 @@ from ._wire_format import (
 )
 
 if TYPE_CHECKING:
-    # This needs the HTTP library, which is optional.
+    # Importing this requires the HTTP library, which is optional.
     from ._http_client import HttpClient, HttpResponse
 
 logger = logging.getLogger("amplifier.modules.provider")
@@ -67,7 +67,7 @@ EVENTS = (LLM_REQUEST, LLM_RESPONSE, PROVIDER_TOOL_SEQUENCE_REPAIRED)
 
 _LISTING_SECONDS = 30.0
 _PRICED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
-# Members of a request that consume tokens. A request to count them must not have others.
+# Members of a request that consume tokens. A request to count tokens must not contain any others.
 _COUNTED = frozenset({"model", "messages", "system", "input", "tools", "tool_choice", "thinking"})
 
 
@@ -81,7 +81,7 @@ class Client(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close every connection. This may be called again."""
+        """Close every connection. Repeated calls are allowed."""
         ...
 
 
@@ -98,9 +98,9 @@ class Prices:
         self._library: Any = None
 
     def load(self) -> None:
-        """Import the library and read its data, which blocks.
+        """Import the library and read its data. This blocks.
 
-        Without the library there are no prices.
+        Without the library, all prices are unknown.
         """
         try:
             self._library = importlib.import_module("genai_prices")
@@ -131,7 +131,7 @@ class Prices:
             price = self._library.calc_price(usage, model_ref=model, **self._where).total_price
         except LookupError:
             return None
-        # Third-party code may raise anything, and a response must not fail without a price.
+        # Third-party code may raise anything, and a response must not fail for lack of a price.
         except Exception:
             logger.debug("no price for model %r", model, exc_info=True)
             return None
@@ -148,10 +148,10 @@ class Service:
         name: The name under which the provider is mounted.
         display_name: The name of the service for people.
         variables: The environment variables with the key and the address.
-        default_model: The model of requests without one.
+        default_model: The model for requests that don't specify one.
         base_url: The usual address of the service. Empty if the configuration has to set it.
         headers: The headers of every request, including the credentials.
-        capabilities: Capabilities that not every service has.
+        capabilities: Capabilities beyond those of every service.
         wire_format: Encodes requests and reads responses.
         catalogue: Describes the service's models.
         prices: The prices of the models.
@@ -260,7 +260,7 @@ class HttpProvider(StreamingProvider):
 
     @property
     def name(self) -> str:
-        """The name under which it is mounted."""
+        """The name under which the provider is mounted."""
         return self._info.id
 
     def get_info(self) -> ProviderInfo:
@@ -389,7 +389,7 @@ class HttpProvider(StreamingProvider):
         yield StreamChunk(kind="response", response=response)
 
     async def aclose(self) -> None:
-        """Close unfinished streams, and then the client. This may be called again."""
+        """Close unfinished streams, and then the client. Repeated calls are allowed."""
         await super().aclose()
         await self._client.aclose()
 
@@ -434,8 +434,8 @@ async def mount_provider(
     """Build the client and mount the provider, or log the reason for not mounting it.
 
     Returns:
-        The cleanup, which closes open streams and the client. None if there is no key or, where it
-        is needed, no address.
+        The cleanup, which closes open streams and the client. None if the key is missing, or the
+        address of a service that needs one.
 
     Raises:
         MissingExtraError: The HTTP library is not installed.
@@ -453,7 +453,7 @@ async def mount_provider(
         logger.warning("%s is not mounted: %s", service.module, missing)
         return None
     # Importing the HTTP library and reading certificates and prices takes a third of a second, so
-    # a thread does it.
+    # this happens in a worker thread.
     provider = HttpProvider(
         coordinator,
         service.info(options),
@@ -471,7 +471,7 @@ async def mount_provider(
 def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
     client = import_client(service.module, service.extra)
     service.prices.load()
-    # Configured headers replace those of the service, whose names may differ in case.
+    # Configured headers replace the service's own. Their names may differ in case.
     headers = {
         name.lower(): value
         for source in (service.headers, options.extra_headers)
@@ -489,8 +489,8 @@ def _build_client(service: Service, options: ProviderOptions) -> HttpClient:
         )
         raise PlanError([("$", problem)], subject=f"invalid config of {service.module}")
     address = options.base_url or service.base_url
-    # llama.cpp's server closes a connection right after a stream without announcing it, so another
-    # request on the connection would be lost. A new connection is cheap without TLS.
+    # llama.cpp's server closes a connection right after a stream without announcing this, so the
+    # next request on the same connection would be lost. A new connection is cheap without TLS.
     keep_connections = bool(service.base_url) or address.startswith("https:")
     return client(
         address, headers, connect_timeout=options.connect_timeout, keep_connections=keep_connections

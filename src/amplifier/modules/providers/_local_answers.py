@@ -38,10 +38,10 @@ class Answer:
 
     Attributes:
         response: The whole answer.
-        pieces: The pieces of blocks, by the index of the block. Other blocks are split at words.
+        pieces: The pieces of blocks, by block index. Other blocks are split between words.
         pause: Seconds before each piece.
         error: The error that replaces the response after the last piece, or None.
-        chunks: The recorded stream without the response. None makes the stream from the response.
+        chunks: The recorded stream without the response. None to make the stream from the response.
     """
 
     response: ChatResponse
@@ -56,7 +56,7 @@ class LocalAnswerProvider(StreamingProvider):
 
     Args:
         coordinator: Receives the events.
-        raw: Whether events have the whole request and response.
+        raw: Whether events contain the whole request and response.
     """
 
     _name: str
@@ -68,7 +68,7 @@ class LocalAnswerProvider(StreamingProvider):
 
     @property
     def name(self) -> str:
-        """The name under which it is mounted."""
+        """The name under which the provider is mounted."""
         return self._name
 
     def get_info(self) -> ProviderInfo:
@@ -103,7 +103,7 @@ class LocalAnswerProvider(StreamingProvider):
 
     @abstractmethod
     async def _answer(self, request: ChatRequest) -> Answer:
-        """Make the answer to a request, which must not be changed.
+        """Make the answer to a request, without changing the request.
 
         Raises:
             LLMError: There is no answer.
@@ -135,7 +135,7 @@ class LocalAnswerProvider(StreamingProvider):
 
 
 def _chunks_of(answer: Answer) -> Iterator[StreamChunk]:
-    """Yield the chunks of an answer without its response. With an error, the last block is open."""
+    """Yield the chunks of an answer, without its response. An error leaves the last block open."""
     last = len(answer.response.content) - 1
     for index, block in enumerate(answer.response.content):
         tool = block.name if isinstance(block, ToolCallBlock) else None
@@ -166,7 +166,7 @@ _WORD = re.compile(r"\S+\s*|\s+")
 
 
 def pieces_of(text: str) -> list[str]:
-    """Split a text into pieces of one word, or of several words for a long text."""
+    """Split a text into pieces of one word each, or of several words if the text is long."""
     words = _WORD.findall(text)
     size = -(-len(words) // _MAX_PIECES) or 1
     return ["".join(words[at : at + size]) for at in range(0, len(words), size)]
@@ -176,7 +176,7 @@ _BYTES_PER_TOKEN = 4
 
 
 def estimated_usage(request: ChatRequest, content: Iterable[Any]) -> Usage:
-    """Estimate the usage of a request and its answer, like contexts. The cost is 0."""
+    """Estimate the usage of a request and its answer in the way contexts do. The cost is 0."""
     message_tokens = sum(_tokens(message.content) for message in request.messages)
     input_tokens = message_tokens + _tokens(request.tools or [])
     output_tokens = _tokens(list(content))

@@ -67,7 +67,7 @@ def _items(entry: Entry) -> list[dict[str, JSON]]:
 
 
 def _assistant_item(block: ContentBlockUnion) -> dict[str, JSON] | None:
-    """Return an item of an assistant message, or None for reasoning of another service."""
+    """Return an item of an assistant message, or None for reasoning from another service."""
     match block:
         case TextBlock():
             kind = "refusal" if block.extra.get("refusal") else "output_text"
@@ -145,7 +145,7 @@ _ENDS = ("response.completed", "response.incomplete")
 
 @final
 class ResponsesApiReader(ResponseReader):
-    """Reads one response. Its blocks come from finished items, and deltas are only streamed."""
+    """Reads one response. Its blocks are made from finished items. Deltas are only passed on."""
 
     def read_event(self, event: SseEvent) -> list[StreamChunk]:
         """Read one event. Unknown types are ignored."""
@@ -249,14 +249,14 @@ def _block(item: dict[str, JSON]) -> ContentBlockUnion:
     return block
 
 
-# Requests forbid the service to store anything. So every request has the whole conversation, with
-# the model's reasoning in encrypted form.
+# Requests forbid the service to store anything. So every request contains the whole conversation,
+# with the model's reasoning in encrypted form.
 
 
 @final
 @attrs.frozen(kw_only=True)
 class ResponsesApi(WireFormat):
-    """The Responses API, the newer of OpenAI's two, which accepts reasoning of earlier turns.
+    """The Responses API, the newer of OpenAI's two, which accepts reasoning from earlier turns.
 
     Attributes:
         reasoning_summary: The level of detail of a summary of the reasoning. None requests none.

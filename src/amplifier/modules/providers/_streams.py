@@ -45,13 +45,13 @@ Manager: TypeAlias = AbstractAsyncContextManager[AsyncIterator[StreamChunk]]
 #
 # Each call is one async generator. It holds no cancel scope between two chunks, so that another
 # task may close it. An iterator closes itself at its end, when it fails, and when its reader is
-# cancelled while it waits for the next chunk.
+# cancelled while waiting for the next chunk.
 #
 # Python does not notify an iterator when its loop ends early, by ``break``, ``return``, an
 # exception or a cancellation in the loop's body. Such an iterator is closed when it is collected,
-# which CPython does when the last reference disappears. Closing needs await, so a background task
-# of the session does it. If that is not possible, the stream is closed with the provider. So no
-# async generator is left to the garbage collector.
+# which CPython does when the last reference disappears. Closing has to await, so a background task
+# of the session closes the stream. If no task can be started, the stream is closed with the
+# provider. So no async generator is left to the garbage collector.
 
 
 @attrs.define(eq=False)
@@ -61,7 +61,7 @@ class _Call:
     Attributes:
         manager: Its exit closes the call.
         waiting: The scope of the wait, or None while no task waits.
-        left: Set when the wait has ended, if another task closes the call.
+        left: Set when the wait has ended, for another task that closes the call.
     """
 
     manager: Manager
@@ -69,7 +69,7 @@ class _Call:
     left: anyio.Event | None = None
 
     async def aclose(self, *details: Any) -> None:
-        """Close the call, after ending the wait of a task for its next chunk."""
+        """Close the call, after ending the wait of any task for its next chunk."""
         while self.waiting is not None:
             self.left = self.left or anyio.Event()
             self.waiting.cancel()
@@ -95,18 +95,18 @@ class AnswerStreams:
 
         Args:
             call: A generator of chunks that holds no cancel scope between two of them, so that
-                another task may close it. Or a context manager, which the block around the stream
-                enters and exits.
+                another task may close it. Alternatively, a context manager that the block around
+                the stream enters and exits.
         """
         return AnswerStream(self, aclosing(call) if isinstance(call, AsyncGenerator) else call)
 
     async def aclose(self) -> None:
-        """Close unfinished streams. This may be called again."""
+        """Close unfinished streams. Repeated calls are allowed."""
         while self._open:
             await self._close(next(iter(self._open)))
 
     def _take(self, call: _Call) -> bool:
-        """Remove a call, and return True if it was open. Then the caller must close it."""
+        """Remove a call, and return True if it was open. In that case the caller must close it."""
         if call not in self._open:
             return False
         self._open.discard(call)
@@ -130,7 +130,7 @@ class AnswerStreams:
         if self._take(call):
             try:
                 await call.aclose()
-            # No caller waits for this.
+            # No caller would receive the failure.
             except Exception as exc:
                 logger.warning("an unfinished stream could not be closed: %s", exc, exc_info=exc)
 
@@ -157,7 +157,7 @@ class AnswerStream:
         self._is_managed = False
         self._is_cancelled = False
         self._is_over = False
-        # The thread of the event loop that reads it as an iterator.
+        # The thread of the event loop that reads this stream as an iterator.
         self._thread = 0
 
     async def __aenter__(self) -> Self:
@@ -179,7 +179,7 @@ class AnswerStream:
             raise StopAsyncIteration
         if not self._is_managed or self._chunks is None:
             return await self._read()
-        # The cancellation has closed the generator.
+        # The cancellation has already closed the generator.
         if self._is_cancelled:
             raise StreamError("the stream ended early, because a read of it was cancelled")
         try:
@@ -191,7 +191,7 @@ class AnswerStream:
             raise
 
     async def _read(self) -> StreamChunk:
-        """Return the next chunk of a stream without a block around it, which closes itself."""
+        """Return the next chunk of a stream that closes itself, without a block around it."""
         call = self._call
         try:
             if self._chunks is None:
@@ -215,7 +215,7 @@ class AnswerStream:
             raise
 
     async def aclose(self) -> None:
-        """Close the stream, even while another task reads it. This may be called again."""
+        """Close the stream, even while another task reads it. Repeated calls are allowed."""
         await self._leave()
 
     async def _leave(self, *details: Any) -> None:
@@ -224,8 +224,8 @@ class AnswerStream:
             await self._call.aclose(*details)
 
     def __del__(self) -> None:
-        # The garbage collector may run in any thread, but only that of the event loop may start a
-        # task.
+        # The garbage collector may run in any thread, but only the thread of the event loop may
+        # start a task.
         is_left = self._chunks is not None and not self._is_over and not self._is_managed
         if is_left and threading.get_ident() == self._thread:
             self._streams._abandoned(self._call)
@@ -234,7 +234,7 @@ class AnswerStream:
 def is_announced(hooks: Hooks, request: ChatRequest) -> bool:
     """Check whether a handler needs the events of a stream, and the request allows them.
 
-    A handler of all events does not count.
+    A handler that is registered for all events does not count.
     """
     handlers = hooks.list_handlers() if hasattr(hooks, "list_handlers") else {}
     is_allowed = (request.metadata or {}).get("stream") is not False
@@ -285,7 +285,7 @@ class StreamingProvider(ABC):
 
     Args:
         coordinator: Receives the events, and closes unfinished streams.
-        raw: Whether events have the whole request and response.
+        raw: Whether events contain the whole request and response.
     """
 
     def __init__(self, coordinator: Coordinator, *, raw: bool = False) -> None:
@@ -296,11 +296,11 @@ class StreamingProvider(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name under which it is mounted."""
+        """The name under which the provider is mounted."""
 
     @abstractmethod
     def _chunks(self, request: ChatRequest, kwargs: dict[str, JSON]) -> Chunks:
-        """Make one call. The last chunk has the response. The request must not be changed."""
+        """Make one call without changing the request. The last chunk contains the response."""
 
     async def complete(self, request: ChatRequest, **kwargs: Any) -> ChatResponse:
         """Send a request and wait for the whole response.
@@ -325,7 +325,7 @@ class StreamingProvider(ABC):
     def stream(self, request: ChatRequest, **kwargs: Any) -> AnswerStream:
         """Send a request and stream the response.
 
-        The last chunk has the whole response. Leaving the stream early closes the call.
+        The last chunk contains the whole response. Exiting the stream early closes the call.
 
         Args:
             request: As for `complete`.
@@ -348,7 +348,7 @@ class StreamingProvider(ABC):
         )
 
     async def aclose(self) -> None:
-        """Close unfinished streams. This may be called again."""
+        """Close unfinished streams. Repeated calls are allowed."""
         await self._streams.aclose()
 
     async def _emit_request(

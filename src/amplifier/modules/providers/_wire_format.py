@@ -106,14 +106,14 @@ class CallOptions:
 
 @attrs.define
 class EncodedRequest:
-    """A request in a service's JSON, and its unsupported parts."""
+    """A request in a service's JSON format, and the parts that the service doesn't support."""
 
     body: dict[str, JSON]
     degradations: list[Degradation] = attrs.field(factory=list)
 
     @property
     def degradation(self) -> Degradation | None:
-        """All degradations joined into one, as a response has it."""
+        """All degradations joined into the single one of a response."""
         if len(self.degradations) < 2:
             return self.degradations[0] if self.degradations else None
         joined = {
@@ -128,7 +128,7 @@ class WireFormat(ABC):
 
     Attributes:
         path: The path of requests below the base URL.
-        count_path: The path at which the service counts tokens, or None if it cannot.
+        count_path: The path at which the service counts tokens, or None if it can't count them.
         always_limits: Whether the service requires a limit on output tokens.
         reader: Reads one response. Its argument is the tool-call ids of the conversation.
     """
@@ -199,7 +199,7 @@ def resolve_call_options(
 
 
 def read_tool_choice(value: object) -> ToolChoice | None:
-    """Read a tool choice in the form of any service. A text other than a mode names a tool."""
+    """Read a tool choice in any service's form. A text that isn't a mode is the name of a tool."""
     if value is None:
         return None
     if isinstance(value, dict):
@@ -231,8 +231,8 @@ def read_json_schema(format_: ResponseFormatJsonSchema) -> tuple[str, dict[str, 
 def merge_params(body: dict[str, JSON], extra: Mapping[str, JSON]) -> dict[str, JSON]:
     """Merge configured parameters into a request body.
 
-    Null removes a parameter, an object is merged, and other values replace it. Tools are added to
-    those of the agent, because they are the service's own, such as its web search.
+    Null removes a parameter, an object is merged into it, and any other value replaces it. Tools
+    are added to the agent's tools, because they are the service's own, such as its web search.
     """
     merged = dict(body)
     for name, value in extra.items():
@@ -302,7 +302,7 @@ class SseParser:
         return events
 
     def end(self) -> list[SseEvent]:
-        """End the stream, and return an event that has no closing blank line."""
+        """End the stream, and return the last event if it lacks the closing blank line."""
         events: list[SseEvent] = []
         if self._line:
             self._take_line(events)
@@ -454,10 +454,10 @@ class ResponseReader(ABC):
 
     Attributes:
         blocks: The content so far.
-        counted: The numbers of tokens that the service reports, by the names of `Usage`. Empty if
-            it reports none.
+        counted: The token counts that the service reports, under the names of `Usage`. Empty if it
+            reports none.
         model: The service's name of the model that answered.
-        finish_reason: The service's reason for the end of the response. None before the end.
+        finish_reason: The service's reason for ending the response. None until it ends.
         metadata: The metadata of the response.
         is_over: True once the response is complete.
     """
@@ -563,7 +563,7 @@ def _read_arguments(text: str) -> dict[str, JSON] | None:
         return {}
     try:
         arguments = read_json(text)
-        # Some small models encode twice.
+        # Some small models encode their arguments twice.
         if isinstance(arguments, str):
             arguments = read_json(arguments)
     except ValueError:
@@ -572,9 +572,9 @@ def _read_arguments(text: str) -> dict[str, JSON] | None:
 
 
 def _without_halves(arguments: dict[str, JSON] | None) -> dict[str, JSON] | None:
-    """Replace lone surrogates in arguments by U+FFFD, or return None if they are too deep.
+    """Replace lone surrogates in arguments with U+FFFD, or return None if they nest too deeply.
 
-    JSON may escape a lone surrogate, but it cannot be stored.
+    JSON can express a lone surrogate as an escape, but it can't be stored.
     """
     try:
         written = json.dumps(arguments, ensure_ascii=False)

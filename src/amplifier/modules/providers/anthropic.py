@@ -91,7 +91,7 @@ _USUAL_OUTPUT = 32_000
 
 @attrs.frozen(kw_only=True)
 class AnthropicOptions(ProviderOptions):
-    """The common options, and those about thinking and caching.
+    """The common options, and the options for thinking and caching.
 
     Attributes:
         extended_thinking: Whether the model thinks. None leaves it to the requested effort.
@@ -217,7 +217,7 @@ def _turn(entry: Entry) -> tuple[str, list[dict[str, JSON]]]:
 def _block(block: ContentBlockUnion) -> dict[str, JSON] | None:
     """Return a block for the service, or None if the service would reject it.
 
-    It rejects reasoning of other services, and thinking without a signature.
+    The service rejects reasoning from other services, and thinking without a signature.
     """
     match block:
         case TextBlock():
@@ -310,7 +310,7 @@ def _set_response_format(
 
 
 def _set_thinking(encoded: EncodedRequest, call: CallOptions, options: AnthropicOptions) -> None:
-    """Enable thinking if the request has an effort.
+    """Enable thinking if the request sets an effort.
 
     Newer models accept the effort, and older ones a token budget.
     """
@@ -347,9 +347,9 @@ def _without_thinking(encoded: EncodedRequest, reason: str) -> None:
 def _mark_for_cache(body: dict[str, JSON]) -> None:
     """Set up to three cache marks.
 
-    The first comes after the tools and the system text, which stay the same. The others come after
-    the two newest messages of the user. Text that a hook shows only once is at the end of the
-    newest one, so the next request is the same only up to the one before.
+    The first one comes after the tools and the system text, which stay the same. The others come
+    after the two newest user messages. Text that a hook shows only once is at the end of the newest
+    one, so the next request repeats this one only up to the user message before it.
     """
     places = [body.get("system") or body.get("tools") or []]
     places += [message["content"] for message in body["messages"] if message["role"] == "user"][-2:]
@@ -452,7 +452,7 @@ class MessagesApiReader(ResponseReader):
         return [self.blocks.end(index, _received_block(start, text))]
 
     def _count(self, usage: dict[str, JSON] | None) -> None:
-        """Read token counts. Later ones include earlier ones, and replace them."""
+        """Read token counts. Later counts include earlier ones, so they replace them."""
         if not usage:
             return
         used = self._usage
@@ -476,8 +476,8 @@ def _received_block(start: dict[str, JSON], text: str) -> ContentBlockUnion:
         return ThinkingBlock(thinking=text, signature=start.get("signature") or None)
     if kind == "redacted_thinking":
         return RedactedThinkingBlock(data=start["data"])
-    # An unknown type, or a use of the service's own tools, is kept as received. Only its input is
-    # parsed.
+    # A block of an unknown type, or for one of the service's own tools, is kept as received. Only
+    # its input is parsed.
     whole = {**start, "input": read_json(text)} if text and "input" in start else start
     block: ContentBlockUnion = from_dict(ContentBlockUnion, whole)
     return block
@@ -500,9 +500,9 @@ class MessagesApi(WireFormat):
     ) -> EncodedRequest:
         """Encode a request as JSON.
 
-        The service accepts system text only before all messages. System messages that open the
-        conversation go there. Later ones, which hooks inject, stay in place as marked text of the
-        user.
+        The service accepts system text only before all messages. System messages at the beginning
+        of the conversation go there. Later ones, which hooks inject, stay in place as marked text
+        from the user.
         """
         system, rest = _split_system(conversation.entries)
         body: dict[str, JSON] = {

@@ -128,7 +128,7 @@ class _Step:
             )
 
     def blocks(self) -> list[Any]:
-        """Return the content. Tool calls may have no id yet."""
+        """Return the content. Tool calls may still lack an id."""
         text = "".join(self.chunks) if self.text is None and self.chunks else self.text
         return [
             *(
@@ -160,8 +160,8 @@ class _Options:
         when_exhausted: The effect of a request after the last step. ``repeat`` starts again,
             ``error`` raises an error.
         stream_delay_ms: Milliseconds before each piece of a stream.
-        raw: Whether events have the whole request and response.
-        priority: For hosts that choose between providers.
+        raw: Whether events contain the whole request and response.
+        priority: The provider's rank, for hosts that choose between providers.
     """
 
     responses: tuple[_Step, ...] = option(
@@ -181,7 +181,7 @@ class MockProvider(LocalAnswerProvider):
 
     Args:
         coordinator: Receives the events.
-        options: The script, and the speed of streams.
+        options: The script, and the pace of streams.
     """
 
     _name = "mock"

@@ -36,7 +36,8 @@ _LISTED = 15
 _SHOWN_LINES = 40
 # A message that a hook injected begins with a tag such as ``<system-reminder>``.
 _TAG = re.compile(r"\s*<[a-z][\w-]*(?:\s[^>]*)?>")
-# The text of a file in the prompt begins like this, see `amplifier.file`. It has no instructions.
+# The text of a file in the prompt begins like this (see `amplifier.file`). It isn't searched for
+# instructions.
 _ATTACHED = ("<file>", "<file name=")
 _CALL_ID = re.compile(r"offline_(\d{1,4})_\d+(?:_\d+)?")
 DISCLAIMER = (
@@ -70,8 +71,8 @@ class _Rule:
         tool: The tool that it needs.
         key: A field that the tool's result must have.
         kind: The type of that field.
-        pattern: A regular expression for a whole clause, so that no word is ignored. A blank
-            matches any white space.
+        pattern: A regular expression that matches a whole clause, so that no word is ignored. A
+            blank matches any whitespace.
         arguments: Returns the arguments of the tool.
         answer: Returns the answer from the tool's result.
         changes: Whether the tool may change something.
@@ -222,7 +223,7 @@ _SEPARATOR = re.compile(rf"{_QUOTED}|(?P<end>{_END})", re.IGNORECASE)
 
 
 def _clauses(prompt: str) -> list[str]:
-    """Split a prompt at the ends of sentences, and at commas and "and" before a verb.
+    """Split a prompt at the ends of sentences, and at a comma or "and" before a verb.
 
     Text in quotes is not split.
     """
@@ -251,7 +252,7 @@ def _rule(clause: str) -> tuple[_Rule, _Groups] | None:
 def _read_turn(request: ChatRequest) -> tuple[str, dict[int, str | None], int]:
     """Return the prompt, the results of instructions by number, and the number of calling replies.
 
-    The result of an instruction is None if it is not in the conversation.
+    An instruction's result is None if the conversation doesn't contain it.
     """
     messages = list(request.messages)
     user_messages = [
@@ -289,25 +290,25 @@ def _text(message: Message) -> str:
     return "\n".join(block.text for block in blocks if not block.text.startswith(_ATTACHED))
 
 
-# A reply is a pure function of the request. Each instruction of the prompt is one tool call, and
-# the call's id has the instruction's number. So the provider keeps no state between two requests.
+# A reply is a pure function of the request. Each instruction in the prompt is one tool call, and
+# the call's id contains the instruction's number. So the provider keeps no state between requests.
 
 
 def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
     """Return the text and the next calls.
 
-    Calls that change nothing are made together, and any other call alone.
+    Calls that change nothing are made together. Any other call is made alone.
     """
     prompt, results, steps = _read_turn(request)
-    # `shown` replaces a lone surrogate, which JSON cannot hold, by six characters at most. So this
-    # limit shortens nothing.
+    # `shown` replaces a lone surrogate, which JSON can't represent, with at most six characters. So
+    # this limit shortens nothing.
     clauses = _clauses(shown(prompt, 6 * len(prompt))) if len(prompt) <= 8_000 else []
     rules = [_rule(clause) for clause in clauses]
     if not any(rules):
         return DISCLAIMER, []
     offered = () if request.tool_choice == "none" else [spec.name for spec in request.tools or ()]
     taken = used_ids(request)
-    # A context may leave out all earlier ids. The mark still differs between requests.
+    # The mark differs between requests even if a context leaves out all earlier ids.
     last_text = _text(request.messages[-1])[-200:]
     mark = zlib.crc32(f"{len(request.messages)} {prompt} {last_text}".encode(errors="replace"))
     sections: list[str] = []
@@ -318,7 +319,7 @@ def _reply_to(request: ChatRequest) -> tuple[str, list[ToolCallBlock]]:
         elif match[0].tool not in offered:
             outcome = f"Not done: it needs the tool `{match[0].tool}`, which is not offered here."
         elif results and place <= max(results):
-            # A call must not be made twice, even if the context left out its result.
+            # No call may be made twice, even if the context has left out its result.
             outcome = _outcome(*match, results.get(place))
         elif steps >= _MAX_INSTRUCTIONS:
             outcome = "Not done: one turn makes only a limited number of tool calls."
@@ -381,7 +382,7 @@ def _listed(items: list[str]) -> str:
 
 
 def _fenced(text: str) -> str:
-    """Return a code block with the first lines of a text. Its fence is longer than any in it."""
+    """Return a code block with the first lines of a text, with a fence longer than any in them."""
     kept = "\n".join(text.splitlines()[:_SHOWN_LINES])[:6_000]
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", kept))])
     return f"{fence}\n{kept}\n{fence}" + (
@@ -401,7 +402,7 @@ class OfflineOptions:
 
 
 class OfflineProvider(LocalAnswerProvider):
-    """Answers by fixed rules, and keeps no state between requests."""
+    """Answers according to fixed rules, and keeps no state between requests."""
 
     _name = "offline"
     _title = "Offline (fixed rules, no language model)"

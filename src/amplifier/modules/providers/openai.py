@@ -27,7 +27,7 @@ DEFAULT_MODEL = "gpt-5.6-sol"
 
 _CAPABILITIES = ["tools", "streaming", "thinking", "vision", "json_mode"]
 
-# Pattern, context window and output tokens. The first match counts.
+# Patterns of model names, each with a context window and output tokens. The first match is used.
 _SIZES: tuple[tuple[str, int, int], ...] = (
     (r"gpt-(5\.[4-9]|[6-9])(?!.*(mini|nano))", 1_050_000, 128_000),
     (r"gpt-5", 400_000, 128_000),
@@ -44,7 +44,7 @@ _UNKNOWN = (128_000, 16_384)
 
 @attrs.frozen(kw_only=True)
 class _Options(ProviderOptions):
-    """The common options, and those of OpenAI's APIs."""
+    """The common options, and the options of OpenAI's APIs."""
 
     api: str = option(choice("responses", "chat"), default="responses")
     reasoning_summary: str | None = option(

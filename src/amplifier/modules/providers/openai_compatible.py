@@ -32,7 +32,7 @@ _DEFAULTS: dict[str, JSON] = {
 
 @attrs.frozen(kw_only=True)
 class _Options(ProviderOptions):
-    """The common options, and those in which servers differ."""
+    """The common options, and options for differences between servers."""
 
     max_tokens_field: str = option(
         choice("max_tokens", "max_completion_tokens"), default="max_tokens"

@@ -85,7 +85,7 @@ class _Session:
         options: The configuration.
         scrubber: Removes secrets from recordings.
         cassette: The cassette, which other sessions may share.
-        place: The place of its requests, see `Exchange`.
+        place: The place of its requests. See `Exchange`.
         uses: Numbers of equal requests in the session and its children, by digest.
         parent: The session that writes the file for a child session, or None.
         providers: The providers that were mounted for the session.
@@ -110,8 +110,8 @@ class _Session:
         return exchange, matches[uses - 1] if uses <= len(matches) else None, uses
 
 
-# The open sessions by id. A child session finds the cassette of its parent here, because its plan
-# has only the path.
+# The open sessions by id. A child session looks up its parent's cassette here, because its plan
+# contains only the path.
 _sessions: WeakValueDictionary[str, _Session] = WeakValueDictionary()
 
 
@@ -164,9 +164,9 @@ async def mount(
 
 
 async def on_session_ready(coordinator: Coordinator) -> None:
-    """Wrap the providers of other modules, which are all mounted now.
+    """Wrap the providers of other modules, which are all mounted by now.
 
-    The wrappers record their answers, or replace them by recordings.
+    The wrappers record the providers' answers, or replace them with recordings.
     """
     session: _Session | None = coordinator.session_state.get(_MODULE)
     if session is None:
@@ -183,7 +183,7 @@ async def on_session_ready(coordinator: Coordinator) -> None:
             session.providers[name] = RecordingProvider(coordinator, name, provider, session)
         else:
             session.providers[name] = ReplayProvider(coordinator, name, session)
-        # mount() would report two modules that claim one name.
+        # mount() would report that two modules claim the same name.
         mounted[name] = session.providers[name]
 
 
@@ -221,7 +221,7 @@ class ReplayProvider(LocalAnswerProvider):
         coordinator: Receives the events.
         name: The name of the recorded provider.
         session: The session.
-        recording: The recording of every answer. None to find that of each request.
+        recording: The recording to use for every answer. None to look one up for each request.
     """
 
     def __init__(
@@ -252,9 +252,9 @@ class ReplayProvider(LocalAnswerProvider):
 
 
 class RecordingProvider:
-    """Calls another provider and records its answers. In mode ``new`` it replays earlier ones.
+    """Calls another provider and records its answers. In mode ``new``, replays earlier recordings.
 
-    All other members are those of the other provider. ``stream`` exists only if that has it.
+    All other members are those of the other provider. ``stream`` exists only if it does there.
     """
 
     def __init__(self, coordinator: Coordinator, name: str, inner: Any, session: _Session) -> None:
@@ -274,14 +274,14 @@ class RecordingProvider:
         """Call the other provider and record its response.
 
         Raises:
-            LLMError: The other provider failed. The error is recorded, too.
+            LLMError: The other provider failed. The error is recorded as well.
         """
         exchange, replay = self._begin(request)
         if replay is not None:
             return await replay.complete(request)
         with self._recorded_error(exchange, ()):
             response: ChatResponse = await self.inner.complete(request, **kwargs)
-        # The loop refuses anything else.
+        # The loop rejects anything other than a response.
         if isinstance(response, ChatResponse):
             exchange.finish(response, (), self._session.scrubber)
         return response

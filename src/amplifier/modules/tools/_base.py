@@ -1,4 +1,4 @@
-"""Shared by built-in tools: a base class, and inputs that are declared once."""
+"""The base class of built-in tools, and kinds of values with which they declare their inputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BuiltinTool(ABC):
 
     @property
     def name(self) -> str:
-        """The name that the model calls it by."""
+        """The name that the model uses in its calls."""
         return self._name
 
     @property
@@ -94,7 +94,7 @@ class BuiltinTool(ABC):
         """Return the input with defaults filled in.
 
         Raises:
-            ToolFailure: It doesn't fit the schema.
+            ToolFailure: The input doesn't fit the schema.
         """
         try:
             values: dict[str, Any] = self._input.read(payload)
@@ -127,10 +127,10 @@ class BuiltinTool(ABC):
 def tool_input(**members: Any) -> Kind:
     """Accept an object with the given members and no others.
 
-    It is read as a dict, without members that have no value.
+    The object becomes a dict, which leaves out members without a value.
 
     Args:
-        members: Each of them an `option`.
+        members: The members by name, each an `option`.
     """
     kind = record(attrs.make_class("Input", members, kw_only=True))
     for schema in kind.schema["properties"].values():
@@ -167,7 +167,7 @@ def one_of(*words: str) -> Kind:
 
 
 def whole(minimum: int, maximum: int | None = None) -> Kind:
-    """Accept a whole number in a range. 3.0 is one too, as in JSON Schema."""
+    """Accept a whole number in a range. As in JSON Schema, 3.0 counts as a whole number."""
     kind = whole_number(minimum, maximum)
 
     def accepts(value: object) -> bool:

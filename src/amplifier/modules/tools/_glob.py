@@ -1,4 +1,4 @@
-"""The tool glob, which finds files by name. Two modules offer it."""
+"""The `glob` tool, which finds files by name. Two modules offer it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GlobPattern:
         return self._closed(self._alternatives)
 
     def step(self, states: States, name: str) -> States:
-        """Return the states after one more name. Without any, nothing below can match."""
+        """Return the states after one more name. If there are none, nothing below can match."""
         after: list[Rest] = []
         for rest in states:
             part = rest[0] if rest else None
@@ -84,7 +84,7 @@ class GlobPattern:
 
     @staticmethod
     def _closed(states: Iterable[Rest]) -> States:
-        """Add the states that follow if ``**`` matches nothing."""
+        """Add the states that are reached when ``**`` matches no directory."""
         reached: set[Rest] = set()
         for rest in states:
             reached.add(rest)
@@ -148,9 +148,10 @@ class Match:
     """A match of a walk.
 
     Attributes:
-        place: Its path.
-        entry: Its name, and its kind when it was listed.
-        directory: The descriptor of its directory, which is open while the walk is in there.
+        place: The path that matched.
+        entry: The name, and the kind of file at the time of the listing.
+        directory: The descriptor of the parent directory. It stays open while the walk is in that
+            directory.
     """
 
     place: ConfinedPath
@@ -184,7 +185,7 @@ class Walk:
 
         Raises:
             ToolFailure: The place isn't a directory, or leads outside.
-            OSError: It can't be opened.
+            OSError: The place can't be opened.
             Stopped: The call was cancelled.
         """
         directory, place = open_directory(self.access, place)
@@ -223,7 +224,7 @@ class Walk:
             try:
                 inner = enter(directory, entry.name)
             except OSError:
-                # It has been removed or replaced, or can't be read.
+                # The directory has been removed or replaced, or can't be read.
                 self.unreadable += 1
                 continue
             try:

@@ -1,4 +1,4 @@
-"""The process of tool-search that runs a pattern. It is started as a script and never imported."""
+"""The process in which tool-search runs a pattern. It is a script and is never imported."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-# It imports the standard library only and runs without ``site``, to start within a few hundredths
-# of a second. It reads one JSON line (pattern, ignore_case, max_line, cpu_seconds, max_memory) and
-# writes ``{}`` or ``{"error": …}``. Then it reads files: four bytes of length, four bytes with the
-# maximum number of lines, and the content. For each it writes one JSON line: the numbers of the
-# matching lines from 0, whether there are more, and the number of lines that were searched in part.
+# The script imports only the standard library and runs without ``site``, so that it starts within a
+# few hundredths of a second. It reads one JSON line (pattern, ignore_case, max_line, cpu_seconds,
+# max_memory) and writes ``{}`` or ``{"error": …}``. Then it reads files: four bytes of length, four
+# bytes with the maximum number of lines, and the content. For each file it writes one JSON line:
+# the numbers of the matching lines, counted from 0, whether there are more, and the number of lines
+# that were searched only in part.
 
 
 def restrict(job: dict[str, Any]) -> None:
-    """Let the system end this process.
+    """Set limits at which the system ends this process.
 
-    The parent may be killed while a pattern backtracks, and then nothing else would.
+    If the parent is killed while a pattern backtracks, nothing else would end this process.
     """
     try:
         import resource  # noqa: PLC0415 — not on every system
@@ -36,7 +37,7 @@ def restrict(job: dict[str, Any]) -> None:
 
 
 def find(pattern: re.Pattern[str], data: bytes, limit: int, max_line: int) -> dict[str, Any]:
-    """Find the lines that match."""
+    """Return the lines that match."""
     numbers: list[int] = []
     too_long = 0
     for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else ()):

@@ -21,14 +21,16 @@ from amplifier.errors import ModuleLoadError, PlanError, Problem
 from .._shared.failure import ToolFailure, failure_from_os, shown
 from .._shared.session import working_directory
 
-# A path is checked twice. First as text: it has to lie below a root of the plan. Then while it is
-# opened: each step opens one name relative to the directory before it and follows no link, so that
-# no time passes between the check and the use. The text of a link on the way is checked against the
-# roots, and the walk starts again at a root. The way from ``/`` to the root is walked in this way,
-# too. So no symbolic link leads outside, even if the tree changes during the walk.
+# A path is checked twice. The first check looks at its text, which has to lie below a root of the
+# plan. The second check takes place while the path is opened: each step opens one name relative to
+# the directory before it and follows no link, so that no time passes between the check and the use.
+# The text of a link on the way is checked against the roots, and the walk starts again at a root.
+# The way from ``/`` to the root is walked in this way, too. So no symbolic link leads outside, even
+# if the tree changes during the walk.
 #
-# Two limits: a directory that another process moves out of the root while it is open is still the
-# directory that was opened. And a file that has a hard link outside is readable by its name inside.
+# There are two limits. If another process moves an open directory out of the root, the tool
+# continues to use that directory. And a file with a hard link outside can be read through its name
+# inside.
 
 MAX_DEPTH = 128
 """Maximum number of names in a path."""
@@ -49,7 +51,8 @@ class ConfinedPath:
     names: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        # Callers refuse this earlier. The walk would take it for a directory like any other.
+        # Callers refuse such names earlier. The walk would treat them like the names of
+        # directories.
         if ".." in self.names:
             raise ToolFailure(
                 "InvalidPath", f"{shown('/'.join(self.names))}: '..' is not the name of a place"
@@ -62,7 +65,7 @@ class ConfinedPath:
 
     @property
     def parent(self) -> ConfinedPath:
-        """The directory that holds it. A root has none, so don't use this on a root."""
+        """The directory that holds the path. Don't use this on a root, which has no parent."""
         return ConfinedPath(self.root, self.names[:-1])
 
     def child(self, name: str) -> ConfinedPath:
@@ -104,7 +107,7 @@ class AccessRoots:
     )
 
     def locate(self, path: str) -> ConfinedPath:
-        """Find a path of the model below the roots.
+        """Find the place below the roots that a path from the model names.
 
         Raises:
             ToolFailure: The path isn't usable, or is outside the roots.
@@ -143,7 +146,7 @@ class AccessRoots:
             rest: The names after the link in the path that is walked.
 
         Raises:
-            ToolFailure: The link leads outside. Or its text has ``..`` after a name, which can't be
+            ToolFailure: The link leads outside, or its text has ``..`` after a name, which can't be
                 resolved as text.
         """
         names = _names(target)
@@ -184,7 +187,7 @@ class Workspace:
 
     Args:
         module: The module's id, for messages.
-        coordinator: The coordinator of the session. It has the working directory.
+        coordinator: The coordinator of the session, which provides the working directory.
         allowed_paths: The roots. None for the session's working directory.
         writable_paths: The roots below which tools may write. None for all of them.
         read_only: True if tools must not write anywhere.
@@ -223,7 +226,7 @@ class Workspace:
     def readable(self) -> AccessRoots:
         """Return the roots for reading, which include those for writing.
 
-        Blocks for a moment if a root is new.
+        This blocks for a moment if a root is new.
         """
         allowed = self._allowed_now()
         return AccessRoots(
@@ -237,7 +240,7 @@ class Workspace:
         return AccessRoots(roots, start=allowed[0], verb="write", check=check)
 
     def real_place(self, path: str) -> tuple[str, str] | None:
-        """Resolve a path of the model, following symbolic links. Blocks for a moment.
+        """Resolve a path from the model, following symbolic links. This blocks for a moment.
 
         Returns:
             The real path, and that of the directory that relative paths start at. None if tools
@@ -299,7 +302,7 @@ def _names(path: str) -> list[str]:
 # ── opening ───────────────────────────────────────────────────────────────────────────────────────
 
 _MAX_LINKS = 32
-# Errors of opening a link with O_NOFOLLOW. EMLINK is BSD's.
+# These are the errors of opening a link with O_NOFOLLOW. BSD uses EMLINK.
 _NOT_FOLLOWED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
@@ -334,7 +337,7 @@ def open_directory(
 
     Raises:
         ToolFailure: The place isn't a directory, or a link leads outside.
-        OSError: It doesn't exist, or access is denied.
+        OSError: The place doesn't exist, or access to it is denied.
     """
     for _ in range(_MAX_LINKS):
         directory, is_reached = _open_root(place.root), False
@@ -344,8 +347,8 @@ def open_directory(
                     if make_for is None:
                         following = enter(directory, name)
                     else:
-                        # No name before this one is a link. If this one is missing, so are all
-                        # after it. So the real path is known before anything is made.
+                        # No name before this one is a link, and if this one is missing, so are all
+                        # names after it. So the real path is known before anything is made.
                         check = functools.partial(access.check, place.child(make_for))
                         following = _enter_or_make(directory, name, check)
                 except OSError as error:
@@ -380,8 +383,9 @@ def open_parent(
         The directory's descriptor, which the caller closes, and the path without links.
 
     Raises:
-        ToolFailure: As `open_directory`. Or the place is a root, or `AccessRoots.check` refuses it.
-        OSError: As `open_directory`.
+        ToolFailure: As for `open_directory`, or the place is a root, or `AccessRoots.check` refuses
+            it.
+        OSError: As for `open_directory`.
     """
     for _ in range(_MAX_LINKS):
         if not place.names:
@@ -412,7 +416,7 @@ def open_file(access: AccessRoots, place: ConfinedPath) -> tuple[int, ConfinedPa
 
     Raises:
         ToolFailure: The place isn't a regular file, or a link leads outside.
-        OSError: It doesn't exist, or access is denied.
+        OSError: The place doesn't exist, or access to it is denied.
     """
     directory, place = open_parent(access, place)
     with _closing(directory):
@@ -423,8 +427,8 @@ def open_file_in(directory: int, place: ConfinedPath) -> int:
     """Open a regular file in an open directory. A link is refused.
 
     Raises:
-        ToolFailure: It isn't a regular file.
-        OSError: It doesn't exist, or access is denied.
+        ToolFailure: The name isn't that of a regular file.
+        OSError: The place doesn't exist, or access to it is denied.
     """
     name = place.names[-1]
     # Opening a device can have side effects, so the kind is checked first. Only the check of the
@@ -445,7 +449,7 @@ def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
     """Raise unless a file is regular.
 
     Raises:
-        ToolFailure: It isn't a regular file. The message names its kind.
+        ToolFailure: The file isn't regular. The message names its kind.
     """
     if (description := irregular_kind(info.st_mode)) is not None:
         kind = "IsADirectory" if stat.S_ISDIR(info.st_mode) else "NotARegularFile"
@@ -454,14 +458,14 @@ def refuse_unless_regular(info: os.stat_result, place: ConfinedPath) -> None:
 
 @attrs.frozen
 class Entry:
-    """A name in a directory, and its kind when it was listed."""
+    """A name in a directory, and the kind of file at the time of the listing."""
 
     name: str
     kind: Literal["file", "directory", "link", "other"]
 
 
 def entries_of(directory: int) -> Iterator[Entry]:
-    """List a directory that was opened with `enter`. Names that aren't UTF-8 have surrogates.
+    """List a directory that was opened with `enter`. Names that aren't UTF-8 contain surrogates.
 
     Raises:
         OSError: Listing the directory is denied.
@@ -481,7 +485,7 @@ def _entry(entry: os.DirEntry[str]) -> Entry:
             return Entry(entry.name, "directory")
         return Entry(entry.name, "file" if entry.is_file(follow_symlinks=False) else "other")
     except OSError:
-        # It was removed, on a system whose listing doesn't have the kind.
+        # The name was removed, on a system whose listings don't include the kind.
         return Entry(entry.name, "other")
 
 
@@ -489,7 +493,7 @@ def enter(directory: int, name: str) -> int:
     """Open a directory inside an open one. A link is refused.
 
     Raises:
-        OSError: It doesn't exist, isn't a directory or is a link, or access is denied.
+        OSError: The name doesn't exist, isn't that of a directory, or access is denied.
     """
     return os.open(name, _PASS, dir_fd=directory)
 

@@ -1,4 +1,4 @@
-"""tool-recall: lets the model read messages that were compacted out of its requests."""
+"""The module tool-recall, with which the model reads messages that compaction has left out."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AROUND = 160
 
 
 class RecallTool(BuiltinTool):
-    """The tool that searches the stored conversation of its session, and shows messages of it.
+    """The tool that searches the stored conversation of its session and shows messages from it.
 
     Args:
         coordinator: The coordinator of the session.

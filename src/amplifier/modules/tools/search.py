@@ -1,4 +1,4 @@
-"""tool-search: find text in files, and files by name, inside the allowed directories only."""
+"""The module tool-search, which finds text in files, and files by name, in allowed directories."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SearchOptions:
         allowed_paths: The directories that may be searched. None for the session's working
             directory.
         tools: The tools to mount. None mounts both, except a glob that is already mounted.
-        ripgrep: The path of ripgrep. True looks for it on the search path, False does without.
+        ripgrep: The path of ripgrep. True looks for it on the search path, and False uses none.
         ignore: Names of directories that are not entered.
         max_matches: Maximum number of lines or files in one result of grep.
         max_results: Maximum number of files in one result of glob.
@@ -83,8 +83,8 @@ _NOTHING_FOUND = 1
 
 # ── ripgrep ──────────────────────────────────────────────────────────────────────────────────────
 # ripgrep is quick on large trees, but it opens files by path, so a tree that changes during the
-# search may lead it outside the roots. Only the names that it prints are used, and each of these
-# files is opened and searched again without it. At worst a file is searched because of a file
+# search may lead it outside the roots. Only the names that it prints are used. Each of these files
+# is opened and searched again without ripgrep, so at worst a file is searched because of a file
 # elsewhere.
 
 
@@ -107,15 +107,15 @@ def _escaped(name: str) -> str:
     return "".join(f"[{character}]" if character in "*?[{" else character for character in name)
 
 
-# Read it at import, because a command of another tool may be able to change the file later.
+# The script is read at import, because a command from another tool might change the file later.
 _PROGRAM = Path(__file__).with_name("_matcher_process.py").read_text(encoding="utf-8")
 _MAX_MEMORY = 2 << 30
 
 
 # ── matcher ──────────────────────────────────────────────────────────────────────────────────────
 # Python's ``re`` can backtrack indefinitely on a line of twenty letters. A search holds the
-# interpreter's lock, so in a thread it would block the event loop. A process can be killed. It
-# receives the content of files and opens none itself.
+# interpreter's lock, so in a thread it would block the event loop. A separate process can be
+# killed. The matcher's process receives the content of files and opens none itself.
 
 
 class Matcher:
@@ -196,7 +196,7 @@ _MAX_CHARACTERS = 100_000
 
 @attrs.define
 class Search:
-    """One search under way.
+    """One search that is under way.
 
     Attributes:
         limit: Maximum number of matches in the result: lines, or files in the other modes.
@@ -278,10 +278,11 @@ class Search:
             self.notes += walk.notes()[:1]
 
     def _likely(self, base: ConfinedPath) -> list[tuple[str, ...]] | None:
-        """Ask ripgrep for the files below a directory that may match.
+        """Use ripgrep to find the files below a directory that may match.
 
         Returns:
-            Their names, or None if ripgrep can't decide, so that every file has to be read.
+            The names of the files, or None if ripgrep can't decide, so that every file has to be
+            read.
         """
         if not isinstance(self.options.ripgrep, str):
             return None
@@ -327,7 +328,7 @@ class Search:
         try:
             file = opening(place)
         except (OSError, ToolFailure):
-            # The file has been removed or replaced, or can't be read.
+            # The file has been removed or replaced, or is unreadable.
             self.unreadable += 1
             return
         yield file, place
@@ -342,7 +343,7 @@ class Search:
         hits = matcher.find(data, limit)
         self.too_long += hits["too_long"]
         if not hits["lines"]:
-            # The limit can be 0 here, and then a match is reported as one more.
+            # The limit can be 0 here, in which case a match means that there are more.
             self.more = self.more or hits["more"]
             return
         if mode != "content" and len(self.files) == self.limit:
@@ -509,7 +510,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for name in _TOOLS if options.tools is None else options.tools:
         if name == "grep":
             await coordinator.mount("tools", GrepTool(workspace, workers, options))
-        # tool-filesystem offers the same glob. The module that is mounted first provides it.
+        # tool-filesystem offers the same glob, and whichever module is mounted first provides it.
         elif options.tools is not None or coordinator.get("tools", "glob") is None:
             glob = GlobTool(
                 workspace, workers, ignored=options.ignore, max_results=options.max_results

@@ -1,4 +1,4 @@
-"""tool-task: hand a task to an agent of the plan, which works on it in a child session."""
+"""The module tool-task, which hands a task to an agent of the plan, run in a child session."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ class _Agent:
     Attributes:
         name: Its key in the section ``agents``.
         description: A description for the model.
-        overlay: Changes of the calling session's plan. Mappings merge, and lists are replaced.
-        plan: A plan of the agent's own, which is used instead. None uses the overlay.
+        overlay: Changes to the calling session's plan. Mappings are merged, and lists are replaced.
+        plan: A separate plan of the agent, to be used instead. None uses the overlay.
         instruction: The system message before the task, or None.
     """
 
@@ -182,12 +182,12 @@ def _find_agent(agents: Mapping[str, _Agent], name: str) -> _Agent:
 _COUNTED = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
-# It is counted at every response, so that a cancelled child is counted, too.
+# The usage is counted at every response, so that a cancelled child is counted, too.
 
 
 @attrs.define
 class _TokenUsage:
-    """The usage of a child session and its own children.
+    """The usage of a child session and of its own children.
 
     Attributes:
         calls: The number of model calls.
@@ -219,9 +219,9 @@ class _TokenUsage:
 
 
 _DEPTH = "self_delegation_depth"
-"""The capability with the number of sessions above this one. Published modules use this name."""
+"""The capability with the number of sessions above this one. Published modules use its name."""
 _REHEARSAL = "task.rehearsal"
-"""The capability of a session that is opened as a trial only. Its own agents are tried as well."""
+"""The capability of a session that is opened only as a trial. Its own agents are tried as well."""
 _SPAWNED, _COMPLETED = "task:agent_spawned", "task:agent_completed"
 
 _FIRST, _LAST = -1_000_000, 1_000_000
@@ -250,7 +250,7 @@ class _Outcome:
 
 
 def _child_id(parent: str, agent: str) -> str:
-    """Make an id with the parent session and the agent in it."""
+    """Make an id that names the parent session and the agent."""
     return f"{parent[:120]}-{uuid.uuid4().hex[:16]}_{_NOT_IN_AN_ID.sub('-', agent)[:60]}"
 
 
@@ -298,7 +298,7 @@ class TaskTool(BuiltinTool):
         self._options = options
         self._slots = anyio.Semaphore(options.max_parallel)
         self._description += _describe(agents)
-        # Other names couldn't be sent to a model as they are.
+        # Other names couldn't be sent to a model unchanged.
         self._agent_names = [name for name in agents if shown(name, 200) == name]
 
     @property
@@ -335,7 +335,7 @@ class TaskTool(BuiltinTool):
         """Run an agent once a slot is free. Failures are part of the outcome.
 
         Raises:
-            NoOneToAskError: The child has a question, and its turn is kept to be resumed.
+            NoOneToAskError: The child has a question. Its turn is kept so that it can be resumed.
         """
         async with self._slots:
             spawn = self._coordinator.get_capability(_SPAWN)
@@ -376,7 +376,7 @@ class TaskTool(BuiltinTool):
     # ── child sessions ──
 
     async def _run_in_child(self, agent: _Agent, instruction: str) -> _Outcome:
-        """Run an agent in a child session. Raise as `delegate`."""
+        """Run an agent in a child session. Raise the same errors as `delegate`."""
         outcome = _Outcome(session_id=_child_id(self._coordinator.session_id, agent.name))
         ids = {
             "agent": agent.name,
@@ -418,8 +418,8 @@ class TaskTool(BuiltinTool):
                 f"the agent timed out after {self._options.timeout:g} s",
             )
         if outcome.failure is not None and outcome.failure.kind == "Cancelled":
-            # The parent may have been cancelled, and the child with it. In that case, this raises
-            # the cancellation of the call.
+            # If the parent was cancelled and the child with it, this raises the cancellation of the
+            # call.
             await anyio.lowlevel.checkpoint()
 
     async def _run_child(self, agent: _Agent, instruction: str, outcome: _Outcome) -> None:
@@ -446,9 +446,9 @@ class TaskTool(BuiltinTool):
                 )
 
     async def rehearse(self, agent: _Agent) -> None:
-        """Open and close an agent that has its own plan, to report problems before its first task.
+        """Open and close an agent with its own plan, to report problems before its first task.
 
-        Its hooks are left out.
+        The agent's hooks are left out.
 
         Raises:
             ModuleLoadError: The agent can't be opened.
@@ -495,7 +495,7 @@ class TaskTool(BuiltinTool):
         def record_end(_: str, data: Mapping[str, Any]) -> None:
             outcome.has_completed = True
 
-        # They run before all others, because a gate that denies an event stops it.
+        # These handlers run before all others, because a gate that denies an event stops it.
         for event in (PROVIDER_RESPONSE, _COMPLETED):
             host.hooks.register(event, record_usage, _FIRST, "tool-task", fields=("usage",))
         host.hooks.register(PROMPT_COMPLETE, record_end, _FIRST, "tool-task", fields=())
@@ -511,8 +511,8 @@ class TaskTool(BuiltinTool):
             if has_handlers(SUB_AGENT_EVENT):
                 await hooks.emit(SUB_AGENT_EVENT, {**ids, "event": event, "data": data})
 
-        # It runs after all others, so that it passes on the final payload. The handlers that it
-        # calls have their own deadlines.
+        # This handler runs after all others, so that it passes on the final payload. The handlers
+        # that it calls have their own deadlines.
         host.hooks.register("*", pass_on, _LAST, "tool-task", timeout=None)
 
 
@@ -532,7 +532,7 @@ def _failure_from(error: Exception) -> ToolFailure:
 
 
 def _accepted(function: Callable[..., object], keywords: dict[str, object]) -> dict[str, object]:
-    """Return the keywords that a function takes, with only one of the names for the task."""
+    """Return the keywords that a function accepts, with only one of the names for the task."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return {
@@ -560,7 +560,8 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
     Raises:
         PlanError: The config is invalid.
-        ModuleLoadError: An agent with its own plan can't be opened, or another tool has the name.
+        ModuleLoadError: An agent with its own plan can't be opened, or another tool already has the
+            name.
     """
     options = read_options(TaskOptions, _MODULE, config, former=_FORMER)
     agents = _read_agents(

@@ -1,4 +1,4 @@
-"""tool-todo: the model's list of tasks, one per session."""
+"""The module tool-todo, which keeps the model's list of tasks, one list per session."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class TodoTool(BuiltinTool):
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         todos: list[dict[str, str]] = self._coordinator.session_state.setdefault(_KEY, [])
         if values["action"] != "list" and "todos" in values:
-            # One assignment, without an await after the check, so that no reader gets half a list.
+            # The list changes in one assignment after the check, without an await, so that no
+            # reader gets half a list.
             todos[:] = _checked(values["todos"])
         counts = {status: sum(todo["status"] == status for todo in todos) for status in _STATUSES}
         return ToolResult(
@@ -75,7 +76,7 @@ def _checked(todos: list[dict[str, str]]) -> list[dict[str, str]]:
     """Return the todos with ``activeForm`` filled in.
 
     Raises:
-        ToolFailure: They break a rule that the schema can't express.
+        ToolFailure: The todos break a rule that the schema can't express.
     """
     active = [shown(todo["content"], 80) for todo in todos if todo["status"] == "in_progress"]
     if len(active) > 1:

@@ -66,7 +66,7 @@ PROTOCOL_VERSION: Final = 1
 _SET_RULES: Final = "approval.set_rules"
 _LISTING_SECONDS = 3.0
 _PAGE = 50
-"""Sessions in one answer to ``session/list``."""
+"""Maximum number of sessions in one answer to ``session/list``."""
 
 
 async def serve(
@@ -80,23 +80,23 @@ async def serve(
 ) -> OSError | None:
     """Serve one client until it closes the connection.
 
-    At the return every turn has unwound and every session is closed.
+    When this returns, every turn has unwound and every session is closed.
 
     Args:
         stream: The bytes from and to the client.
-        make_session: Makes a session that isn't opened yet, in the directory of the request. The
-            client gets the text of an exception.
+        make_session: Makes a session that isn't opened yet, in the directory of the request. If it
+            raises an exception, the client gets the text.
         storage: The index of stored conversations, to list, load and delete them.
         check: Raises if a session that has just been opened can't be used. By default, a session
             without a provider is refused.
-        commands: Reads the user's own commands in a directory, as texts by name.
+        commands: Reads the user's commands in a directory, as texts by name.
         has_mcp: True if sessions can use MCP servers of the client.
 
     Returns:
-        The error of writing, if the client stopped reading before it closed the connection.
+        The error from writing, if the client stopped reading before it closed the connection.
     """
     connection, sessions = Connection(stream), LiveSessions[_Shown]()
-    # Their tasks end after the requests.
+    # The tasks of the connection and of the sessions end after the requests.
     async with connection.writing(), sessions.running():
         agent = _Agent(connection, sessions, make_session, storage, check, commands, has_mcp)
         await connection.read(agent.begin)
@@ -110,9 +110,9 @@ class _Shown:
     Attributes:
         updates: Shows the session to the client.
         notes: Notes for the user, shown with the first turn.
-        commands: The texts of the user's own commands by name.
+        commands: The texts of the user's commands by name.
         mode: The chosen mode.
-        models: The models to choose from. The plan's is the first.
+        models: The models to choose from. The first is the plan's.
         model: The chosen model, or None for the plan's.
     """
 
@@ -124,7 +124,7 @@ class _Shown:
     model: str | None = None
 
     async def choose_model(self, step: Step, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a step with the chosen model. This is a wrapper of steps."""
+        """Run a step with the chosen model. This method is a step wrapper."""
         if step.kind == "model" and self.model is not None:
             step.arguments.model = self.model
         return await run()
@@ -160,7 +160,7 @@ class _Agent:
             "session/prompt": self._prompt,
             "session/close": self._close,
             "session/delete": self._delete,
-            # The protocol has no such method. Those of vendors begin like this.
+            # The protocol has no such method. Names of vendors' methods begin like this.
             "_amplifier/steer": self._steer,
         }
 
@@ -191,7 +191,7 @@ class _Agent:
         self._is_initialized = True
         return _answer(
             {
-                # A client without this version closes the connection.
+                # A client that doesn't support this version closes the connection.
                 "protocolVersion": PROTOCOL_VERSION,
                 "agentInfo": {
                     "name": "amplifier",
@@ -281,7 +281,7 @@ class _Agent:
                 LiveSession(session, _Shown(updates, notes, commands), questions=questions),
                 self._check,
             )
-        # Third-party modules may raise anything. The user of the editor gets the reason.
+        # Third-party modules may raise any exception. The user of the editor gets the reason.
         except Exception as error:
             logger.debug("session %r cannot be opened", session_id, exc_info=True)
             raise RpcError(
@@ -294,7 +294,7 @@ class _Agent:
         await _find_models(live)
         session.coordinator.register_step_wrapper(live.about.choose_model)
         session.coordinator.hooks.register("tool:pre", updates.edits, name="servers.diffs")
-        # The update follows the answer, which has the session's id.
+        # The update follows the answer, which contains the session's id.
         self._sessions.start_soon(updates.commands, commands)
         return live
 
@@ -366,7 +366,7 @@ class _Agent:
         if command is not None:
             text = expanded(command, argument)
             parts = [text, *(part for part in parts if not isinstance(part, str))]
-        # Start it now, so that a later cancel finds it.
+        # The turn starts now, so that a later cancel finds it.
         try:
             turn = live.begin_turn(text if parts == [text] else parts)
         except SessionBusyError as error:
@@ -430,7 +430,7 @@ class _Agent:
 
     def _steer(self, params: dict[str, JSON]) -> Work:
         try:
-            # `steer` refuses everything but text.
+            # `steer` refuses everything except text.
             self._find(params).session.steer(params.get("message"))  # type: ignore[arg-type]
         except (SessionStateError, ValueError) as error:
             raise RpcError(INVALID_REQUEST, str(error)) from error
@@ -450,7 +450,7 @@ def _answer(result: dict[str, JSON]) -> Work:
 
 
 async def _find_models(live: LiveSession[_Shown]) -> None:
-    """List the models with at least the window that the context assumes."""
+    """List the models whose window is at least as large as the context assumes."""
     providers = list(live.session.coordinator.get("providers").values())
     if len(providers) != 1:
         return
@@ -514,7 +514,7 @@ def _reason(error: BaseException) -> str:
 
 
 # ── parameters ──
-# Unknown members are ignored.
+# The server ignores unknown members.
 
 T = TypeVar("T", bound=attrs.AttrsInstance)
 
@@ -534,14 +534,14 @@ def read_params(cls: type[T], params: Mapping[str, JSON]) -> T:
 
 @attrs.frozen(kw_only=True)
 class Greeting:
-    """Parameters of ``initialize``. The version may be any number."""
+    """The parameters of ``initialize``. The version may be any number."""
 
     version: int = option(whole_number(), key="protocolVersion")
     capabilities: dict[str, JSON] | None = option(optional(mapping), None, key="clientCapabilities")
 
     @property
     def files(self) -> frozenset[str]:
-        """The capabilities of the client's ``fs``, by name."""
+        """The client's capabilities under ``fs``, by name."""
         declared = (self.capabilities or {}).get("fs")
         items = declared.items() if isinstance(declared, dict) else ()
         return frozenset(name for name, is_supported in items if is_supported is True)
@@ -573,13 +573,14 @@ class Page:
 
 @attrs.frozen(kw_only=True)
 class _Pair:
-    # Messages repeat neither, since a client may have put the secret in the wrong place.
+    # Messages repeat neither name nor value, since a client may have put the secret in the wrong
+    # one.
     name: str = option(secret)
     value: str = option(secret)
 
 
 def _secret_list(plural: str, cls: type[attrs.AttrsInstance]) -> Kind:
-    """Return the kind of a list of objects. Messages don't repeat its values."""
+    """Return the kind of a list of objects. Messages don't repeat the values in it."""
     item = attrs.evolve(record(cls, is_open=True), is_secret=True)
     return attrs.evolve(list_each(plural, item), is_secret=True)
 

@@ -63,7 +63,7 @@ def encode(**message: Any) -> bytes:
 
 
 def read_message(line: bytes) -> Call | dict[str, JSON]:
-    """Read one line: a call, or the answer to one of our requests as it came."""
+    """Read one line: a call, or the unchanged answer to one of our requests."""
     try:
         value = orjson.loads(line)
     except ValueError as error:
@@ -101,13 +101,13 @@ def read_message(line: bytes) -> Call | dict[str, JSON]:
 # ── the connection ──
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Bytes of one message. A prompt with embedded files may be long."""
+"""Maximum number of bytes in one message. A prompt with embedded files may be long."""
 
 _MAX_QUEUED = 64
-"""Messages that wait for a slow client before the turn has to wait."""
+"""Number of messages that may wait for a slow client before the turn has to wait."""
 
 _DRAIN_SECONDS = 5.0
-"""Seconds for writing the last messages once the connection is being closed."""
+"""Seconds for writing the last messages when the connection is being closed."""
 
 Work: TypeAlias = Callable[[], Awaitable[Any]]
 """The rest of a request, which returns its result."""
@@ -115,7 +115,7 @@ Work: TypeAlias = Callable[[], Awaitable[Any]]
 Begin: TypeAlias = Callable[[Call], Work | None]
 """Starts a request or handles a notification.
 
-It doesn't wait, so that messages take effect in the order they came.
+The function doesn't wait, so that messages take effect in the order of their arrival.
 """
 
 
@@ -123,7 +123,7 @@ class ByteStream(Protocol):
     """The bytes from and to a client."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes, or none at the end."""
+        """Return the next bytes, or no bytes at the end."""
         ...
 
     async def send(self, data: bytes) -> None:
@@ -147,7 +147,7 @@ class Connection:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Let messages be sent inside the block. At its end the rest is written, within limits."""
+        """Allow messages inside the block. At its end, write the remaining ones, within limits."""
         self._outgoing, incoming = anyio.create_memory_object_stream[bytes](_MAX_QUEUED)
         async with anyio.create_task_group() as group:
             group.start_soon(self._write, incoming)
@@ -172,13 +172,13 @@ class Connection:
         try:
             await self._outgoing.send(message)
         except anyio.BrokenResourceError:
-            # The client has gone, and everything is being cancelled.
+            # The client is gone, and everything is being cancelled.
             return
 
     # ── reading ──
 
     async def read(self, begin: Begin) -> None:
-        """Handle messages until the client goes. Then cancel its requests and wait for them."""
+        """Handle messages until the client leaves. Then cancel its requests and wait for them."""
         async with anyio.create_task_group() as group:
             with self._reading:
                 async for line in self._lines():
@@ -186,7 +186,7 @@ class Connection:
             group.cancel_scope.cancel()
 
     async def _lines(self) -> AsyncIterator[bytes | None]:
-        """Yield the lines that aren't blank. None stands for one that was too long."""
+        """Yield the lines that aren't blank. None stands for a line that was too long."""
         buffer = bytearray()
         is_too_long = False
         while data := await self._stream.receive():
@@ -219,7 +219,7 @@ class Connection:
         elif (waiting := self._waiting.pop(message.get("id"), None)) is not None:
             waiting.send_nowait(message)
         else:
-            # Usually an answer that came too late, after its turn was stopped.
+            # This is usually an answer that came too late, after its turn was stopped.
             logger.debug(
                 "an answer to a request that is no longer waiting: id %r", message.get("id")
             )
@@ -250,14 +250,14 @@ class Connection:
     # ── requests of ours ──
 
     async def notify(self, method: str, params: dict[str, JSON]) -> None:
-        """Send a notification, waiting for a slow client."""
+        """Send a notification. Wait for a slow client."""
         await self._send(encode(method=method, params=params))
 
     async def request(self, method: str, params: dict[str, JSON]) -> Any:
         """Send a request to the client and return its result.
 
         Raises:
-            RpcError: It answered with an error.
+            RpcError: The client answered with an error.
         """
         self._requests += 1
         number = self._requests
@@ -285,18 +285,17 @@ def _error(message_id: Any, error: RpcError) -> bytes:
 
 # ── standard streams ──
 #
-# The descriptors 0 and 1 are moved away. The null device and standard error take their place. So
-# the output of modules and their child processes ends up in the client's log, instead of between
-# two messages.
+# The descriptors 0 and 1 are replaced with the null device and standard error. So the output of
+# modules and their child processes ends up in the client's log instead of between two messages.
 
 _WRITE_AT_ONCE = 4096
-"""A pipe that is ready takes this many bytes without blocking (PIPE_BUF)."""
+"""The number of bytes that a ready pipe accepts without blocking (PIPE_BUF)."""
 
 
 class StandardStreams:
     """Two descriptors as byte streams.
 
-    They stay in blocking mode, since other processes may share them.
+    The descriptors stay in blocking mode, since other processes may share them.
     """
 
     def __init__(self, source: int, target: int) -> None:
@@ -304,7 +303,7 @@ class StandardStreams:
         self._target = target
 
     async def receive(self) -> bytes:
-        """Return the next bytes, or none at the end of input."""
+        """Return the next bytes, or no bytes at the end of input."""
         return await read_chunk(self._source)
 
     async def send(self, data: bytes) -> None:
@@ -318,9 +317,9 @@ class StandardStreams:
 
 @contextmanager
 def taken_standard_streams() -> Iterator[StandardStreams]:
-    """Claim stdin and stdout, and restore them on exit."""
+    """Take over stdin and stdout, and restore them on exit."""
     sys.stdout.flush()
-    # Child processes don't inherit these.
+    # Child processes don't inherit these descriptors.
     source, target = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     try:

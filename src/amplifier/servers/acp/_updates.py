@@ -1,4 +1,4 @@
-"""Updates of a session as sent to the client, and requests to its editor."""
+"""The updates about a session that the client gets, and requests to its editor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Updates:
         connection: The connection to the client.
         session_id: The id of the session.
         directory: The directory to which paths are relative.
-        edits: The changes of files by the running calls.
+        edits: The changes that the running calls make to files.
     """
 
     _connection: Connection
@@ -78,7 +78,7 @@ class Updates:
         self.edits.clear()
 
     async def show(self, event: TurnEvent, text: str, record: TurnRecord) -> None:
-        """Show one event that the record already has, and the new text in it."""
+        """Show one event that is already in the record, and the new text in it."""
         if text:
             await self.text(text)
         elif isinstance(event, ThinkingDelta):
@@ -108,7 +108,8 @@ class Updates:
     async def _finish(self, event: ToolFinished, use: ToolUse) -> None:
         call = self._calls.get(event.tool_call_id)
         if call is None or not call.shown.is_set():
-            # The call was rejected before it started: an unknown tool, or invalid arguments.
+            # The call was rejected before it started, because of an unknown tool or invalid
+            # arguments.
             call = await self._start(event.tool_call_id, event.tool_name, use.arguments)
         self.edits.pop(event.tool_call_id)
         await self._end(event.tool_call_id, call, use.result, is_good=event.success)
@@ -188,7 +189,7 @@ def _text_of(content: object) -> str:
 # ── tool calls ──
 
 PLAN_TOOL: Final = "todo"
-"""Its list is shown as the agent's plan."""
+"""The tool whose list is shown as the agent's plan."""
 
 _KINDS: Final = {
     "read_file": "read",
@@ -204,7 +205,7 @@ _KINDS: Final = {
 }
 
 _OUTPUTS: Final = {"bash": ("stdout", "stderr"), "read_file": ("content",)}
-"""Members of an output that are shown to the user as text."""
+"""The members of an output that are shown to the user as text."""
 
 _TITLE_KEYS: Final = ("command", "file_path", "path", "pattern", "url", "query", "instruction")
 _MAX_TITLE_LENGTH = 120
@@ -244,7 +245,7 @@ def _title(tool: str, arguments: Mapping[str, object]) -> str:
 
 
 def describe_result(tool: str, result: object, *, has_diff: bool) -> dict[str, JSON]:
-    """Return the output of a finished call. A successful one doesn't replace the call's diff."""
+    """Return the output of a finished call. A successful call keeps its diff."""
     result = result if isinstance(result, Mapping) else {"output": result}
     output, error = result.get("output"), result.get("error")
     described: dict[str, JSON] = {
@@ -287,7 +288,7 @@ def _shortened(text: str) -> str:
 
 
 def plan_entries(arguments: Mapping[str, JSON]) -> list[dict[str, JSON]] | None:
-    """Return the list of a successful call to the todo tool, as entries of the agent's plan."""
+    """Return the list from a successful call to the todo tool, as entries of the agent's plan."""
     todos = arguments.get("todos")
     if not isinstance(todos, list):
         return None
@@ -307,7 +308,7 @@ def plan_entries(arguments: Mapping[str, JSON]) -> list[dict[str, JSON]] | None:
 logger: logging.Logger = logging.getLogger("amplifier.servers.acp")
 
 _FILE_SECONDS: Final = 10.0
-"""Deadline for one file. The editor may not ask its user in the meantime."""
+"""Deadline for one file, in seconds. It leaves the editor no time to ask its user."""
 
 
 @attrs.frozen(eq=False)
@@ -346,7 +347,7 @@ class EditorFiles:
                     method, {"sessionId": self._session_id, **params}
                 )
         except (RpcError, TimeoutError) as error:
-            # The editor may not have the file.
+            # Perhaps the editor doesn't have the file.
             logger.info(
                 "%s %s: %s; the disk is used",
                 method,
@@ -360,13 +361,13 @@ _REFUSED: Final = object()
 
 
 _ALLOWING = {"allow": "allow_once", "allow once": "allow_once", "allow always": "allow_always"}
-"""Options that mean yes to the kernel. All others mean no."""
+"""The options that the kernel takes as yes. It takes all others as no."""
 
 
 def editor_questions(connection: Connection, updates: Updates, session_id: str) -> Questions:
     """Return the questions of one session for the user of the editor.
 
-    An answer that isn't an option denies.
+    An answer that isn't an option counts as a denial.
     """
 
     async def ask(question: Question) -> None:
@@ -416,7 +417,7 @@ async def _answer(
 
 
 async def _subject(updates: Updates, question: Question) -> dict[str, JSON]:
-    """Return the tool call of a question, with the question as part of its content."""
+    """Return the tool call of a question. Its content includes the question."""
     text = {"type": "content", "content": {"type": "text", "text": question.prompt}}
     call_id = question.tool_call_id
     if call_id is None:

@@ -1,4 +1,4 @@
-"""An agent behind HTTP, as one ASGI application. Needs the extra ``serve``."""
+"""An agent behind HTTP, as one ASGI application. This package needs the extra ``serve``."""
 
 # application        the application, and the servers that run it
 # requests           host, origin and token of every request, its body, and errors as responses

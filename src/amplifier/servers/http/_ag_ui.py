@@ -59,7 +59,8 @@ from .requests import MAX_OUTPUT_LENGTH, Problem, problem_of, read_body, read_js
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
-# A run whose client can come back is kept in a log, and all others are written at once.
+# The events of a run are kept in a log if its client can come back. Otherwise they are written at
+# once.
 _Written: TypeAlias = LiveRun[Any] | NumberedEvents
 
 # ── answers ──
@@ -69,7 +70,7 @@ _text = attrs.evolve(text, expected="a text")
 
 @attrs.frozen(kw_only=True)
 class Resume:
-    """One answer. ``cancelled`` means that the user doesn't want to answer, which denies."""
+    """One answer. ``cancelled`` means that the user doesn't want to answer, which is a denial."""
 
     interrupt_id: str = option(_text, key="interruptId")
     status: str = option(
@@ -84,7 +85,7 @@ class Resume:
 
 
 def _interrupt(question: Question) -> dict[str, JSON]:
-    """Return a question as clients get it."""
+    """Return a question in the form that clients get."""
     described: dict[str, JSON] = {
         "id": question.question_id,
         "reason": "confirmation" if question.tool_call_id is None else "tool_call",
@@ -136,15 +137,15 @@ def _chosen_option(question: Question, answer: Resume) -> str:
 
 # ── runs ──
 #
-# A question ends a run, and the run with the answer continues the same turn. A run steers another
-# one that hasn't ended if that is its ``parentRunId``. A client that sends ``Last-Event-ID`` may
-# lose its connection and return. Then the same run continues after that event.
+# A question ends a run, and the run with the answer continues the same turn. A run whose
+# ``parentRunId`` names a run that hasn't ended steers that run. A client that has lost its
+# connection may return with ``Last-Event-ID``. The same run then continues after that event.
 
 
 def ag_ui_routes(agents: Agents) -> list[Route]:
     """Return the routes of ``/ag-ui``. DELETE cancels a run, with or without its client."""
     turns = InterruptibleTurns()
-    # A server that has stopped couldn't receive their answers.
+    # A stopped server couldn't receive the answers that parked turns wait for.
     agents.at_end.append(turns.stop_parked)
 
     async def run(request: Request) -> Response:
@@ -166,8 +167,8 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
                 "send a new one"
             )
             raise Problem(409, message, code="run_exists", param="runId")
-        # Read it before the response starts, so that an error can set the status. A run that
-        # continues a turn may come without a new prompt.
+        # The input is read before the response starts, so that an error can set the status. A run
+        # that continues a turn may come without a new prompt.
         is_continued = known or (run_input.answers and not run_input.has_prompt)
         conversation = None if is_continued else _conversation(run_input)
 
@@ -193,7 +194,7 @@ def ag_ui_routes(agents: Agents) -> list[Route]:
             raise Problem(404, message, code="run_not_found")
         await run.cancel()
         waiting = turns.parked(query["threadId"])
-        # The run may have ended with a question that still waits.
+        # The run may have ended with a question that is still waiting.
         if waiting is not None and waiting.run_id == query["runId"]:
             turns.unpark(query["threadId"], waiting)
             await waiting.task.cancel()
@@ -266,7 +267,7 @@ class _RunInput:
 
     @property
     def notes(self) -> str:
-        """The description that the client's application gives of itself, for the model."""
+        """The client application's description of itself, for the model."""
         notes = [f"{item.description}: {item.value}" for item in self.context]
         if self.state:
             notes.append(f"Its state, as JSON: {orjson.dumps(self.state).decode()}")
@@ -284,7 +285,7 @@ class _RunInput:
 
     @property
     def has_prompt(self) -> bool:
-        """True if the last message is the user's."""
+        """True if the last message is from the user."""
         return self._roles[-1:] == ["user"]
 
 
@@ -362,7 +363,7 @@ async def _resumed(run_input: _RunInput, turns: InterruptibleTurns) -> Interrupt
 async def _follow(
     turn: InterruptibleTurn, run_input: _RunInput, turns: InterruptibleTurns, written: _Written
 ) -> None:
-    """Show a turn until it ends or asks. Cancelling the run before that stops the turn."""
+    """Show a turn until it ends or asks. If the run is cancelled first, stop the turn."""
     run = Run(written, run_input.ids)
     shown = run_input.thread_id, run_input.run_id
     turns.shown[shown] = turn
@@ -372,14 +373,14 @@ async def _follow(
     try:
         if await run.show_until_asked(turn):
             is_handed_over = True
-            # Parked first, since an answer may come as soon as the question is sent.
+            # The turn is parked first, since an answer may come as soon as the question is sent.
             turns.park(run_input.thread_id, turn)
             await run.interrupted([_interrupt(question) for question in turn.questions.waiting()])
     except anyio.get_cancelled_exc_class():
         if written.has_lost_client:
             is_handed_over = is_handed_over and turns.parked(run_input.thread_id) is not turn
         else:
-            # Clients that follow the run, or return to it, see its end.
+            # Clients that follow the run or return to it are shown its end.
             with anyio.move_on_after(LAST_SECONDS, shield=True), suppress(ClientLeft):
                 await run.cancelled()
         raise
@@ -403,18 +404,18 @@ _TOGETHER_SECONDS = 0.05
 class InterruptibleTurn:
     """One turn in a new session. It outlives its run while it waits for an answer.
 
-    It starts when it is created.
+    The turn starts when it is created.
 
     Attributes:
         prompts: The number of the user's messages in the conversation, including the prompt.
-        record: The events so far, summed up.
+        record: A summary of the events so far.
         questions: Its questions.
         asked: The ids of the questions that ended its latest run. Empty while a run shows it.
         started_calls: The tool calls that clients have received.
-        run_id: The id of the run that showed it last.
+        run_id: The id of the run that last showed the turn.
         task: The task that runs it.
         is_over: True once nothing more happens.
-        ended: Its end. None before that, and if it was stopped.
+        ended: The end of the turn. None before that, or if the turn was stopped.
     """
 
     def __init__(self, agents: Agents, ask: Ask) -> None:
@@ -480,7 +481,7 @@ class InterruptibleTurn:
             self._run, self._shown = None, anyio.Event()
 
     async def wait_changed(self) -> None:
-        """Wait until it asks, a client receives another call, or it ends."""
+        """Wait until the turn asks a question or ends, or a client receives another call."""
         await self._changed.wait()
         if not self.is_over:
             self._changed = anyio.Event()
@@ -504,7 +505,8 @@ class InterruptibleTurn:
             if self._ask.session is not None:
                 self._ask.session.steer(message)
         except (SessionStateError, ValueError):
-            # It already has its answer, its loop accepts no messages, or the message isn't text.
+            # The turn already has its answer, its loop accepts no messages, or the message isn't
+            # text.
             return False
         return self._ask.session is not None
 
@@ -514,7 +516,7 @@ class InterruptibleTurn:
             self.task.stop()
 
     def asked_questions(self) -> dict[str, Question]:
-        """Return unanswered questions by id."""
+        """Return the unanswered questions by id."""
         return {
             question.question_id: question
             for question in self.questions.waiting()
@@ -522,7 +524,7 @@ class InterruptibleTurn:
         }
 
     def is_asking(self) -> bool:
-        """Return whether it waits for answers about calls that have all been shown.
+        """Return whether the turn waits for answers and all calls in question have been shown.
 
         A call may be shown a moment after its question.
         """
@@ -534,12 +536,12 @@ class InterruptibleTurn:
 
 
 class InterruptibleTurns:
-    """All turns of AG-UI. Waiting ones are found by thread."""
+    """All turns of AG-UI. Waiting turns are found by their thread."""
 
     def __init__(self) -> None:
         self._parked: dict[str, InterruptibleTurn] = {}
         self.shown: dict[tuple[str, str | None], InterruptibleTurn] = {}
-        """The turns that a run shows, by the ids of thread and run."""
+        """The turns that runs show, by the ids of thread and run."""
 
     def __repr__(self) -> str:
         return f"<InterruptibleTurns: {len(self._parked)} wait for an answer>"
@@ -559,7 +561,7 @@ class InterruptibleTurns:
         self._parked[thread_id] = turn
 
     def unpark(self, thread_id: str, turn: InterruptibleTurn) -> None:
-        """Forget that a turn waits, since a run shows it again, or it has ended."""
+        """Forget that a turn is waiting, because a run shows it again or it has ended."""
         turn.asked = set()
         if self._parked.get(thread_id) is turn:
             del self._parked[thread_id]
@@ -576,7 +578,7 @@ class InterruptibleTurns:
 
 
 class Run:
-    """One run. A message is open while its text is being streamed."""
+    """One run. A message of it is open while its text is being streamed."""
 
     def __init__(self, stream: _Written, ids: dict[str, str]) -> None:
         self._stream = stream
@@ -585,14 +587,14 @@ class Run:
         self._is_over = False
         self._message: str | None = None
         self._reasoning: str | None = None
-        # The latest message. The calls until the next tool result belong to it.
+        # This is the latest message. The calls until the next tool result belong to it.
         self._answer: str | None = None
 
     async def show_until_asked(self, turn: InterruptibleTurn) -> bool:
         """Show a turn until it ends or waits for an answer.
 
         Returns:
-            True if it waits for an answer.
+            True if the turn waits for an answer.
 
         Raises:
             Exception: The turn failed before anything was shown.
@@ -605,7 +607,7 @@ class Run:
                 asked_at = min(asked_at, anyio.current_time()) if turn.is_asking() else math.inf
                 with anyio.CancelScope(deadline=asked_at + _TOGETHER_SECONDS) as scope:
                     await turn.wait_changed()
-                # The time may also have expired just now.
+                # Or the time may have expired just now.
                 if scope.cancelled_caught and turn.is_asking():
                     return True
         if turn.ended is None:
@@ -635,7 +637,7 @@ class Run:
         await self._finish({"type": "success"}, usage=[usage])
 
     async def steered(self) -> None:
-        """End this run. The steered run handles its message."""
+        """End this run, because the steered run handles its message."""
         await self._finish({"type": "success"}, result={"steered": True})
 
     async def interrupted(self, interrupts: list[dict[str, JSON]]) -> None:
@@ -670,7 +672,7 @@ class Run:
         """Wait while clients are busy with earlier events.
 
         Raises:
-            ClientLeft: The client didn't take them, and the run ends with its client.
+            ClientLeft: The client didn't accept the events, and the run ends with its client.
         """
         await self._stream.flush()
 
@@ -681,7 +683,7 @@ class Run:
             case ThinkingDelta():
                 self._think(turn_event.text)
             case AnswerReset():
-                # A message can't be taken back, so the new answer is another message.
+                # A message can't be withdrawn, so the new answer is another message.
                 if self._message is not None:
                     self._say(text.rstrip("\n"))
                 self._close()
@@ -694,7 +696,7 @@ class Run:
                     # The call was rejected before it started, for example as an unknown tool.
                     self._call(turn_event, use.arguments)
                 if use.output == WAITING:
-                    # The client carries it out, and brings the result with its next run.
+                    # The client carries out the call, and sends the result with its next run.
                     return
                 self._answer = None
                 self._send(

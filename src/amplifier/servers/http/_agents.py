@@ -24,7 +24,7 @@ from .requests import Limits, Problem
 Flush: TypeAlias = Callable[[], Awaitable[object]]
 
 _GRACE_SHARE = 0.8
-"""The part of the time for shutting down in which turns may finish their step."""
+"""The share of the shutdown time in which turns may finish their step."""
 
 
 @attrs.define(kw_only=True)
@@ -33,8 +33,8 @@ class Ask:
 
     Attributes:
         history: The conversation before the turn.
-        prompt: Its prompt. None continues the turn at the end of the history.
-        settings: Members of every `ChatRequest` of the turn.
+        prompt: The prompt. None continues the turn at the end of the history.
+        settings: Members for every `ChatRequest` of the turn.
         schema: The JSON Schema of the answer, or None.
         tools: The client's tools.
         notes: Text from the client that the model gets in this turn only.
@@ -58,7 +58,7 @@ class Ask:
 
         Raises:
             Problem: The agent doesn't support the request.
-            Exception: An exception of ``show``.
+            Exception: ``show`` raised an exception.
         """
         self.session, context = session, session.coordinator.get("context")
         if context is None:
@@ -108,11 +108,11 @@ class Agents:
     Attributes:
         make: Makes a session.
         check: Raises if an opened session can't be used.
-        limits: The limits of the server.
+        limits: The server's limits.
         name: The agent's name. Clients choose it as the model.
-        live: Sessions that stay open, and the tasks of everything that outlives a request.
+        live: The sessions that stay open, and the tasks of everything that outlives a request.
         runs: The runs that clients can return to.
-        kept: Conversations that clients continue by name, or that wait for clients' results.
+        kept: The conversations that clients continue by name or that wait for clients' results.
         at_end: Functions to call when the server is being stopped.
     """
 
@@ -151,7 +151,7 @@ class Agents:
 
     @contextmanager
     def admit(self, session: AmplifierSession) -> Iterator[None]:
-        """Count a turn inside the block, which also opens the session if the turn has a new one."""
+        """Count a turn inside the block. The block includes the opening of a new session."""
         self.require_room()
         self._running.add(session)
         try:
@@ -164,8 +164,9 @@ class Agents:
     async def end_turns(self) -> None:
         """Admit no more turns, request the end of the running ones, and wait for them.
 
-        A turn that waits for a person's answer is stopped at once. Others may finish their step in
-        most of the limit's time. The rest of it is for unwinding and for closing the sessions.
+        A turn that waits for a person's answer is stopped at once. Other turns may finish their
+        step during most of the time limit. The rest of the time is for unwinding and for closing
+        the sessions.
         """
         self._stopping = True
         grace, reason = self.limits.shutdown_seconds * _GRACE_SHARE, "the server is being stopped"
@@ -182,7 +183,7 @@ class Agents:
             await self._over.wait()
 
     def describe_running(self) -> str:
-        """Describe the turns that a stopping server waits for. Return an empty text for none."""
+        """Describe the turns that the shutdown waits for. Without any, return an empty text."""
         if not self._running:
             return ""
         asked = sum(bool(live.questions.waiting()) for live in self.live.all())

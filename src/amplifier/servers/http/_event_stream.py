@@ -19,20 +19,20 @@ from amplifier.shared_sessions.runs import Reader
 from .requests import Problem, problem_of
 
 _PING_SECONDS = 15.0
-"""Seconds between two signs of life to a client while nothing happens."""
+"""Seconds between two signs of life for the client while nothing happens."""
 
 _PING = b": still here\n\n"
 
 _MAX_HELD = 64 * 1024
-"""Bytes of events that are held before they must be written."""
+"""Maximum number of bytes of events that are held before they must be written."""
 
 LAST_SECONDS = 1.0
-"""Seconds for the clients of a cancelled run to take its last event."""
+"""Seconds in which the clients of a cancelled run have to accept its last event."""
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
-    # Otherwise a proxy may collect the events and hold them back.
+    # Without this header a proxy may collect the events and hold them back.
     (b"x-accel-buffering", b"no"),
 ]
 
@@ -45,7 +45,7 @@ def event(data: object, *, name: str | None = None) -> bytes:
 
 
 def event_number(text: str | None, where: str) -> int:
-    """Read the number of the latest event that a client has received. 0 if it sends none."""
+    """Read the number of the latest event that a client has received. It is 0 if none is sent."""
     if text and not (text.isdecimal() and len(text) < 16):
         raise Problem(
             400,
@@ -66,20 +66,20 @@ def check_cursor(after: int, log: EventLog) -> None:
 
 
 # Arming a deadline for each piece would cost as much as handing the piece to the server. So a write
-# only records its start. The task that waits for the client to disconnect checks it, once the write
-# would take too long. So no write is interrupted early. The same task sends the signs of life, so a
-# write may have to wait for another one.
+# only records its start. The task that waits for the client to disconnect checks whether the write
+# has taken too long. So no write is interrupted early. The same task sends the signs of life, so a
+# write may have to wait for one of these.
 
 
 class EventStream:
-    """Sends events. The response starts with the first one, so an earlier error can set the status.
+    """Sends events. The response starts with the first event, so earlier errors can set the status.
 
     Args:
         send: The send function of the server.
 
     Attributes:
-        has_begun: True once something was written, so that the response has its status.
-        is_refused: True if the client didn't take the events.
+        has_begun: True once something has been written, so that the status is fixed.
+        is_refused: True if the client didn't accept the events.
         sending_since: The start of the current write, on the event loop's clock. None while nothing
             is written.
     """
@@ -120,10 +120,10 @@ class EventStream:
         self._held.append(data)
 
     async def write(self, data: bytes = b"") -> None:
-        """Send events in one piece, after the held ones. Wait for a slow client.
+        """Send the held events and these events in one piece. Wait for a slow client.
 
         Raises:
-            ClientLeft: It has closed the connection.
+            ClientLeft: The client has closed the connection.
         """
         if self.sending_since is not None:
             await self._wait_sent()
@@ -155,11 +155,11 @@ class EventStream:
                 sent.set()
 
     def next_look(self, seconds: float) -> float:
-        """Return the time at which a write has taken ``seconds``. It may have passed."""
+        """Return the time at which the write will have taken ``seconds``. It may be in the past."""
         return (self._clock() if self.sending_since is None else self.sending_since) + seconds
 
     def next_ping(self) -> float:
-        """Return when the client is to get a sign of life, if nothing is written before."""
+        """Return the time of the next sign of life, if nothing is written before."""
         if not self.has_begun or self.sending_since is not None:
             return self._clock() + _PING_SECONDS
         return self._sent_at + _PING_SECONDS
@@ -168,8 +168,8 @@ class EventStream:
 class NumberedEvents:
     """The events of a run that ends with its response, each with its number.
 
-    It has the members of a `LiveRun` by which a run is written. No client can come back to the
-    run, so nothing is kept of it.
+    This class has the members of `LiveRun` that serve to write a run. No client can return to the
+    run, so no events are kept.
 
     Args:
         stream: The response.
@@ -181,7 +181,7 @@ class NumberedEvents:
 
     @property
     def has_begun(self) -> bool:
-        """True once it has written anything."""
+        """True once anything has been written."""
         return self._count > 0
 
     @property
@@ -195,7 +195,7 @@ class NumberedEvents:
         return self._held >= _MAX_HELD
 
     def add(self, data: bytes) -> None:
-        """Add an event without waiting. `flush` must follow the last one that is ready."""
+        """Add an event without waiting. `flush` must follow the last event that is ready."""
         self._count += 1
         self._held += len(data)
         self._stream.hold(b"id: %d\n%s" % (self._count, data))
@@ -222,7 +222,7 @@ class LongResponse(Response):
 
     Args:
         work: Writes to a stream, or returns a response if it has written nothing.
-        seconds: Seconds for the client to take the events.
+        seconds: Seconds in which the client has to accept the events.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class LongResponse(Response):
             except ClientLeft:
                 has_left = True
             except Exception as error:  # noqa: BLE001 — a session runs third-party code
-                # Handled here, since the group would wrap it.
+                # The error is handled here, since the task group would wrap it.
                 answer = problem_of(error).response()
             if stream.has_begun and not has_left:
                 with suppress(ClientLeft):
@@ -266,7 +266,7 @@ class LongResponse(Response):
         While nothing is written, the client gets signs of life.
 
         Returns:
-            True if it has left.
+            True if the client has disconnected.
         """
         while (until := stream.next_look(self._seconds)) > anyio.current_time():
             ping_at = stream.next_ping()
@@ -298,8 +298,9 @@ async def follow_run(run: LiveRun[Any], after: int, stream: EventStream | None) 
     A run that ends with its client is cancelled if the client disconnects.
 
     Raises:
-        Problem: Events after this number are no longer kept, or there is no such event.
-        Exception: The exception of the run, unless its client has already received something.
+        Problem: The events after this number are no longer kept, or there is no event of this
+            number.
+        Exception: The run failed before its client received anything.
     """
     check_cursor(after, run.log)
     if after < run.log.first_id - 1:

@@ -1,4 +1,4 @@
-"""The conversation of a request: checked, and split into the history and the new prompt."""
+"""The conversation of a request, which is checked and split into the history and the prompt."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from .requests import Problem
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _DISPLAY_ROLES: Final = ("reasoning", "activity")
-"""Roles of messages for the user's eyes. They lack the data that a provider needs."""
+"""The roles of messages that only the user reads. They lack the data that a provider needs."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[^;,]*)*;base64,")
 
 
 def read_messages(messages: Any, where: str = "messages") -> list[dict[str, JSON]]:
-    """Read the messages of a request as a context keeps them.
+    """Read the messages of a request in the form that a context keeps.
 
-    The messages of one answer of the model become one message.
+    The messages that form one answer of the model become one message.
     """
     problems: list[tuple[str, str]] = []
     parsed = read_value(_messages, messages, where, problems, ())
@@ -48,7 +48,7 @@ def read_messages(messages: Any, where: str = "messages") -> list[dict[str, JSON
         if message is None:
             continue
         last = conversation[-1] if conversation else {}
-        # Clients keep calls as separate messages.
+        # Clients store each call as a separate message.
         if message.get("tool_calls") and last.get("role") == "assistant":
             calls = [*last.get("tool_calls", ()), *message["tool_calls"]]
             conversation[-1] = {
@@ -66,13 +66,13 @@ def split_conversation(
 ) -> tuple[list[dict[str, JSON]], Prompt | None]:
     """Split off the prompt, which is the last message.
 
-    If the last message is a tool's result, the turn continues. Then all messages are the history,
-    and there is no prompt.
+    If the last message is a tool's result, the turn continues. In this case all messages are the
+    history, and there is no prompt.
 
     Args:
         messages: The result of `read_messages`.
         where: The name of the messages in the request.
-        complete: True to add results for calls without one, instead of refusing the conversation.
+        complete: True to add the missing results of calls instead of refusing the conversation.
     """
     role = messages[-1]["role"] if messages else None
     if role == "tool" and any(message["role"] == "user" for message in messages):
@@ -108,7 +108,7 @@ def split_results(messages: list[dict[str, JSON]]) -> tuple[list[dict[str, JSON]
 
 
 def _joined(content: Any) -> str | list[dict[str, JSON]]:
-    """Return content as a text, or as blocks if there is more than text."""
+    """Return content as a text, or as blocks if it isn't only text."""
     if isinstance(content, str):
         return content
     blocks: list[dict[str, JSON]] = list(_parts.convert(content))
@@ -117,7 +117,7 @@ def _joined(content: Any) -> str | list[dict[str, JSON]]:
 
 
 def _part(part: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return a part of a message as a block, from the spellings of OpenAI's APIs and of AG-UI."""
+    """Return a part of a message as a block. It is spelled as in OpenAI's APIs or in AG-UI."""
     kind = part.get("type")
     try:
         match kind:
@@ -252,7 +252,7 @@ _a_message = record(_Message, is_open=True)
 
 
 def _message(value: Mapping[str, JSON]) -> dict[str, JSON] | None:
-    """Return a message as a context keeps it, or None if it isn't kept."""
+    """Return a message in the form that a context keeps, or None if it isn't kept."""
     if value.get("role") in _DISPLAY_ROLES:
         return None
     message: _Message = _a_message.read(value)

@@ -1,4 +1,4 @@
-"""The chat completions of the OpenAI API, and the parts that it shares with the responses."""
+"""The chat completions of the OpenAI API, and code shared with its Responses API."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _MAX_STOPS: Final = 4
 
 # ── parameters ──
 #
-# The whole conversation comes with every request, and the agent's tools run inside. Parameters are
-# honoured or refused. A parameter that the agent's models don't receive is an error, unless it has
-# no effect.
+# Every request brings the whole conversation, and the agent's tools run within the request. A
+# parameter takes effect or is refused. If the agent's models don't receive a parameter, it is an
+# error, unless its value has no effect.
 
 
 def unsupported(*neutral: object) -> Kind:
@@ -177,7 +177,7 @@ def _chosen(value: object) -> str | None:
 
 @attrs.frozen(kw_only=True)
 class Parameters:
-    """The parameters of both APIs. An API adds its own, and unknown names are refused."""
+    """The parameters that both APIs share. Each API adds others, and unknown names are refused."""
 
     model: str | None = option(optional(any_text), None)
     stream: bool | None = option(optional(flag), None)
@@ -197,14 +197,14 @@ class Parameters:
     safety_identifier: Any = option(unsupported(), None)
 
     def settings(self) -> dict[str, JSON]:
-        """Return the settings of every request to a model. None means no setting."""
+        """Return the settings for every request to a model. None stands for no setting."""
         about = {**(self.metadata or {}), **({} if self.user is None else {"user_id": self.user})}
         return {"temperature": self.temperature, "top_p": self.top_p, "metadata": about or None}
 
     def turn_options(self) -> dict[str, Any]:
         """Return the settings of an `Ask` and the client's tools.
 
-        A tool choice is about the client's tools. The agent's own are always available.
+        A tool choice applies to the client's tools. The agent's own tools are always available.
         """
         tools, wanted = self.tools or (), self.tool_choice
         name = None if isinstance(wanted, str) else _chosen(wanted)
@@ -246,7 +246,7 @@ class _Schema:
     name: str = option(_name)
     schema: dict[str, JSON] = option(mapping)
     description: str | None = option(optional(any_text), None)
-    # An answer has to fit either way.
+    # An answer has to match the schema either way.
     strict: bool | None = option(optional(flag), None)
 
 
@@ -262,7 +262,7 @@ def _named_schema(value: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _read_format(value: Mapping[str, JSON]) -> dict[str, JSON] | None:
-    """Read the JSON Schema of an answer. None for text.
+    """Read the JSON Schema of an answer. Return None for text.
 
     The value is the ``response_format`` of one API or the ``text.format`` of the other.
     """
@@ -292,7 +292,7 @@ def known_history(
 ) -> tuple[list[dict[str, JSON]], Prompt | None]:
     """Return the history of a request, and its prompt.
 
-    The prompt is None if the turn continues with results of the client. The steps of the agent's
+    The prompt is None if the turn continues with results from the client. The steps of the agent's
     own tools in such a turn aren't in the request, but the server has kept them.
     """
     history, prompt = split_conversation(messages, where)
@@ -309,7 +309,7 @@ def keep_for_results(
     calls: list[ToolCall],
     messages: list[dict[str, JSON]],
 ) -> None:
-    """Keep a conversation for the request with the results of these calls.
+    """Keep a conversation for the request that will bring the results of these calls.
 
     That request is recognized by the messages that were sent.
     """
@@ -317,7 +317,7 @@ def keep_for_results(
 
 
 def usage(record: TurnRecord, read: str = "input", written: str = "output") -> dict[str, JSON]:
-    """Return the tokens of a turn. The two APIs have different words for input and output."""
+    """Return the tokens of a turn. The two APIs have different names for input and output."""
     return {
         f"{read}_tokens": record.input_tokens,
         f"{read}_tokens_details": {
@@ -343,7 +343,7 @@ class Outcome:
         text: The answer, or the text before the calls to the client's tools.
         finish: The reason for the end.
         calls: The calls to the client's tools.
-        record: The events of the turn, summed up.
+        record: A summary of the events of the turn.
         refusal: The text that a service returned instead of an answer, or None.
     """
 
@@ -360,7 +360,7 @@ Report: TypeAlias = Callable[[Literal["text", "thinking", "reset"], str], Awaita
 async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = None) -> Outcome:
     """Run a turn and report the pieces of its answer.
 
-    An answer that has to fit a schema comes in one piece.
+    An answer that has to match a schema comes in one piece.
 
     Args:
         agents: Runs the turn.
@@ -394,7 +394,7 @@ async def watch(agents: Agents, ask: Ask, report: Report, flush: Flush | None = 
                 text="", finish="content_filter", calls=[], record=turn_record, refusal=refusal
             )
         case ResultError() if finish != "stop":
-            # The answer doesn't fit because it was interrupted.
+            # The answer doesn't match the schema because it was interrupted.
             text = ended.error.answer
         case _:
             raise ended.error
@@ -523,7 +523,7 @@ class _Completion:
         except Exception as error:  # third-party code
             if not self._stream.has_begun:
                 raise
-            # The status line has been sent.
+            # The status line has already been sent.
             await self._stream.write(event(problem_of(error).body()))
             return None
         if outcome.calls:

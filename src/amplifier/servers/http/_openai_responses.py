@@ -1,4 +1,4 @@
-"""The Responses API of OpenAI: a request carries its conversation, or continues a response."""
+"""The Responses API of OpenAI. A request brings its conversation or continues a response."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def responses_routes(agents: Agents) -> list[Route]:
 
 @attrs.frozen(kw_only=True)
 class _Query:
-    """The query of a retrieval."""
+    """The query of a request that retrieves a response."""
 
     stream: str | None = option(optional(choice("true", "false")), None)
     starting_after: str | None = option(
@@ -213,7 +213,7 @@ def _conversation(
 
 
 def _message(item: Any, index: int) -> Any:
-    """Return an item as a message, in the spelling of chat completions."""
+    """Return an item as a message in the form of chat completions."""
     if not isinstance(item, Mapping):
         return item
     match item.get("type", "message"):
@@ -246,7 +246,7 @@ def _message(item: Any, index: int) -> Any:
 def _continued(
     sent: list[dict[str, JSON]], name: str, agents: Agents
 ) -> tuple[list[dict[str, JSON]], Prompt | None]:
-    """Return the conversation that continues a kept response, with results or more messages."""
+    """Return the conversation of a kept response, continued with results or more messages."""
     kept, run = agents.kept.find(name), agents.runs.find(name)
     if kept is None and run is not None and not run.over.is_set():
         message = f"previous_response_id: {name} is not over yet"
@@ -290,7 +290,7 @@ def _missing(name: str) -> Problem:
 
 
 class _Response:
-    """One response. A streamed one consists of the same items as a whole one."""
+    """One response. It consists of the same items, whether it is streamed or whole."""
 
     def __init__(
         self,
@@ -341,7 +341,7 @@ class _Response:
         """Run the agent's turn."""
         self._run = run
         try:
-            # The client needs the id at once, to return with it.
+            # The client needs the id at once, so that it can return to the response.
             if self.is_background:
                 await self._send("in_progress", response=self.body())
             outcome = await watch(self._agents, self._ask, self._report, run.flush)
@@ -358,14 +358,16 @@ class _Response:
                 self._agents.runs.forget(self.name)
                 raise
             problem = problem_of(error)
-            # Failed responses have other codes than failed requests. Of these, two fit.
+            # Failed responses have different codes from failed requests. Two of the codes are
+            # suitable here.
             code = "rate_limit_exceeded" if problem.status == 429 else "server_error"
             self._head |= {"status": "failed", "error": {"code": code, "message": problem.message}}
             await self._end("failed")
             return
         self._keep(outcome)
         await self._close()
-        # The text of a whole response is the turn's result, not its pieces joined.
+        # The text of a whole response is the turn's result, which may differ from the joined
+        # pieces.
         if not self._parameters.stream:
             self._output = [item for item in self._output if item["type"] == "reasoning"]
             if outcome.text or not (outcome.calls or outcome.refusal):
@@ -430,7 +432,7 @@ class _Response:
             await self._run.flush()
 
     async def _add(self, item: dict[str, JSON], **begun: Any) -> dict[str, JSON]:
-        """Add an item, which begins with these members. Return its place."""
+        """Add an item that begins with these members. Return its index."""
         self._output.append(item)
         at = {"output_index": len(self._output) - 1}
         await self._send("output_item.added", **at, item={**item, **begun})
@@ -482,7 +484,7 @@ _REPEATED = (
     "text",
     "user",
 )
-"""Parameters that a response repeats unchanged."""
+"""The parameters that a response repeats unchanged."""
 
 
 def _item(prefix: str, kind: str, **members: Any) -> dict[str, JSON]:
@@ -503,11 +505,11 @@ class _Part:
     """The only part of an item, which is streamed piece by piece.
 
     Attributes:
-        event: The name of its events.
+        event: The name of the events about the part.
         text_event: The name of the events about its text.
         more: More members of the events about its text.
-        index: The name of its index.
-        member: The member of the item that holds it.
+        index: The name of the part's index.
+        member: The member of the item that holds the part.
         item: Makes the item.
         content: Makes the part from its text.
     """
@@ -542,7 +544,7 @@ _THINKING = _Part(
 
 @attrs.define
 class _Open:
-    """The item that is being streamed, and the place of its part."""
+    """The item that is being streamed, and where its part is."""
 
     part: _Part
     item: dict[str, JSON]

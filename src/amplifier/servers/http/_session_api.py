@@ -1,4 +1,4 @@
-"""The session API: lasting sessions, their turns, events to follow, questions to answer."""
+"""The session API: lasting sessions with their turns, events and questions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from ._history import read_messages, split_conversation
 from .requests import MAX_OUTPUT_LENGTH, Problem, problem_of, read_body, read_json
 
 _MAX_METADATA_BYTES = 16 * 1024
-"""Limit of a session's metadata, which are part of every listing."""
+"""Maximum size of a session's metadata, which is part of every listing."""
 
 _MAX_WATCHERS = 20
 _MAX_LISTED = 500
@@ -69,8 +69,8 @@ class _About:
 
     Attributes:
         metadata: The metadata that a client wrote.
-        edits: The edits of its running calls.
-        created: The time at which it was created.
+        edits: The edits by its running calls.
+        created: The time at which the session was created.
     """
 
     metadata: dict[str, JSON]
@@ -166,7 +166,7 @@ class SessionApi:
     def _found(self, session_id: str) -> LiveSession[_About]:
         live = self._live.find(session_id)
         if live is None:
-            # A page must not confuse the end of the server with the end of its conversation.
+            # A page must not mistake the end of the server for the end of its conversation.
             self._agents.require_running()
             raise _missing(session_id)
         return live
@@ -177,7 +177,7 @@ class SessionApi:
     # ── sessions ──
 
     async def _create(self, request: Request) -> Response:
-        """Open a new session, or a stored one of this id."""
+        """Open a new session, or the stored session of this id."""
         body = read_body(_NewSession, await read_json(request, self._agents.limits))
         messages = [] if body.fork_of is None else (await self._messages(body.fork_of))[: body.keep]
         session_id = body.session_id or secrets.token_hex(8)
@@ -259,7 +259,7 @@ class SessionApi:
     async def _rename(self, request: Request) -> Response:
         session_id = request.path_params["session_id"]
         title = read_body(_NewTitle, await read_json(request, self._agents.limits)).title
-        # Refuses a session that doesn't exist.
+        # This refuses a session that doesn't exist.
         await self._messages(session_id)
         if self._storage is None:
             raise Problem(409, "the server keeps no titles", code="not_kept")
@@ -276,7 +276,7 @@ class SessionApi:
                 if self._storage is not None:
                     await run_sync(self._storage.delete, session_id)
         except SessionRefused as error:
-            # The session is being opened or deleted, so it doesn't exist.
+            # The session is being opened or deleted, so for clients it doesn't exist.
             raise _missing(session_id) from error
         return Response(status_code=204)
 
@@ -337,7 +337,7 @@ class SessionApi:
             turn.ended = Ended(status="error", error=error)
         finally:
             turn.report = _outcome(turn.ended, turn.record)
-            # Do this before the turn counts as over, since deleting the session waits for that.
+            # This comes before the turn counts as over, since deleting the session waits for that.
             with anyio.CancelScope(shield=True), suppress(AmplifierError, OSError):
                 await describe_session(self._storage, live.session_id, status=turn.ended.status)
             live.end_turn(turn)

@@ -52,17 +52,17 @@ class Application:
             await self._app(scope, receive, send)
 
     async def shut_down(self) -> None:
-        """Refuse new turns, let running ones end, and close all sessions, within the limit's time.
+        """Refuse new turns, let running turns end, and close all sessions, within the time limit.
 
-        Call it when the server is being stopped, before it closes its connections.
-        `describe_running` describes the wait.
+        Call this when the server is being stopped, before it closes its connections.
+        `describe_running` describes the turns that it waits for.
         """
         with anyio.move_on_after(self.limits.shutdown_seconds):
             await self._agents.end_turns()
             await self._agents.live.close_all()
 
     def describe_running(self) -> str:
-        """Describe the turns that shutting down waits for. Return an empty text for none."""
+        """Describe the turns that the shutdown waits for. Without any, return an empty text."""
         return self._agents.describe_running()
 
 
@@ -80,14 +80,15 @@ def application(
 ) -> Application:
     """Return an ASGI application that serves an agent, on asyncio and trio, under any server.
 
-    It has OpenAI's chat completions and responses, AG-UI, a session API and a chat page.
+    The application offers OpenAI's chat completions and responses, AG-UI, a session API and a chat
+    page.
 
     Args:
         make_session: Makes a session that isn't opened yet.
         token: The token that every request carries as ``Authorization: Bearer``, except for the
             page's files. None if something else authenticates clients.
         limits: Sizes, numbers and times.
-        hosts: Names under which clients may reach the server. ``*`` allows any.
+        hosts: Names under which clients may reach the server. ``*`` allows any name.
         origins: Other origins with pages that may use the server, such as
             ``https://chat.example.org``.
         storage: The index of stored conversations, to resume and delete them.
@@ -109,7 +110,7 @@ def application(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with live.running():
             yield
-            # Even if the server keeps waiting for the requests, their turns have to unwind.
+            # The turns have to unwind even if the server still waits for their requests.
             await agents.end_turns()
 
     routes = [
@@ -152,7 +153,7 @@ def _callers_trace(scope: Scope) -> Iterator[None]:
 # ── servers ──
 
 _HEAD_SECONDS = 10.0
-"""Seconds for the head of a request, from the opening of the connection or the last response."""
+"""Seconds for the head of a request, counted from the connection or the last response."""
 
 
 async def run_server(app: Application, listening: socket.socket, stop: anyio.Event) -> None:
@@ -198,7 +199,7 @@ async def _run_uvicorn(app: ASGIApp, listening: socket.socket, closing: anyio.Ev
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            # The command handles signals, on both backends.
+            # The command handles signals on both backends.
             yield
 
     config = uvicorn.Config(
@@ -230,7 +231,7 @@ def _patient(protocol: Any) -> Any:
         Uvicorn limits the wait only between requests.
         """
 
-        # A handle of the event loop.
+        # This is a handle of the event loop.
         _giving_up: Any = None
 
         def connection_made(self, transport: Any) -> None:
@@ -265,9 +266,9 @@ _HEAD_BYTES = 64 * 1024
 
 
 def _http_protocol() -> Any:
-    """Return the protocol of uvicorn on httptools, which comes with the extra, or else on h11.
+    """Return uvicorn's protocol for httptools, which comes with the extra, or else for h11.
 
-    Httptools accepts heads of any size and several hosts, which h11 refuses.
+    httptools accepts heads of any size and more than one host, both of which h11 refuses.
     """
     if find_spec("httptools") is None:
         from uvicorn.protocols.http.h11_impl import H11Protocol  # noqa: PLC0415
@@ -276,14 +277,14 @@ def _http_protocol() -> Any:
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415
 
     class StrictProtocol(HttpToolsProtocol):
-        # The size of the head that is being read.
+        # This is the size of the head that is being read.
         _size = 0
         _is_in_head = False
 
         def data_received(self, data: bytes) -> None:
             before, was_in_head = self._size, self._is_in_head
             super().data_received(data)
-            # An unfinished header isn't passed on yet, so its bytes are counted here.
+            # An unfinished header hasn't been passed on yet, so its bytes are counted here.
             if (
                 was_in_head
                 and self._is_in_head

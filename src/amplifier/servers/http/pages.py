@@ -25,7 +25,7 @@ from ..access import LOOPBACK_HOSTS
 from ._event_stream import event_number
 from .requests import Problem, guarded, handlers, problem_of
 
-# The files are sent unchanged. The token and everything else come from the browser.
+# The files are sent unchanged. The token and everything else are added in the browser.
 _FILES: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/chat.js": ("chat.js", "text/javascript; charset=utf-8"),
@@ -34,7 +34,7 @@ _FILES: Final = {
 }
 
 FREE_PATHS: Final = tuple(_FILES)
-"""Paths without data of sessions. They need no token, which a first request can't carry."""
+"""Paths without session data. They need no token, since a first request can't carry one."""
 
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -44,7 +44,7 @@ _POLICY: Final = (
 
 
 def file_routes(listed: Mapping[str, tuple[str, str]] = _FILES) -> list[Route]:
-    """Return the routes of ``/`` and its files, or of others in ``chat_page``."""
+    """Return the routes of ``/`` and its files, or of other files in ``chat_page``."""
     return [_file_route(path, name, kind) for path, (name, kind) in listed.items()]
 
 
@@ -63,7 +63,7 @@ _MAX_FOLLOWED: Final = 8
 
 
 class _Traces:
-    """The sessions with an open page. Lines already read are kept, so a page receives only news."""
+    """The sessions with an open page. Read lines are kept, so a page receives only new rows."""
 
     def __init__(self, store: SessionIndex) -> None:
         self._store = store
@@ -79,7 +79,7 @@ class _Traces:
             request.path_params["session_id"],
             event_number(request.query_params.get("after"), "after"),
         )
-        # Several pages may be open.
+        # Several pages may be open at the same time.
         async with self._reading:
             return JSONResponse(await anyio.to_thread.run_sync(self._changes, session_id, after))
 
@@ -111,7 +111,7 @@ def trace_routes(store: SessionIndex) -> list[Route]:
 
 
 def trace_application(store: SessionIndex, token: str) -> ASGIApp:
-    """Return an application with these routes alone, for this machine."""
+    """Return an application with only these routes, for this machine."""
     app = Starlette(routes=trace_routes(store), exception_handlers=handlers)
     return guarded(app, token=token, hosts=LOOPBACK_HOSTS, free_paths=(TRACE_PAGE,))
 
@@ -130,8 +130,8 @@ def turns_application(engine: Any, token: str) -> ASGIApp:
 
     Args:
         engine: The `DurableEngine`.
-        token: The token that every request but the first carries. The address of the page has it
-            after ``#``.
+        token: The token that every request except the first carries. It follows ``#`` in the
+            address of the page.
     """
 
     async def send_list(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The checks before every request, its body within the limits, and errors as responses."""
+"""The checks before every request, the reading of its body, and errors as responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T", bound=attrs.AttrsInstance)
 
 # ── errors as responses ──
 #
-# Errors have the JSON form that clients of the OpenAI API expect, on every route.
+# On every route, errors have the JSON form that clients of the OpenAI API expect.
 
 logger: logging.Logger = logging.getLogger("amplifier.servers.http")
 
@@ -98,7 +98,7 @@ class Problem(Exception):
 
     @classmethod
     def of_all(cls, problems: Iterable[tuple[str, str]], *, code: str = "invalid_request") -> Self:
-        """Return the problem of an invalid body. It names every invalid member."""
+        """Return the problem of an invalid body, which names every invalid member."""
         named = [(path.removeprefix("$").removeprefix("."), problem) for path, problem in problems]
         message = "; ".join(": ".join(pair) for pair in named)
         return cls(400, message, code=code, param=named[0][0] or None)
@@ -135,7 +135,7 @@ def _body_kind(cls: type[attrs.AttrsInstance], is_open: bool) -> Kind:
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Return an error of a session or turn in the form that clients receive."""
+    """Return the problem that clients receive for an error in a session or a turn."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -194,7 +194,7 @@ handlers: dict[Any, Any] = {
 # ── limits and bodies ──
 
 MAX_OUTPUT_LENGTH: Final = 20_000
-"""Characters of a tool's output for clients. The whole output is in the conversation."""
+"""Maximum length of a tool's output for clients. The conversation has the whole output."""
 
 
 def _positive(instance: object, attribute: attrs.Attribute[Any], value: float) -> None:
@@ -207,11 +207,12 @@ class Limits:
     """The limits of a server.
 
     Attributes:
-        body_bytes: Maximum size of a request. A larger one is answered with 413.
+        body_bytes: Maximum size of a request. A larger request is answered with 413.
         sessions: Maximum number of open sessions of the session API. More are answered with 429.
         turns: Maximum number of running turns, on all routes. More are answered with 429.
         body_seconds: Seconds for receiving the body of a request.
-        send_seconds: Seconds for a client to take an event. A slower one counts as gone.
+        send_seconds: Seconds in which a client has to accept an event. A slower client counts as
+            disconnected.
         idle_seconds: Seconds after which an unused session of the session API is closed.
         abandoned_seconds: Seconds after which a turn of the session API is stopped when its last
             watcher has left.
@@ -230,7 +231,7 @@ class Limits:
 
 async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
     """Read the body of a request: one JSON object."""
-    # A form of another site can send text/plain without the browser's permission, but not JSON.
+    # A form on another site can send text/plain without the browser's permission, but not JSON.
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(
@@ -276,8 +277,8 @@ async def read_json(request: Request, limits: Limits) -> dict[str, Any]:
 # ── the checks before every request ──
 #
 # A page of another site can make a browser send requests to a server on this machine, and with DNS
-# rebinding even under the site's own name. So a request is refused if its ``Host`` isn't one of the
-# server's, or if its ``Origin`` is another one. The token protects from other programs and users.
+# rebinding even under the site's own name. So a request is refused if its ``Host`` isn't a name of
+# the server, or if its ``Origin`` is foreign. The token protects against other programs and users.
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -308,7 +309,7 @@ def guarded(
     )
     if not origins:
         return guard
-    # Outside of the guard, since a browser's preflight request has no token.
+    # This is outside of the guard, since a browser's preflight request has no token.
     return CORSMiddleware(
         guard,
         list(origins),
@@ -379,7 +380,7 @@ class _Guard:
                     403, "the request comes from a page of another site", code="wrong_origin"
                 )
             return
-        # Same origin: the page was loaded from the host that the request is for.
+        # The page was loaded from the host that receives the request, so the origin is the same.
         own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}
         if origin.lower() not in own | self._origins:
             advice = "may not use this server; start it with --allow-origin to permit it"

@@ -1,4 +1,4 @@
-"""An agent as an MCP server, for the clients of other hosts. Needs the extra ``mcp``."""
+"""An agent as an MCP server for other hosts. This package needs the extra ``mcp``."""
 
 from ._serve import serve
 

@@ -49,9 +49,9 @@ _SESSION_ID = "session_id"
 _TEMPLATE = f"amplifier://sessions/{{{_SESSION_ID}}}/transcript"
 """The addresses of conversations, as a URI template."""
 _MAX_COMPLETIONS = 100
-"""Completions in one answer. The protocol sets this limit."""
+"""Maximum number of completions in one answer. The protocol sets this limit."""
 _STOP_SECONDS = 10.0
-"""Seconds that a cancelled call waits for its turn to end."""
+"""Seconds for which a cancelled call waits until its turn has ended."""
 _OUTPUT: dict[str, Any] = {
     "type": "object",
     "properties": {"response": {"type": "string"}, "session_id": {"type": "string"}},
@@ -73,7 +73,7 @@ class _Arguments:
 _arguments = record(_Arguments)
 _Context = ServerRequestContext[Any]
 _Session = LiveSession[str | None]
-"""A session, and its owner. The owner is None if clients can't be distinguished."""
+"""A session and its owner. The owner is None if clients can't be distinguished."""
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def open_agent_server(
     transport: str,
     prompts: Mapping[str, str],
 ) -> AsyncIterator[Server[Any]]:
-    """Open the server. Its sessions are closed when the block exits."""
+    """Open the server. Close its sessions when the block exits."""
     sessions: LiveSessions[str | None] = LiveSessions()
     async with sessions.running():
         agent = AgentServer(
@@ -120,7 +120,7 @@ class _Followed:
     Attributes:
         live: The session.
         turn: The turn.
-        position: The latest entry of the session's log that the client has received.
+        position: The number of the latest entry of the session's log that the client has received.
         steps: The number of steps that were reported.
         asked: The question that ended a request, or None.
     """
@@ -132,10 +132,10 @@ class _Followed:
     asked: Question | None = None
 
 
-# Clients of both forms of the protocol are served. Up to version 2025-11-25 a client has a
-# connection, which carries questions while its call runs. From 2026-07-28 on every request stands
-# alone. A question ends the request, and the client repeats it with the answer. The turn continues
-# between the two.
+# The server supports both forms of the protocol. Up to version 2025-11-25, a client has a
+# connection, which carries questions while its call runs. From 2026-07-28 on, every request stands
+# alone. A question ends the request, and the client repeats the request with the answer. The turn
+# continues in between.
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -145,7 +145,8 @@ class AgentServer:
     Attributes:
         sessions: The open sessions.
         factory: Makes a session.
-        limit: The maximum number of open sessions. The one that was idle longest makes room.
+        limit: The maximum number of open sessions. The session that has been idle longest makes
+            room.
         prompts: The texts of prompts by name.
         is_shared: True if several clients reach the server.
     """
@@ -233,7 +234,7 @@ class AgentServer:
         )
 
     def _find(self, session_id: str, owner: str | None) -> _Session | None:
-        """Return a session by its id, if it may be the client's."""
+        """Return a session by its id, if it may belong to the client."""
         live = self._sessions.find(session_id)
         return live if live is not None and live.about == owner else None
 
@@ -272,7 +273,7 @@ class AgentServer:
     async def _follow(
         self, context: _Context, followed: _Followed
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Report the progress of a turn until it ends or asks. Cancelling the request stops it."""
+        """Report a turn until it ends or asks. If the request is cancelled, stop the turn."""
         live, turn = followed.live, followed.turn
         try:
             while True:
@@ -351,7 +352,7 @@ class AgentServer:
     async def list_resource_templates(
         self, context: _Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """Return the form of the addresses of conversations."""
+        """Return the template for the addresses of conversations."""
         template = types.ResourceTemplate(
             uri_template=_TEMPLATE,
             name="transcript",
@@ -412,7 +413,7 @@ class AgentServer:
     async def complete(
         self, context: _Context, params: types.CompleteRequestParams
     ) -> types.CompleteResult:
-        """Complete the id of a conversation of this client. Arguments of prompts are free text.
+        """Complete the id of a conversation of this client. The arguments of prompts are free text.
 
         Raises:
             MCPError: There is no such prompt or template.
@@ -461,7 +462,7 @@ def _form(question: Question) -> types.ElicitRequestFormParams:
 
 
 def _choice(answer: Any, question: Question) -> str:
-    """Return the user's choice. Everything but an offered option denies."""
+    """Return the user's choice. Everything except an offered option counts as a denial."""
     if not isinstance(answer, types.ElicitResult) or answer.action != "accept":
         return DENY
     decision = (answer.content or {}).get("decision")
@@ -494,12 +495,12 @@ def _failed(message: str) -> types.CallToolResult:
 
 _MAX_BYTES = 64 * 1024 * 1024
 _LAST_ANSWERS_SECONDS = 2.0
-"""Seconds for writing the last answers to a client that keeps its end open."""
+"""Seconds for writing the last answers to a client that keeps its end of the stream open."""
 
 
 @attrs.frozen
 class _Lines:
-    """Streams in place of the SDK's files. Nothing can end the thread that reads those."""
+    """Streams in place of the SDK's files, because the thread that reads files can't be stopped."""
 
     streams: StandardStreams
 
@@ -522,7 +523,7 @@ class _Lines:
 
 @asynccontextmanager
 async def open_standard_streams() -> AsyncIterator[tuple[Any, Any]]:
-    """Open message streams over stdio, until the client closes its end."""
+    """Open message streams over stdio until the client closes its end."""
     with taken_standard_streams() as streams, anyio.CancelScope() as scope:
         lines: Any = _Lines(streams)
         async with stdio_server(lines, lines) as opened:

@@ -1,4 +1,4 @@
-"""Serving an agent over standard streams or streamable HTTP, on either backend."""
+"""Serve an agent over standard streams or streamable HTTP, on either backend."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ async def serve(
 
     The server has one tool, ``run``, which runs a turn with progress. A client that cancels the
     call stops the turn. Each client has its own session, and its conversations are resources.
-    Questions for permission go to the client as elicitations. They are denied if it has none.
+    Questions for permission go to the client as elicitations. They are denied if the client doesn't
+    support elicitation.
 
     Args:
         session_factory: Makes a session for each client, not opened yet. The session gets an
@@ -59,8 +60,8 @@ async def serve(
         origins: For HTTP: other origins with pages that may use the server, such as
             ``https://chat.example.org``.
         name: The name that clients see.
-        max_sessions: The number of sessions that are kept open. The one that was idle longest
-            makes room.
+        max_sessions: The number of sessions that are kept open. The session that has been idle
+            longest makes room.
         prompts: Texts that clients offer their users as prompts, by name. A client's user fills in
             ``$ARGUMENTS``.
         auth: For HTTP: the authorization server that issues the tokens of requests, in place of
@@ -71,7 +72,7 @@ async def serve(
 
     Raises:
         MissingExtraError: The MCP SDK isn't installed.
-        OSError: It can't listen on the address.
+        OSError: Listening on the address is impossible.
         ValueError: HTTP has no token, or one that is too short, or ``auth`` has no verifier.
     """
     if (auth is None) != (token_verifier is None) or (auth is not None and token):
@@ -116,7 +117,7 @@ def _http_app(
 ) -> ASGIApp:
     from mcp.server.transport_security import TransportSecuritySettings  # noqa: PLC0415 - an extra
 
-    # The guard around it checks the names.
+    # The guard around the application checks the names.
     unguarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     return server.streamable_http_app(
         transport_security=unguarded, auth=auth, token_verifier=token_verifier
@@ -124,7 +125,7 @@ def _http_app(
 
 
 async def _serve_http(app: ASGIApp, bound: socket.socket) -> None:
-    """Serve until cancelled."""
+    """Serve over HTTP until cancelled."""
     stop = anyio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(_listen, app, bound, stop)
@@ -137,10 +138,10 @@ async def _serve_http(app: ASGIApp, bound: socket.socket) -> None:
 async def _listen(app: ASGIApp, bound: socket.socket, stop: anyio.Event) -> None:
     from ..http.application import run_asgi_server  # noqa: PLC0415 - of the extra ``serve``
 
-    # Stopped by its event, not by cancellation, which ASGI servers do not unwind from. It is
-    # bounded by their own limits.
+    # The server is stopped with its event, because ASGI servers do not unwind when they are
+    # cancelled. Their own limits bound the time that this takes.
     with anyio.CancelScope(shield=True):
-        # Nothing has to be shut down before: a request that ends stops its turn, and then the
+        # Nothing has to be shut down first. A request that ends stops its turn, and then the
         # sessions are closed.
         await run_asgi_server(app, bound, stop, anyio.lowlevel.checkpoint)
 

@@ -1,4 +1,4 @@
-"""tool-bash: run a command in a shell, and leave no process of it behind."""
+"""The module tool-bash, which runs a command in a shell and leaves none of its processes behind."""
 
 from ._confinement import sandbox_here
 from ._tool import BashTool, mount

@@ -1,4 +1,4 @@
-"""Rename files that a command made and that other programs obey, until a person allows them."""
+"""Rename files that a command made and that control programs, until a person allows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._protected_paths import folder_of
 
 _MAX_FILES = 200
 _MAX_BYTES = 1 << 20
-"""Maximum number of files, and of their bytes, that are compared."""
+"""Maximum number of files that are compared, and of their bytes."""
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class Aside:
     state: tuple[Any, ...]
 
     def put_back(self) -> bool:
-        """Restore its former name.
+        """Restore the former name of the file.
 
         Returns:
             False if something else has this name now, or if the file was changed or removed.
@@ -56,7 +56,7 @@ def keep_aside(path: str, reason: str) -> Aside:
     """Rename a file or folder, so that no program finds it by its name.
 
     Raises:
-        OSError: It can't be renamed, or a link is on the way to it.
+        OSError: The file can't be renamed, or a link is on the way to it.
     """
     name = os.path.basename(path)  # noqa: PTH119 — text in
     with folder_of(path) as folder:
@@ -70,7 +70,7 @@ def keep_aside(path: str, reason: str) -> Aside:
 
 
 def signature(path: str, folder: int | None = None) -> tuple[Any, ...]:
-    """Return the metadata of a file, or of a folder with everything in it. Every change shows.
+    """Return the metadata of a file, or of a folder with everything in it. Any change alters it.
 
     Args:
         path: The file or folder.
@@ -112,7 +112,8 @@ def _exists(name: str, folder: int) -> bool:
 def content_digest(path: str) -> str | None:
     """Return a digest of the name and content of a file or folder.
 
-    A work tree or a clone has copies of the protected files of its repository, which are harmless.
+    A work tree or a clone contains copies of the protected files of its repository, which are
+    harmless.
 
     Returns:
         The digest, or None if there is too much to read, or a link in it.

@@ -27,9 +27,9 @@ from ._options import BashOptions
 _NUL_SHOWN = "\N{SYMBOL FOR NULL}"
 
 
-# This code blocks, and runs in a worker thread, which alone owns the processes. Whatever happens to
-# the task that waits for it, the thread continues until they are gone. So no kind of cancellation
-# leaves them behind.
+# This code blocks. It runs in a worker thread, which alone owns the processes. Whatever happens to
+# the task that waits for the thread, the thread continues until the processes are gone. So no kind
+# of cancellation leaves them behind.
 
 # ── capture ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -59,7 +59,7 @@ class Capture:
         free = self._for_head - len(self._head)
         self._head += data[:free]
         self._tail += data[free:]
-        # It is cut only now and then, so that the tail isn't moved for each of many small pieces.
+        # The tail is cut only now and then, so that it isn't moved for each of many small pieces.
         if len(self._tail) > 2 * self._for_tail:
             del self._tail[: len(self._tail) - self._for_tail]
 
@@ -93,7 +93,8 @@ _CHUNK = 1 << 16
 class OutputReader:
     """Reads the output of one process until its end, a stop or a deadline.
 
-    It is used in the thread that started the process, and closed before the process is reaped.
+    The reader is used in the thread that started the process, and closed before the process is
+    reaped.
 
     Args:
         process: The process, with pipes for both streams.
@@ -141,14 +142,14 @@ class OutputReader:
         interval: float | None = None,
         obey_stop: bool = True,
     ) -> None:
-        """Read until a condition holds, the time is up, or a stop is requested.
+        """Read until a condition holds, the time is up or a stop is requested.
 
         Args:
             seconds: Maximum time in seconds.
             is_over: The condition. It is checked after every event.
             interval: Seconds after which the condition is checked even without an event. None
                 waits for an event, if there is one for the end of the command.
-            obey_stop: False to continue after a request to stop.
+            obey_stop: Pass False to continue after a request to stop.
         """
         until = time.monotonic() + seconds
         if interval is None and self._end is None:
@@ -196,7 +197,7 @@ logger = logging.getLogger("amplifier.modules.tools")
 _LINGER_SECONDS = 0.25
 """Seconds for background processes to finish their output. bash doesn't wait for ``>(tee log)``."""
 _EXIT_SECONDS = 0.05
-"""Seconds for a process that has closed its output to exit. It doesn't count as left running."""
+"""Seconds that a process may run after closing its output before it counts as left running."""
 _KILL_SECONDS = 2.0
 """Seconds after which a process that survives SIGKILL is abandoned and logged."""
 _MAX_GRACE_WHEN_CANCELLED = 0.3
@@ -211,11 +212,11 @@ class Outcome:
     """The outcome of a command.
 
     Attributes:
-        returncode: Its exit code, negative for a signal. None if its time was up.
-        stdout: Its standard output.
-        stderr: Its standard error.
-        left_running: The number of processes that were left when the shell had ended, and that were
-            ended.
+        returncode: The exit code, negative for a signal. None if the command ran out of time.
+        stdout: The standard output.
+        stderr: The standard error.
+        left_running: The number of processes that were still running when the shell exited, and
+            that were then ended.
         is_unstarted: True if the sandbox failed before the command was started.
     """
 
@@ -240,7 +241,7 @@ def run_command(
 
     Raises:
         Stopped: A stop was requested. The command has ended.
-        ToolFailure: It can't be started, or it used more processes or memory than allowed.
+        ToolFailure: The command can't be started, or it used more processes or memory than allowed.
     """
     stop.check()
     shell = _start(confined, directory)
@@ -252,7 +253,7 @@ def run_command(
 
     def is_over() -> bool:
         nonlocal excess, next_count
-        # A count takes milliseconds, too long to do it at every piece of output.
+        # A count takes milliseconds, which is too long to count at every piece of output.
         if is_counted and time.monotonic() >= next_count:
             next_count = time.monotonic() + _COUNT_INTERVAL
             excess = _excess(tree.members(), options)
@@ -349,13 +350,13 @@ def _end(
         reader.read_until(
             grace, lambda: not tree.members(), interval=_POLL_SECONDS, obey_stop=False
         )
-        # There may be output that hasn't been read.
+        # The processes may have written output that hasn't been read.
         reader.read_until(_EXIT_SECONDS, lambda: reader.is_at_end, obey_stop=False)
     return left
 
 
 def _kill(tree: ProcessTree, shell: StartedProcess) -> None:
-    """Kill the processes that are left, and wait for their end."""
+    """Kill the remaining processes and wait until they have ended."""
     deadline = time.monotonic() + _KILL_SECONDS
     while left := tree.send(signal.SIGKILL):
         if time.monotonic() > deadline:

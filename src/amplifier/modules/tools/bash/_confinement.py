@@ -45,8 +45,8 @@ from ._sandbox_paths import SandboxResolver, SandboxView, is_covered, topmost
 logger = logging.getLogger("amplifier.modules.tools")
 
 # ── bubblewrap ────────────────────────────────────────────────────────────────────────────────────
-# A command has its own process ids, network, IPC and mounts. The file system is read-only for it.
-# Some parts of the file system are hidden, and some are writable.
+# A command has its own process ids, network, IPC and mounts. The file system is read-only for the
+# command, but some parts of it are hidden and some are writable.
 
 _PROBE_SECONDS = 30.0
 CONFINEMENT = (
@@ -60,8 +60,8 @@ TEMPORARY = ("/tmp", "/dev/shm", "/var/tmp")
 """Folders that are empty for each command, besides the home folder."""
 _SYSTEM = (
     *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"),
-    # For these files root is root outside of its namespace, even without capabilities. A program
-    # in core_pattern, for example, is run there.
+    # For these files, root in a namespace is root outside of it, even without capabilities. The
+    # kernel runs a program from core_pattern there, for example.
     *(
         "--ro-bind-try",
         "/proc/sys",
@@ -72,8 +72,8 @@ _SYSTEM = (
     ),
     *("--ro-bind-try", "/proc/fs", "/proc/fs", "--ro-bind-try", "/proc/driver", "/proc/driver"),
 )
-# Container runtimes cover these, too. They show names of keys, the kernel's memory, and the timers
-# and interrupts of all processes.
+# Container runtimes cover these files, too. They reveal names of keys, the kernel's memory, and the
+# timers and interrupts of all processes.
 _KERNEL_FILES = (
     *(
         "/proc/keys",
@@ -96,7 +96,7 @@ _FILTERS = Path(__file__).parent / "seccomp"
 """Filters of system calls for the kernel, made by tests/_support/seccomp_filters.py."""
 
 
-# It is read once, because it must not change while this process runs.
+# The filter is read once, because it must not change while this process runs.
 @functools.cache
 def system_call_filter() -> bytes | None:
     """Return the filter for this machine, or None if there is none."""
@@ -128,7 +128,7 @@ def bubblewrap_arguments(
         memory: Maximum size in bytes of all files in memory: in the folders for temporary files and
             in the home folder.
         home: The home folder.
-        more: Further mounts, after all others.
+        more: Further mounts, which come after all others.
         options: The options for namespaces.
     """
     sizes = {
@@ -146,8 +146,8 @@ def bubblewrap_arguments(
         arguments += _hide(path, sizes.get(path))
     for path in view.readable:
         arguments += ("--ro-bind", path, path)
-    # A mount point can't be renamed or removed. If a folder around it could be, a covered file
-    # would appear again.
+    # A mount point can't be renamed or removed. If a folder around it could be renamed, a covered
+    # file would appear again.
     for path in sorted({*view.writable, *view.pinned}):
         arguments += ("--bind", path, path)
     for path in sorted({*view.protected, *view.missing}):
@@ -157,7 +157,7 @@ def bubblewrap_arguments(
     for path in view.sockets:
         arguments += ("--ro-bind-try", "/dev/null", path)
     arguments += more
-    # The empty folders over hidden ones would be memory without a limit.
+    # Otherwise the empty folders over hidden ones could take memory without a limit.
     for path in ("/dev", *view.hidden, *view.hidden_inside):
         if path not in sizes and Path(path).is_dir():
             arguments += ("--remount-ro", path)
@@ -170,7 +170,7 @@ def _hide(path: str, size: int | None = None) -> tuple[str, ...]:
     return (*(() if size is None else ("--size", str(size))), "--tmpfs", path)
 
 
-# It starts a program. The permissions of this process don't change, so once is enough.
+# The check starts a program. The permissions of this process don't change, so one check is enough.
 @functools.cache
 def bubblewrap_problem(program: str) -> str | None:
     """Return why bubblewrap doesn't work here, or None if it does."""
@@ -206,7 +206,8 @@ class SweepReport:
 
     Attributes:
         notes: Sentences about changes of repositories, and about files that could not be renamed.
-        aside: Files that a command made or changed, and that are renamed until someone allows them.
+        aside: Files that a command made or changed, and that keep another name until someone allows
+            them.
         by_git: Protected paths that git may have written, and that have been checked.
     """
 
@@ -222,9 +223,9 @@ class Confined:
     Attributes:
         arguments: The program and its arguments.
         environment: Its environment variables.
-        supervision: The limits and mounts for the supervisor. None for no supervisor.
+        supervision: The limits and mounts for the supervisor. None if there is no supervisor.
         explanation: A description of the sandbox for a command that failed. None without a sandbox.
-        report: It is filled in when the command has ended.
+        report: The findings, filled in when the command has ended.
     """
 
     arguments: Sequence[str]
@@ -244,7 +245,7 @@ class Sandbox:
         program: The path of bubblewrap.
         resolver: Resolves the paths that commands may use. None without a sandbox.
         git: The profile for git calls that write to repositories. None if they can't be run.
-        git_problem: Why they can't be run, or None.
+        git_problem: The reason why git calls can't be run, or None.
     """
 
     kind: SandboxKind
@@ -333,8 +334,8 @@ class Sandbox:
                 "seccomp": system_call_filter(),
                 "mounts": view.mounts(),
             }
-            # The kernel doesn't count the processes of root. The limit is set inside of the
-            # sandbox, because outside the other processes of the user would count.
+            # The kernel doesn't count the processes of root. The limit is set inside the sandbox,
+            # because outside of it the other processes of the user would count.
             if os.geteuid() != 0:
                 supervision["inner_limits"] = {"RLIMIT_NPROC": self.options.max_processes}
             yield Confined(
@@ -384,8 +385,8 @@ class Sandbox:
     ) -> None:
         """Check the writable folders after a command.
 
-        Settings that make git run programs are removed from repositories. Other files that programs
-        obey are renamed.
+        Settings that make git run programs are removed from repositories. Other files that control
+        programs are renamed.
         """
         assert self.resolver is not None
         if broker is not None:
@@ -393,7 +394,8 @@ class Sandbox:
             report.by_git += broker.tracked()
         after = self._sweep_all(workspace, before, report)
         roots = self.resolver.roots(workspace)
-        # Nothing in these could be changed or replaced, even if a folder around them was moved.
+        # Nothing in these folders could be changed or replaced, even if a folder around them was
+        # moved.
         mounted = frozenset(path for path, identity in after.places.items() if identity in held)
         by_git, changed = frozenset(report.by_git), list[str]()
         for path, identity in after.places.items():
@@ -406,7 +408,8 @@ class Sandbox:
                 report.notes += notes
                 if not is_covered(path, mounted):
                     report.notes += _remove_steps(path, broker, snapshot.findings)
-                # Another command may have moved it meanwhile, so that it couldn't be cleaned.
+                # Another command may have moved the repository meanwhile, so that it couldn't be
+                # cleaned.
                 self._unclean.discard(path)
                 if any(NOT_CLEAN in note for note in notes):
                     self._unclean.add(path)
@@ -428,7 +431,7 @@ class Sandbox:
             logger.warning("tool bash: %s", note)
 
     def _record_changeable(self, path: str, number: int) -> None:
-        """Record that commands can commit to a repository without a git call of the broker."""
+        """Record that commands can commit to a repository without a git call through the broker."""
         if number not in self._changeable and os.path.isdir(path):  # noqa: PTH112 — text in
             with suppress(OSError):
                 UsersHistory(number).disown()
@@ -441,7 +444,7 @@ class Sandbox:
         """
         assert self.resolver is not None
         after = self.resolver.look(workspace)
-        # Another folder may have the name of one that was closed before.
+        # Another folder may have taken the name of one that was closed before.
         tried = set(before.closed.items())
         while closed := set(after.closed.items()) - tried:
             tried |= closed
@@ -496,7 +499,7 @@ def _put_aside(path: str, reason: str, report: SweepReport) -> bool:
 
 
 def _existing(view: SandboxView) -> SandboxView:
-    """Return a view without protected files that git has removed meanwhile."""
+    """Return the view without the protected files that git has removed meanwhile."""
     return attrs.evolve(
         view, protected=tuple(path for path in view.protected if os.path.lexists(path))
     )
@@ -576,9 +579,9 @@ class _Snapshot:
         )
 
 
-# The snapshots of all commands of this process. A finding that one command has made is removed when
-# that command has ended. Another one that starts meanwhile could bring it back, so its snapshot
-# must not have it.
+# These are the snapshots of all commands of this process. A finding that one command has made is
+# removed when that command has ended. Another command that starts meanwhile could restore it, so
+# its snapshot must not contain it.
 _running: list[_Snapshot] = []
 _running_lock = threading.Lock()
 
@@ -609,7 +612,7 @@ def _clean_repository(
 
 
 def _remove_steps(path: str, broker: GitBroker | None, known: frozenset[Finding]) -> list[str]:
-    """Remove steps from a repository that would write files that programs obey.
+    """Remove steps from a repository that would write files that control programs.
 
     Returns:
         Sentences about the changes.
@@ -635,7 +638,7 @@ def sandbox_here() -> tuple[SandboxKind, str | None]:
 def choose_sandbox(
     options: BashOptions, directory: str, protected: ProtectedPlaces | None = None
 ) -> tuple[Sandbox, str | None]:
-    """Choose the sandbox for the commands of a session. It starts programs to try it.
+    """Choose the sandbox for the commands of a session. Programs are started to try it.
 
     Returns:
         The sandbox, and a warning if commands aren't confined although the plan doesn't turn the

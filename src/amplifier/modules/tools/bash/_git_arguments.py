@@ -165,7 +165,7 @@ _SCRIPTS = {
         "it is a shell script",
     ),
 }
-# First arguments of calls that only read. "" stands for a call without arguments.
+# These are the first arguments of calls that only read. "" stands for a call without arguments.
 _READING_FORMS: Mapping[str, tuple[str, ...]] = {
     "bisect": ("log", "view", "visualize"),
     "branch": ("",),
@@ -271,11 +271,11 @@ _REFUSED: Mapping[str, tuple[str, ...]] = {
 _OTHER_FILES = ("--global", "--system", "--file", "-f", "--edit", "-e")
 _EDITORS_THAT_DO_NOTHING = frozenset(("", ":", "true", "/bin/true", "/usr/bin/true", "cat"))
 _MAX_ALIASES = 10
-"""Maximum number of aliases that lead to another one. git itself stops at a loop."""
+"""Maximum number of aliases that lead to another alias. git itself stops at a loop."""
 
 
 class Refused(Exception):
-    """A call can't be run where no program other than git exists. The message has no full stop."""
+    """Raised if a call needs a program other than git. The message has no full stop."""
 
 
 @attrs.frozen(kw_only=True)
@@ -338,7 +338,7 @@ class ParsedCall:
         )
 
     def command(self) -> list[str]:
-        """Return the arguments of git, which runs in `directory`."""
+        """Return the arguments with which git runs in `directory`."""
         return [*self.options, self.subcommand, *self.rest]
 
 
@@ -360,7 +360,7 @@ def parse_call(
         The call, or None if it has no known subcommand.
 
     Raises:
-        Refused: It can't be run.
+        Refused: The call can't be run.
     """
     options = list[str]()
     git_dir, work_tree = variables.get("GIT_DIR"), variables.get("GIT_WORK_TREE")
@@ -427,8 +427,8 @@ def check_call(parsed: ParsedCall, variables: Mapping[str, str], common: str) ->
         common: The git folder of the repository.
 
     Raises:
-        Refused: It needs another program, or it would change files outside of the repository or in
-            its git folder.
+        Refused: The call needs another program, or it would change files outside of the repository
+            or in its git folder.
     """
     for option, value in zip(parsed.options, parsed.options[1:], strict=False):
         key, has_value, text = value.partition("=")
@@ -488,7 +488,7 @@ def _check_setting(parsed: ParsedCall) -> None:
 
 
 def _is_short_of(word: str, option: str) -> bool:
-    """Return whether a word such as ``-am`` has a short option in it.
+    """Return whether a word such as ``-am`` contains a short option.
 
     Letters after an option with a value belong to the value.
     """

@@ -42,10 +42,10 @@ from ._git_steps import pending
 from ._protected_paths import folder_of
 from ._sandbox_paths import inside_another
 
-# The search path of the command begins with our ``git``. For each call that may write it sends the
-# arguments, the folder and the open streams over a socket. Each call is run by a thread in the git
-# profile, so that the calls of a pipe run at the same time. Afterwards the repository is checked,
-# and new settings and files that name programs are removed.
+# The search path of the command begins with our ``git``. For each call that may write, our ``git``
+# sends the arguments, the folder and the open streams over a socket. A thread runs each call in the
+# git profile, so that the calls of a pipe run at the same time. Afterwards the repository is
+# checked, and new settings and files that name programs are removed.
 
 logger = logging.getLogger("amplifier.modules.tools")
 
@@ -58,7 +58,7 @@ _MAX_CALLS = 64
 """Maximum number of calls at the same time. Each has a thread and some processes."""
 _REQUEST_SECONDS = 2.0
 _PLAIN = "plain"
-"""The reply for a call that the command runs itself."""
+"""The reply to a call that the command has to run itself."""
 
 # Options before the subcommand are skipped. Calls that only read are run without the broker.
 _SHIM = """#!/bin/sh
@@ -77,7 +77,7 @@ exec {python} -I -S {client} {socket} {git} {folders} {roots} "$@"
 """
 
 
-# The tracked files of the running calls of all commands of this process.
+# These are the tracked files of the running calls of all commands of this process.
 _running: list[TrackedFiles] = []
 _running_lock = threading.Lock()
 
@@ -104,8 +104,8 @@ class GitBroker:
     def opened(self) -> Iterator[tuple[list[str], dict[str, str]]]:
         """Serve calls inside the context.
 
-        It yields the options of bubblewrap and the environment variables that lead the command to
-        our git.
+        The context yields the options for bubblewrap and the environment variables with which the
+        command finds our git.
         """
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, self._stop_read)
@@ -127,7 +127,8 @@ class GitBroker:
             thread.start()
             try:
                 path = f"{SHIM_FOLDER}:{self._context.environment['PATH']}"
-                # The home folder of the command is empty, but its commits have the user's name.
+                # The home folder of the command is empty, but its commits should have the user's
+                # name.
                 variables = {"PATH": path, "GIT_CONFIG_SYSTEM": f"{SHIM_FOLDER}/gitconfig"}
                 yield ["--ro-bind", shown, SHIM_FOLDER], variables
             finally:
@@ -285,11 +286,11 @@ class GitBroker:
             is_below(repository.common, path) or is_below(path, repository.common)
             for path in covered
         )
-        # A push may be to another repository here.
+        # A push may go to another repository on this machine.
         if is_covered or (covered and parsed.subcommand == "push"):
             return repository
-        # The roots may be inside of a larger work tree. The command can change everything in the
-        # roots that isn't covered.
+        # The roots may be inside a larger work tree. The command can change everything in the roots
+        # that isn't covered.
         is_around = any(is_below(root, repository.worktree) for root in roots) and not any(
             is_below(repository.common, root) for root in roots
         )
@@ -332,7 +333,7 @@ class GitBroker:
         return [path for tracked in self._tracked.values() for path in tracked.paths]
 
     def of_the_user(self, paths: Iterable[str]) -> list[str]:
-        """Return the new protected paths that git has made with content of the user's."""
+        """Return the new protected paths that git has made from content of the user."""
         commons = {repository.common for repository in self._tracked}
         result, around = list[str](), dict[Repository, list[str]]()
         for path in paths:
@@ -345,7 +346,7 @@ class GitBroker:
         return result
 
     def _check_tracked(self) -> None:
-        """Check the files that git may write once more.
+        """Check once more the files that git may write.
 
         A command can write to a file that git has just replaced.
         """
@@ -356,7 +357,7 @@ class GitBroker:
                         call.settle_alone(tracked)
                 except (OSError, Refused):
                     logger.exception("tool bash: the files that git wrote could not be compared")
-                    # They are then checked like files that the command has written.
+                    # After this they are checked like files that the command has written.
                     tracked.paths.clear()
             self._unstage(repository)
             if tracked.steps is not None:
@@ -373,7 +374,7 @@ class GitBroker:
             self.notes.append(f"{note}; look at them before you commit")
 
     def take_out_steps(self, repository: Repository, known: Container[Finding]) -> list[str]:
-        """Remove steps of a rebase or a merge that would write files that programs obey.
+        """Remove steps of a rebase or a merge that would write files that control programs.
 
         Args:
             repository: The repository.
@@ -421,7 +422,7 @@ def _is_in_work_tree(path: str, repository: Repository) -> bool:
 
 
 def _index_times(repository: Repository) -> tuple[int, int] | None:
-    """Return the inode and the time of the index, which change when git writes it."""
+    """Return the inode and the time of the index. They change when git writes the index."""
     try:
         info = os.lstat(f"{repository.folder}/index")
     except OSError:
@@ -438,7 +439,7 @@ def _plain_arguments(parsed: ParsedCall) -> list[str]:
 
 
 def _copy(descriptor: int, target: str) -> None:
-    # Reading anything other than a file could block this thread.
+    # Reading from anything other than a regular file could block this thread.
     left = _MAX_FILE if stat.S_ISREG(os.fstat(descriptor).st_mode) else 0
     with Path(target).open("wb") as file:
         while left and (data := os.read(descriptor, min(1 << 16, left))):

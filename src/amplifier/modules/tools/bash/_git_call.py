@@ -31,7 +31,7 @@ Bind: TypeAlias = tuple[str, tuple[int, int], str]
 """A folder, its expected device and inode, and its mount point outside of the sandbox."""
 _FETCHING = frozenset(("fetch", "pull", "fetch-pack", "remote", "send-pack", "push"))
 _CONFIGURATIONS = ("config", "config.worktree")
-# The profile has its own files there.
+# The profile keeps its own files there.
 _OF_THE_SYSTEM = (
     "/bin",
     "/dev",
@@ -82,7 +82,7 @@ class Request:
     Attributes:
         parsed: Its arguments.
         variables: Its environment variables.
-        files: Copies of files that exist only in the sandbox, by their path.
+        files: Copies of files that exist only in the sandbox, by path.
         streams: The descriptors of its standard input, output and error.
         stopping: Descriptors that end the call when they become readable.
     """
@@ -108,8 +108,8 @@ class CallContext:
         limits: Resource limits for hooks.
         environment: The environment variables of the command.
         baselines: The states of repositories, shared by all commands of the session.
-        is_obeyed: Returns whether programs obey a file. git may write such a file only with content
-            of the user.
+        is_obeyed: Returns whether a file controls programs. git may write such a file only with
+            content of the user.
     """
 
     profile: GitProfile
@@ -134,8 +134,8 @@ class _Baseline:
 
 
 # The two calls of a pipe run at the same time. They share the state before the first one, so that
-# neither takes the changes of the other for the user's. So do the calls of all sessions of this
-# process.
+# the changes of one don't count as the user's in the other. The calls of all sessions of this
+# process share it in the same way.
 
 
 class Baselines:
@@ -224,7 +224,7 @@ class GitCall:
 
     def say(self, text: str) -> None:
         """Write a message to the standard error of the call."""
-        # A pipe that no one reads must not block this thread. A writable one has room for PIPE_BUF.
+        # A pipe without a reader must not block this thread. A writable pipe has room for PIPE_BUF.
         poll = select.poll()
         poll.register(self._errors, select.POLLOUT)
         with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ class GitCall:
             yield
 
     def path_of(self, folder: str) -> str:
-        """Return the path of a git folder by its descriptor, so that it can't be exchanged."""
+        """Return a path through the descriptor of a git folder, which can't be exchanged."""
         return f"/proc/self/fd/{self.opened[folder]}"
 
     def _note_and_say(self, text: str) -> None:
@@ -303,7 +303,7 @@ class GitCall:
     def _folders_to_read(self) -> Iterator[str]:
         """Yield folders outside of the work tree that git has to read.
 
-        They are other repositories and shared objects.
+        These are the folders of other repositories and of shared objects.
         """
         repository, roots = self.repository, self.context.roots
         if not any(is_below(repository.worktree, root) for root in roots):
@@ -338,7 +338,7 @@ class GitCall:
             yield path
 
     def _remotes(self) -> Iterator[str]:
-        """Yield the repositories of this machine that the call reads or writes."""
+        """Yield the repositories on this machine that the call reads or writes."""
         parsed = self.request.parsed
         pairs = settings(read_text(f"{self.path_of(self.repository.common)}/config") or "") or []
         urls = {key: value for key, value in pairs if re.fullmatch(r"remote\..*\.(push)?url", key)}
@@ -439,7 +439,7 @@ class GitCall:
     # ── protected files of the work tree ──
 
     def settle_alone(self, tracked: TrackedFiles) -> None:
-        """Do the same as `settle`, but without a call of the command."""
+        """Do the same as `settle` when there is no call from the command."""
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
             self.settle(tracked)
@@ -456,7 +456,7 @@ class GitCall:
         return is_restored
 
     def of_the_user(self, paths: Iterable[str]) -> list[str]:
-        """Return the new paths in which every file has content of the user's."""
+        """Return the new paths in which every file has content of the user."""
         known = self.context.baselines.contents
         with self._open_folders():
             self._shown = [*self._folders_to_read()]
@@ -483,7 +483,7 @@ class GitCall:
             self._shown = [*self._folders_to_read()]
             led, algorithm = {*named_by_configuration(self.repository.worktree)}, self._algorithm()
             has_head = self._has_head()
-            # Without a commit the staged changes are compared with an empty tree.
+            # Without a commit, the staged changes are compared with an empty tree.
             rows = self.output_of(*_STAGED, "HEAD" if has_head else _EMPTY_TREE[algorithm])
             known = self.context.baselines.contents
             names = list[str]()
@@ -505,7 +505,7 @@ class GitCall:
     def _has_head(self) -> bool:
         text = read_text(f"{self.repository.folder}/HEAD") or ""
         ref = f"{self.repository.common}/{text.removeprefix('ref: ').strip()}"
-        # Starting git would take longer.
+        # Starting git for this would take longer.
         if not text.startswith("ref: ") or os.path.isfile(ref):  # noqa: PTH113 — text in
             return True
         return bool(self.output_of("rev-parse", "-q", "--verify", "HEAD"))
@@ -587,8 +587,8 @@ class GitCall:
     def _is_known(self, path: str, state: State, algorithm: str) -> bool:
         """Return whether a file may get a certain state.
 
-        It may if it has that state, had it when commands could not change it, or had it in a commit
-        of the user.
+        The file may if it has that state now, had it when commands could not change it, or had it
+        in a commit of the user.
         """
         if state[0] == MISSING:
             return True
@@ -617,7 +617,7 @@ class GitCall:
 
 
 def is_visible(view: SandboxView, path: str) -> bool:
-    """Return whether a folder is visible to a command, and doesn't hide files of git's profile."""
+    """Return whether a folder is visible to a command and doesn't hide files of git's profile."""
     if path == "/":
         return False
     kinds = [(folder, False) for folder in (*view.hidden, *view.hidden_inside)]
@@ -647,7 +647,7 @@ def find_repository(directory: str) -> Repository | None:
 
 
 def named_repository(folder: str, worktree: str) -> Repository | None:
-    """Return the repository of a git folder. None if it isn't one, or a link is on the way."""
+    """Return the repository of a git folder. None if there is none, or a link is on the way."""
     if real_path(folder) != folder or not os.path.isdir(folder):  # noqa: PTH112
         return None
     common = path_in(read_text(f"{folder}/commondir") or "")

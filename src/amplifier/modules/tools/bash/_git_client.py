@@ -1,4 +1,4 @@
-"""The git of a sandbox: send a call to the broker, or become the real git if the broker says so."""
+"""The git of a sandbox. It sends a call to the broker, or becomes the real git on its reply."""
 
 import array
 import contextlib
@@ -8,8 +8,8 @@ import socket
 import stat
 import sys
 
-# It is run with ``python -I -S``. The arguments are the socket, the real git, the folders of
-# temporary files, the folders that the broker can read itself, and the arguments of the call.
+# This program is run with ``python -I -S``. The arguments are the socket, the real git, the folders
+# of temporary files, the folders that the broker can read itself, and the arguments of the call.
 
 MAX_FILES = 200
 PASSED = ("GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "TZ")
@@ -30,7 +30,7 @@ def _temporary_files(arguments: list[str], folders: list[str], shared: list[str]
 
 
 def main() -> None:
-    """Send the call to the broker, and end with its exit code."""
+    """Send the call to the broker, and exit with the exit code of the call."""
     address, real, folders, shared, *arguments = sys.argv[1:]
     passed = {
         name: value
@@ -55,12 +55,12 @@ def main() -> None:
     word, _, rest = reply.decode(errors="surrogateescape").partition(" ")
     if word == "exit":
         sys.exit(int(rest))
-    # The broker has expanded an alias of the user's.
+    # The broker has expanded an alias of the user.
     os.execv(real, [real, *(json.loads(rest) if rest else arguments)])
 
 
 if __name__ == "__main__":
-    # The socket would get the number of a standard stream that a script has closed.
+    # Otherwise the socket would get the number of a standard stream that a script has closed.
     for number in (0, 1, 2):
         try:
             os.fstat(number)

@@ -23,16 +23,16 @@ from ..._shared.protected_places import ASIDE
 from ._protected_paths import folder_of
 
 # Commands and git calls of an agent make repositories and change git folders. Nothing in them may
-# name a program for the git that a person, an editor or a prompt runs later. Keys that are known to
-# be harmless are allowed, because the list of the others grows with each version of git. Everything
-# that is removed is kept in a file beside it.
+# name a program for the git that a person, an editor or a prompt runs later. Only keys that are
+# known to be harmless are allowed, because the list of the others grows with each version of git.
+# Everything that is removed is kept in a file in the same folder.
 
 NOT_CLEAN = "could not be made harmless"
 _MAX_FILE = 1 << 20
 _MAX_HOOK = 16 << 20
 _MAX_LINKED = 256 << 20
 _MAX_PACKED = 64 << 20
-# The socket of a daemon of git, which only reports changed files.
+# This is the socket of git's file system monitor, which only reports changed files.
 _FSMONITOR_SOCKET = "fsmonitor--daemon.ipc"
 
 
@@ -253,7 +253,7 @@ _HARMLESS: Mapping[str, tuple[str, ...]] = {
     "gitflow.*": _ANY,
 }
 _BOOLEANS = frozenset(("true", "false", "yes", "no", "on", "off", "0", "1", ""))
-# Keys that name a program except with these values.
+# These keys name a program, except with these values.
 _HARMLESS_VALUES = {
     "core.fsmonitor": _BOOLEANS,
     "core.hookspath": frozenset(("/dev/null",)),
@@ -296,7 +296,7 @@ def is_harmless(key: str, value: str) -> bool:
 
 @cache
 def git_program() -> str | None:
-    """Return the path of git, or None if it isn't on the search path."""
+    """Return the path of git, or None if git isn't on the search path."""
     path = find_program("git")
     return None if path is None else os.path.realpath(path)
 
@@ -345,7 +345,7 @@ def _settings(text: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> str:
-    """Return the text of a configuration with only the harmless ones of some settings.
+    """Return the text of a configuration with only the harmless settings among those given.
 
     Args:
         pairs: The settings.
@@ -364,7 +364,7 @@ def harmless_text(pairs: list[tuple[str, str]], folder: str | None = None) -> st
 def _is_own_worktree(folder: str | None, key: str, value: str) -> bool:
     """Return whether a setting is ``core.worktree`` with the git folder's own work tree.
 
-    git would write committed files into any other folder. A link on the way isn't accepted.
+    git would write committed files into any other folder. A link on the way is not accepted.
     """
     if folder is None or key != "core.worktree" or "\0" in value:
         return False
@@ -394,9 +394,9 @@ class Finding:
         path: The file.
         reason: A description for the user.
         kind: ``"settings"`` for settings of a configuration, ``"hook"`` for an executable file,
-            ``"file"`` for a whole file, ``"linked"`` for a file that has another name, by which it
-            can be changed, ``"replacement"`` for a ref, in a file or packed.
-        digest: A digest of the value or the content. Another content is another finding.
+            ``"file"`` for a whole file, ``"linked"`` for a file that can be changed through another
+            name, ``"replacement"`` for a ref, in a file or packed.
+        digest: A digest of the value or the content. Other content makes another finding.
     """
 
     path: str
@@ -418,7 +418,7 @@ _TODOS = (
 _NUMBERS = ("rebase-merge/msgnum", "rebase-merge/end", "rebase-apply/next", "rebase-apply/last")
 _NUMBER = re.compile(r"[0-9]*\s*")
 _REPLACEMENTS = "refs/replace"
-# With backtracking, sixty settings would take years.
+# If the pattern could backtrack, sixty settings would take years.
 _OPTIONS = re.compile(
     r"(?:\[options\]|\s++|(?:no-commit|edit|allow-\w++|keep-\w++|signoff|record-origin|mainline)"
     r"\s*+=\s*+\w*+)*+"
@@ -504,7 +504,7 @@ def git_folders(git: str) -> Iterator[str]:
 
 
 def _odd_files(git: str) -> Iterator[Finding]:
-    """Find links and special files. git would read content that others can change later."""
+    """Find links and special files, because others can change later the content that git reads."""
     pending = [git]
     for folder in pending:  # grows
         # git compares objects with their names, so these folders are safe.
@@ -518,7 +518,7 @@ def _odd_files(git: str) -> Iterator[Finding]:
             elif entry.name.endswith(ASIDE) or entry.name == _FSMONITOR_SOCKET:
                 continue
             else:
-                # It may have been removed.
+                # The file may have been removed.
                 with contextlib.suppress(OSError):
                     yield from _odd_file(entry)
 
@@ -571,7 +571,7 @@ def digest_of_text(text: str) -> str:
 
 
 def _digest_of(path: str) -> str:
-    """Return a digest of a file. For a large one it has the beginning, the size and the times."""
+    """Return a digest of a file. For a large file, only its beginning, size and times count."""
     try:
         descriptor = os.open(
             path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -602,7 +602,7 @@ def _in_todo(path: str) -> Iterator[Finding]:
 
 
 def _in_numbers(folder: str) -> Iterator[Finding]:
-    """Find other text where git writes a number. Prompts show it, and shells expand a prompt."""
+    """Find text where git writes a number. Prompts show this text, and shells expand a prompt."""
     for name in _NUMBERS:
         path = f"{folder}/{name}"
         text = read_text(path)
@@ -613,7 +613,7 @@ def _in_numbers(folder: str) -> Iterator[Finding]:
 def _in_replacements(folder: str) -> Iterator[Finding]:
     """Find refs that make git read another object, or other parents, than a name stands for.
 
-    Commits of a person would get content that the person has never seen.
+    Commits by a person would get content that the person has never seen.
     """
     packed = packed_refs(folder)
     refs = {name: value for name, value in packed if name.startswith(f"{_REPLACEMENTS}/")}
@@ -630,7 +630,7 @@ def _in_replacements(folder: str) -> Iterator[Finding]:
 
 
 def _in_resolutions(folder: str) -> Iterator[Finding]:
-    """Find resolved conflicts. git reuses a resolution in every file with the same conflict."""
+    """Find recorded resolutions. git reuses them in every file with the same conflict."""
     for inner, _, names in os.walk(folder):
         for name in names:
             if name.startswith("postimage") and not name.endswith(ASIDE):
@@ -670,7 +670,7 @@ def pointer_target(text: str) -> str:
 
 
 def path_in(text: str) -> str:
-    """Return the path in the text of a git file. Like git, it removes line ends but no blanks."""
+    """Return the path in the text of a git file. As in git, line ends are removed but no blanks."""
     return text.rstrip("\r\n").partition("\0")[0]
 
 
@@ -757,7 +757,7 @@ def _remove_packed(git: str, ref: str) -> None:
         text = read_text(f"/proc/self/fd/{folder}/packed-refs", _MAX_PACKED) or ""
         kept, is_removed = list[str](), False
         for line in text.split("\n"):
-            # A line with "^" has the commit of the tag in the line before.
+            # A line with "^" names the commit of the tag in the line before.
             is_removed = is_removed if line.startswith("^") else line.partition(" ")[2] == ref
             kept += [line] * (not is_removed)
         if len(kept) == text.count("\n") + 1:

@@ -42,10 +42,10 @@ MISSING = "000000"
 
 
 def _tips(git: str) -> set[str]:
-    """Return the commits of a repository's refs. They are read without git, which is slower."""
+    """Return the commits of a repository's refs. Reading them without git is faster."""
     commits = {*_ID.findall(read_text(f"{git}/packed-refs", _MAX_PACKED) or "")}
     heads = [f"{git}/HEAD", *(f"{folder.path}/HEAD" for folder in _entries(f"{git}/worktrees"))]
-    # Each stash except the last one is only in the log.
+    # Only the log has the stashes before the last one.
     for path in (*heads, f"{git}/logs/refs/stash"):
         commits |= {*_ID.findall(read_text(path, _MAX_PACKED) or "")}
     pending = [f"{git}/refs"]
@@ -83,8 +83,8 @@ class UsersHistory:
     """The commits of one repository that the agent has not made.
 
     Args:
-        number: The inode of its git folder. A command may move the folder, and a restart may change
-            the number of the device.
+        number: The inode of its git folder. It identifies the folder, because a command may move
+            the folder and a restart may change the number of the device.
     """
 
     def __init__(self, number: int) -> None:
@@ -122,7 +122,7 @@ class UsersHistory:
     def disown(self) -> None:
         """Record that commands change the repository without calls.
 
-        No commit until the next call counts as the user's then.
+        No commit from then until the next call counts as the user's.
 
         Raises:
             OSError: The record can't be written.
@@ -164,7 +164,7 @@ class UsersHistory:
 
         Args:
             path: The file, relative to the top of the work tree.
-            state: Its present state.
+            state: The present state of the file.
             log: Returns the changes of a path by some commits, as ``git log --raw`` prints them.
         """
         if self._record is None:
@@ -175,8 +175,8 @@ class UsersHistory:
             before, after = _states(log(path, [*tips, *(f"^{commit}" for commit in left)]))
             # The states before the very first commits are the user's, too.
             if state in after or (number == 0 and state in before):
-                # A commit that replaces one of the agent's has the content of that one. In a merge
-                # the user has accepted it.
+                # A commit that replaces one of the agent has the content of that commit. In a
+                # merge, the user has accepted the content.
                 is_agents = (
                     bool(left)
                     and state[0] != MISSING
@@ -241,7 +241,7 @@ def _write(file: IO[bytes], record: _Record) -> None:
 
 @attrs.frozen
 class RepositorySteps:
-    """The files with steps that a repository had before.
+    """The files with steps that a repository had before the calls.
 
     Attributes:
         common: The git folder of the repository.
@@ -276,14 +276,14 @@ class TrackedFiles:
 
     Args:
         paths: The files and folders.
-        known: Files with content that was there when commands could not change it. It grows.
+        known: Files with content that was there when commands could not change it. More are added.
         others: The tracked files of other running commands. Their calls may just have written the
             present content.
         steps: The steps of the repository at the first call of the running commands.
 
     Attributes:
         paths: The files and folders that could be read.
-        steps: As passed.
+        steps: The argument `steps`.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class TrackedFiles:
         now = dict[str, File]()
         for path in self.paths:
             files = files_at(path)
-            # Content that is too large to be read doesn't count as the user's.
+            # Content that is too large to read doesn't count as the user's.
             now |= {path: File("too much", b"")} if files is None else files
         return now
 

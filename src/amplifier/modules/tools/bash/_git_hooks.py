@@ -1,4 +1,4 @@
-"""Run the hooks of a repository around a git call, in the sandbox and with a copy."""
+"""Run the hooks of a repository around a git call, in the sandbox and on a copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OBJECTS = "/run/amplifier-git-objects"
 _MAX_FILE = 16 << 20
 _MAX_INDEX = 1 << 30
 _NOT_COPIED = frozenset(("objects", "hooks", "config", "config.worktree", "modules", "lfs"))
-# Hooks that git runs in the middle of a call, when no program can be run.
+# git runs these hooks in the middle of a call, when no program can be run.
 _NOT_RUN: Mapping[str, tuple[str, ...]] = {
     "am": ("applypatch-msg", "pre-applypatch", "post-applypatch"),
     "cherry-pick": ("prepare-commit-msg", "commit-msg", "post-commit"),
@@ -72,7 +72,7 @@ def run_with_hooks(call: GitCall) -> int:
 class Heads:
     """The commits of ``HEAD`` before and after a call.
 
-    They are empty without a commit, or if no hook needs them.
+    They are empty if there is no commit or no hook needs them.
     """
 
     before: str = ""
@@ -127,7 +127,7 @@ class Hooks:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[Heads]:
-        """Record the commit before and after the context, if a hook needs it."""
+        """Record the commits before and after the context, if a hook needs them."""
         heads = Heads()
         names = ("prepare-commit-msg", "commit-msg", "post-rewrite", "post-checkout", "post-merge")
         subcommands = ("commit", "checkout", "switch", "merge", "pull")
@@ -175,7 +175,7 @@ class Hooks:
             name: The name of the hook.
             arguments: Its arguments.
             stage: True to add all tracked files to the index first.
-            take_back: True to apply its changes of the index to the repository.
+            take_back: True to apply the changes that it makes to the index to the repository.
             stdin: Its standard input.
 
         Returns:
@@ -239,7 +239,7 @@ class Hooks:
         return 0
 
     def _before_push(self) -> int:
-        """Run pre-push with the refs of a dry run."""
+        """Run the hook pre-push with the refs of a dry run."""
         call = self._call
         parsed = call.request.parsed
         rest = [word for word in parsed.rest if word not in ("-q", "--quiet", "-v", "--progress")]
@@ -302,7 +302,7 @@ class Hooks:
 
     def _take_back(self, copy: str) -> int:
         """Apply the index of the copy and its new objects to the repository."""
-        # This git reads files that a hook has written, so it runs in the profile. The copy is
+        # Here git reads files that a hook has written, so it runs in the profile, with the copy
         # mounted there.
         files = {"/h/copy": copy}
         index = {
@@ -362,7 +362,7 @@ def remove_tree(path: str) -> OSError | None:
         os.chmod(path, 0o700)  # noqa: PTH101 — text in
     for folder, names, _ in os.walk(path):
         for inner in [f"{folder}/{name}" for name in names]:
-            # It may belong to another user. The removal reports that.
+            # The folder may belong to another user. The removal reports that.
             with contextlib.suppress(OSError):
                 if not os.path.islink(inner):  # noqa: PTH114
                     os.chmod(inner, 0o700)  # noqa: PTH101
@@ -395,7 +395,7 @@ def _file_in(copy: str, name: str, limit: int) -> Iterator[BufferedReader | None
             folder = stack.enter_context(folder_of(f"/proc/self/fd/{top}/{name}"))
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
             descriptor = os.open(Path(name).name, flags, dir_fd=folder)
-            # Leaving it closes the descriptor.
+            # Exiting the context closes the descriptor.
             opened = stack.enter_context(os.fdopen(descriptor, "rb"))
             info = os.fstat(descriptor)
             file = opened if stat.S_ISREG(info.st_mode) and info.st_size <= limit else None

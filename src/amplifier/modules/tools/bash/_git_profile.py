@@ -32,9 +32,9 @@ logger = logging.getLogger("amplifier.modules.tools")
 HELPER = str(Path(__file__).with_name("_noexec.py"))
 _PROBE_SECONDS = 30.0
 _KILL_SECONDS = 10.0
-"""Seconds for killed processes to end."""
+"""Seconds to wait until killed processes have ended."""
 _HOME = "/h"
-# git starts these by their names, but all of them are the same program.
+# git starts these programs by their names, but all of them are the same program.
 _LINKS = (
     *(
         "upload-pack",
@@ -66,8 +66,8 @@ _ORDINARY_FILES = (
     "/usr/share/git-core/templates/info",
 )
 
-# Settings of every call, which override those of the repository. They aren't needed for safety.
-# Without them git would stop at the first program that it can't start.
+# Every call gets these settings, which override those of the repository. They aren't needed for
+# safety. Without them, git would stop at the first program that it can't start.
 _OFF = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -109,7 +109,7 @@ class Started:
         bubblewrap itself ends earlier if it is killed, or if the program left some running.
 
         Args:
-            stopping: Descriptors that end it when they become readable.
+            stopping: Descriptors that end the program when they become readable.
             seconds: Maximum time in seconds. None for no limit.
         """
         with contextlib.ExitStack() as stack:
@@ -131,7 +131,7 @@ class Started:
                     if not data:
                         poll.unregister(self.info)
                     elif first is None and (match := re.search(rb'"child-pid": (\d+)\s', text)):
-                        # If it can't be opened, it has ended.
+                        # A process that can't be opened has ended.
                         with contextlib.suppress(OSError):
                             first = os.pidfd_open(int(match[1]))
                             stack.callback(os.close, first)
@@ -155,8 +155,8 @@ class Started:
 def _info_pipe() -> Iterator[tuple[int, tuple[str, ...], int]]:
     """Open a pipe for the information of a bubblewrap that is started inside the context.
 
-    It yields the end to write to, the option for bubblewrap, and the end to read from, which stays
-    open.
+    The context yields the end to write to, the option for bubblewrap, and the end to read from,
+    which stays open.
     """
     info, writing = os.pipe()
     try:
@@ -313,7 +313,7 @@ class GitProfile:
 
     def _environment(self, git_folders: Iterable[int]) -> dict[str, str]:
         pairs = dict(_OFF)
-        # If a filter can't run, git must fail instead of using the raw content.
+        # If a filter can't run, git must fail rather than use the raw content.
         for name in filters(f"/proc/self/fd/{number}" for number in git_folders):
             pairs[f"filter.{name}.required"] = "true"
         environment = {
@@ -355,7 +355,7 @@ def start_in_bubblewrap(
     environment: Mapping[str, str],
     streams: tuple[int, int, int],
 ) -> Started:
-    """Start a program in bubblewrap. `_noexec` prepares the mounts.
+    """Start a program in bubblewrap, with mounts that `_noexec` prepares.
 
     Args:
         job: The argument of `_noexec`.
@@ -419,7 +419,7 @@ def open_git_profile(
     network: bool,
     limits: Mapping[str, int],
 ) -> tuple[GitProfile | None, str | None]:
-    """Make the profile for git calls. It starts programs to try whether they can run here.
+    """Make the profile for git calls. Programs are started to find out whether they run here.
 
     Returns:
         The profile and None, or None and the reason.
@@ -454,7 +454,7 @@ _problems: dict[tuple[str, str], str | None] = {}
 
 
 def _problem(bubblewrap: str, git: str, attempt: Callable[[], str | None]) -> str | None:
-    """Try once for each pair of programs. The permissions of this process don't change."""
+    """Try each pair of programs once, because the permissions of this process don't change."""
     if (bubblewrap, git) not in _problems:
         _problems[bubblewrap, git] = attempt()
     return _problems[bubblewrap, git]

@@ -10,7 +10,7 @@ import attrs
 
 from ._git_files import Finding, digest_of_text, git_folders, packed_refs, read_text
 
-# A person who continues such an operation lets git write into the work tree, and git runs hooks and
+# When a person continues such an operation, git writes into the work tree, and runs hooks and
 # filters from there at once.
 
 _MAX_FILE = 64 << 20
@@ -32,8 +32,8 @@ class Steps:
     """The commits in the steps of a file.
 
     Attributes:
-        commits: The commits that are applied again, one change each.
-        trees: The commits that are checked out with their whole history.
+        commits: The commits that are applied again as single changes.
+        trees: The commits that are checked out, with their whole history.
         is_clear: True if every step could be read.
     """
 
@@ -100,7 +100,7 @@ def read_steps(path: str) -> Steps:
         steps.trees = []
         for line in text.splitlines():
             _read_step(line, steps)
-        # The labels are those of the work tree that is rebased. git may run in another one.
+        # The labels are those of the work tree that is being rebased. git may run in another one.
         folder = os.path.dirname(os.path.dirname(path))  # noqa: PTH120 — text in, text out
         labels = f"{folder}/refs/rewritten"
         commits = [(read_text(f"{labels}/{label}") or "").strip() for label in steps.trees]

@@ -6,10 +6,10 @@ import os
 import resource
 import sys
 
-# bubblewrap has no such option. It can't take the flag away either, because the kernel locks it for
-# the namespaces below. Folders that a command could replace meanwhile are given with their device
-# and inode, and are mounted where the command can't reach them. It is run with ``python -I -S``.
-# The arguments are a JSON object with ``noexec``, ``binds`` and ``limits``, and a command line.
+# bubblewrap has no such option. Nor can it remove the flag, because the kernel locks the flag for
+# the namespaces below. Folders that a command could replace meanwhile are passed with their device
+# and inode, and are mounted where the command can't reach them. It runs under ``python -I -S``. Its
+# arguments are a JSON object with ``noexec``, ``binds`` and ``limits``, and a command line.
 
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _RECURSIVE, _PRIVATE = 2, 4, 8, 32, 4096, 16384, 1 << 18
@@ -28,7 +28,7 @@ def _mount(source: str | None, target: str, flags: int) -> None:
 
 
 def main() -> None:
-    """Set up the namespace and become the program."""
+    """Set up the namespace, then become the program."""
     job = json.loads(sys.argv[1])
     for name, limit in job["limits"].items():
         resource.setrlimit(getattr(resource, name), (limit, limit))

@@ -42,7 +42,7 @@ def _own_code() -> list[str]:
 
 
 def helper_programs() -> list[str]:
-    """Return the real paths of the shell and of programs that tools start outside of a sandbox."""
+    """Return the real paths of the shell and of programs that tools run outside of a sandbox."""
     return [
         os.path.realpath(path)
         for name in ("bwrap", "rg", "bash")
@@ -83,7 +83,7 @@ def check_search_path(root: str) -> None:
     Folders of the search path that are deeper are mounted read-only.
 
     Raises:
-        ValueError: Commands could change one.
+        ValueError: Commands could change such a folder or link.
     """
     for entry in search_folders():
         if os.path.realpath(entry) == root or any(is_below(link, root) for link in links_on(entry)):
@@ -109,7 +109,7 @@ def imported_from(writable: Iterable[str]) -> list[str]:
 def links_on(path: str) -> Iterator[str]:
     """Yield every symbolic link that opening a path would follow.
 
-    A link is given by its real folder and its name.
+    Each link is yielded as its real folder and its name.
     """
     pending, folder, followed = Path(path).absolute().parts[1:], "/", 0
     while pending:
@@ -135,8 +135,9 @@ def _distinct(paths: Iterable[str | None]) -> list[str]:
 # ── placeholders ──────────────────────────────────────────────────────────────────────────────────
 # Commands must not create a missing folder of the search path. So an empty folder takes its place
 # while a command runs, and is mounted read-only. Several commands, even of several processes, share
-# such a folder. Each holds a shared lock on it, and the last one removes it. A sticky bit marks it,
-# so that one of a killed process is recognised. A folder that isn't empty is kept.
+# such a folder. Each holds a shared lock on it, and the last one removes it. A sticky bit marks the
+# folder, so that one that a killed process left behind is recognised. A folder that isn't empty is
+# kept.
 
 _MODE = 0o1755
 _MAX_TRIES = 20
@@ -149,7 +150,7 @@ def placeholders(paths: Iterable[str]) -> Iterator[tuple[str, ...]]:
     Paths where neither this process nor a command may create a folder are left out.
 
     Raises:
-        ValueError: A folder can't be made, so that a command could create something there.
+        ValueError: A folder can't be made, so a command could create something there.
     """
     held = []
     with contextlib.ExitStack() as stack:
@@ -234,7 +235,7 @@ def _hold(path: str) -> int:
 
 def _release(path: str, descriptor: int) -> None:
     try:
-        # This raises while another command holds the lock.
+        # This call raises while another command holds the lock.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with folder_of(path) as folder:
             if is_placeholder(path):

@@ -27,7 +27,7 @@ from ._protected_paths import (
     own_folders,
 )
 
-# Folders and files of other users, programs and services.
+# These folders and files belong to other users, programs and services.
 _HIDDEN = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib/docker", "/boot", "/lost+found")
 _HIDDEN_FILES = (
     "/etc/shadow",
@@ -37,7 +37,7 @@ _HIDDEN_FILES = (
     "/etc/sudoers",
     "/etc/ssh",
 )
-# Programs that people install into their home folder, without credentials.
+# People install programs in these folders of their home folder, which have no credentials.
 _TOOLS_OF_HOME = (
     *(
         ".pyenv",
@@ -61,7 +61,7 @@ _TOOLS_OF_HOME = (
     ),
     *(".local/share/pnpm", ".linuxbrew", "miniconda3", "anaconda3", "miniforge3"),
 )
-# Files that a shell or git executes, if the home folder is in a working directory.
+# A shell or git executes these files, if the home folder is in a working directory.
 _OF_HOME = (
     *(
         ".profile",
@@ -78,11 +78,11 @@ _OF_HOME = (
 _MAX_MOUNTS = 50
 """Maximum number of mounts for protected paths, because the time for each grows with their number.
 
-Those that existed at first come first, and the highest before others.
+Paths that existed at the start take precedence, and then those nearest to the root.
 """
 _MAX_DEPTH = 2
 _MAX_ENTRIES = 2_000
-# They are hidden in a working directory that is a home folder.
+# These names are hidden in a working directory that is a home folder.
 _SECRETS_OF_HOME = (
     *(
         ".ssh",
@@ -137,7 +137,7 @@ class SandboxView:
     repositories: tuple[str, ...] = ()
 
     def mounts(self) -> dict[str, tuple[int, int] | None]:
-        """Return the mounts that are writable or in writable folders, with their identity now."""
+        """Return the mounts in or at writable folders, with their present identity."""
         mounts = {*self.writable, *self.pinned, *self.protected, *self.missing}
         return {path: identity(path) for path in sorted(mounts)}
 
@@ -180,7 +180,7 @@ class SandboxResolver:
         ]
         # The first process in bubblewrap is a Python.
         programs += [_real(sys.base_prefix), isolated_python()]
-        # A search path that has the home folder itself must not show all of it.
+        # A search path that contains the home folder itself must not make all of it visible.
         private = {self.home, *self._state, *self._asked, *map(_real, _HIDDEN)}
         self._readable += [
             path
@@ -244,7 +244,7 @@ class SandboxResolver:
         with self._lock:
             if self._first is None:
                 self._first = identities
-            # Another folder may get the inode of a removed one.
+            # Another folder may get the inode of a removed folder.
             self._made &= identities
         return swept
 
@@ -259,8 +259,8 @@ class SandboxResolver:
         Args:
             before: The protected paths before the command.
             after: The protected paths after it.
-            by_git: Paths that git has written in work trees. In a work tree that a command has made
-                they count as made, too.
+            by_git: Paths that git has written in work trees. In a work tree that a command has
+                made, these paths count as made by the command.
             aside: Paths that the user has to allow.
         """
         old = set(before.places.values())
@@ -293,7 +293,7 @@ class SandboxResolver:
         hidden = {*map(_real, (*_HIDDEN, *_HIDDEN_FILES)), self.home, *self._state, *self._asked}
         readable = [*self._readable]
         if self._options.network:
-            # It is often a link into /run.
+            # The path is often a link into /run.
             readable.append(_real("/etc/resolv.conf"))
         writable = [workspace, *self.writable]
         secrets = {f"{self.home}/{name}" for name in _SECRETS_OF_HOME}
@@ -346,7 +346,7 @@ class SandboxResolver:
             and (not os.path.lexists(path) or is_placeholder(path))
         }
         nested = [folder for folder in writable if inside_another(folder, writable)]
-        # The agent's own files must not be moved. A repository may be, and stays read-only then.
+        # The agent's own files must not be moved. A repository may be moved, but stays read-only.
         covered = (*hidden_inside, *protected, *missing, *nested)
         pinned = {parent for path in covered for parent in _parents_below(path, writable)}
         sockets = foreign_sockets([*swept.sockets, *mounted_sockets()])
@@ -379,7 +379,7 @@ def inside_another(path: str, folders: Iterable[str]) -> bool:
 
 
 def topmost(paths: Iterable[str]) -> list[str]:
-    """Return the paths that aren't below another one of them."""
+    """Return the paths that aren't below another of these paths."""
     tops = list[str]()
     # If a slash sorts before all other characters, the content of a folder follows the folder.
     for path in sorted(set(paths), key=lambda path: path.replace("/", "\0")):
@@ -389,7 +389,7 @@ def topmost(paths: Iterable[str]) -> list[str]:
 
 
 def is_covered(path: str, folders: Container[str]) -> bool:
-    """Return whether a path is one of many, or below one of them."""
+    """Return whether a path is one of the given paths, or below one of them."""
     while path and path not in folders:
         path = path.rpartition("/")[0]
     return bool(path)
@@ -431,7 +431,7 @@ def foreign_sockets(seen: Iterable[str]) -> list[str]:
     """Return the sockets that have to be covered.
 
     The kernel lists the names that sockets of this network namespace were bound to. A socket that
-    was renamed afterwards is searched in the folder of its name.
+    was renamed afterwards is looked for in the folder of its former name.
 
     Args:
         seen: Sockets that a sweep of the writable folders has found.
@@ -457,7 +457,7 @@ def foreign_sockets(seen: Iterable[str]) -> list[str]:
 def mounted_sockets() -> Iterator[str]:
     """Yield sockets that are mounted, such as a container engine's, or that are in mounted folders.
 
-    Their servers may be in another network namespace, so the kernel's list doesn't have them.
+    Their servers may be in another network namespace, so the kernel's list doesn't include them.
     """
     try:
         with Path("/proc/self/mountinfo").open("rb") as file:
@@ -504,7 +504,7 @@ def _is_entry_a_socket(entry: os.DirEntry[str]) -> bool:
         or entry.is_dir(follow_symlinks=False)
         or entry.is_symlink()
     ):
-        # The listing has the kind, so no other system call is needed.
+        # The listing includes the kind, so no further system call is needed.
         return False
     return _is_socket(entry.path)
 
@@ -513,7 +513,7 @@ def _is_socket(path: str) -> bool:
     try:
         return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 — there may be thousands
     except OSError:
-        # It was removed, or it is in a folder that commands can't read either.
+        # The socket was removed, or it is in a folder that commands can't read either.
         return False
 
 

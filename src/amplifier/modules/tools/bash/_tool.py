@@ -1,4 +1,4 @@
-"""bash: run one command in a new shell, and mount the tool."""
+"""The tool `bash`, which runs one command in a new shell, and the mounting of the module."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PASSED_ON = (
 )
 """Variables that every command gets if they are set.
 
-Others may be API keys, sockets of agents, or hooks into programs.
+Other variables may hold API keys, sockets of agents, or hooks into programs.
 """
 
 
@@ -74,7 +74,7 @@ _MAX_QUESTION_CHARACTERS = 100_000
 _MAX_STARTS = 3
 """Maximum number of starts of bubblewrap for one command.
 
-It fails if another program's socket, which it was to cover, is removed before it starts.
+A start fails if another program's socket, which bubblewrap was to cover, is removed first.
 """
 
 
@@ -84,7 +84,7 @@ class BashTool(BuiltinTool):
     Args:
         options: The configuration.
         shell: The path of the shell.
-        directory: Returns the working directory. It is called for every command.
+        directory: Called for every command to get the working directory.
         workers: The module's threads.
         sandbox: The sandbox of the commands.
         coordinator: The coordinator of the session.
@@ -143,7 +143,7 @@ class BashTool(BuiltinTool):
                 label=f"bash {shown(ascii(values['command']), 80)}",
             )
         except Stopped:
-            # By `stop_all`. A cancelled call doesn't get here.
+            # `stop_all` stopped the command. A cancelled call doesn't get here.
             raise ToolFailure("Cancelled", "ended, because the session is being closed") from None
         report = outcome[1].report
         notes = [*report.notes, *await self._ask_about(report.aside)]
@@ -152,9 +152,9 @@ class BashTool(BuiltinTool):
         return _result(*outcome, seconds, notes)
 
     async def _ask_about(self, files: Sequence[Aside]) -> list[str]:
-        """Ask the user about files that a command has made and that other programs obey.
+        """Ask the user about files that a command has made and that control other programs.
 
-        They have been renamed, and get their names back if the user allows it.
+        The files have been renamed, and get their names back if the user allows it.
 
         Returns:
             A sentence about each file.
@@ -211,7 +211,7 @@ class BashTool(BuiltinTool):
             return run_command(confined, directory, self._options, stop, seconds), confined
 
     def stop_all(self) -> bool:
-        """Ask every running command to end, and return whether there was any."""
+        """Tell every running command to stop, and return whether there was any."""
         running = self._running.copy()
         for stop in running:
             stop.request()
@@ -259,17 +259,17 @@ def _result(outcome: Outcome, confined: Confined, seconds: float, notes: list[st
     else:
         error = {"message": f"exit code {outcome.returncode}", "type": "ExitCode"}
     if confined.explanation is not None and _DENIED.search(f"{output['stderr']}{output['stdout']}"):
-        # The model can do it in another way, and the user can change the plan.
+        # The model can find another way, and the user can change the plan.
         output["sandbox"] = confined.explanation
         error["message"] += f" ({confined.explanation})"
     return ToolResult(success=False, output=output, error=error)
 
 
 # ── hidden environment ────────────────────────────────────────────────────────────────────────────
-# Commands of the same user must not read the memory and the environment of this process, which has
-# API keys. A process that is not "dumpable" belongs to root in ``/proc``, no debugger of the same
-# user can attach to it, and it writes no core file. All sessions share this state of the process.
-# The last one restores it.
+# Commands of the same user must not read the memory and the environment of this process, which
+# contain API keys. A process that is not "dumpable" belongs to root in ``/proc``, no debugger of
+# the same user can attach to it, and it writes no core file. All sessions share this state of the
+# process. The last session restores it.
 
 _lock = threading.Lock()
 _users = 0
@@ -277,10 +277,10 @@ _before = 1
 
 
 def hide_environment() -> Callable[[], None]:
-    """Make this process not dumpable. It has an effect on Linux only.
+    """Make this process not dumpable. This has an effect only on Linux.
 
     Returns:
-        A function that undoes it, and that may be called twice.
+        A function that undoes the change, and that may be called twice.
     """
     global _users, _before  # noqa: PLW0603 — the state belongs to the process, not to a session
     is_used = sys.platform.startswith("linux")
@@ -345,13 +345,13 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
             else start / options.working_dir
         )
 
-    # The command measures its own time, so that it still returns its output. Waiting for a free
-    # thread has no limit.
+    # The command measures its own time, so that its output is returned even when the time is up.
+    # Waiting for a free thread has no limit.
     workers = Workers(threads=options.max_parallel, timeout=math.inf)
     tool = BashTool(options, shell, directory, workers, sandbox, coordinator)
 
     async def end_commands() -> None:
-        # The commands of a turn end with it, so only commands outside of turns are left.
+        # The commands of a turn end with the turn, so only commands outside of turns remain.
         await poll_until(lambda: not tool.stop_all())
 
     coordinator.register_cleanup(end_commands)
@@ -362,7 +362,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
 
 
 def _read(config: dict[str, Any] | None) -> tuple[BashOptions, str, Path]:
-    """Return the options, the shell and the directory that relative paths start from. Blocks."""
+    """Return the options, the shell and the start of relative paths. This function blocks."""
     options = read_options(BashOptions, _MODULE, config)
     shell = options.shell or find_program("bash")
     if shell is None:

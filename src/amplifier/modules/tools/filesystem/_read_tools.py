@@ -1,4 +1,4 @@
-"""The options, read_file and list_directory, and code that all tools of this module share."""
+"""The tools read_file and list_directory, the options, and code that all tools here share."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _PIECES_OF_LINES = re.compile(rb"[^\n]*\n|[^\n]+").findall
 
 
 def image_type(head: bytes) -> str | None:
-    """Return the media type of an image by its first bytes. None if models can't read the file."""
+    """Return the media type of an image from its first bytes. None if models can't read it."""
     kind = media_type(head)
     return None if kind == PDF else kind
 
@@ -137,7 +137,7 @@ class Lines:
     def text(self) -> tuple[str, bool]:
         """Return the lines as text, and whether bytes that aren't UTF-8 were replaced.
 
-        Half a character at a cut is left out.
+        Half a character at the cut is left out.
         """
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         text = decoder.decode(bytes(self.data), final=not self.is_cut)
@@ -161,7 +161,7 @@ def read_all(file: int, *, max_bytes: int, stop: Stop, subject: str) -> bytes:
     """Read the whole file.
 
     Raises:
-        ToolFailure: It is larger than allowed.
+        ToolFailure: The file is larger than allowed.
     """
     data = bytearray()
     for chunk in chunks_of(file, stop):
@@ -234,7 +234,7 @@ class FileTool(BuiltinTool):
                 event, {"path": shown(place.path, 5000), "bytes": size}
             )
         except AmplifierError:
-            # The file has been read or written, and a failing observer doesn't change that.
+            # The file has been read or written, whether or not an observer fails.
             logger.exception("%s: %s could not be emitted", self._name, event)
 
 
@@ -388,7 +388,7 @@ class ListDirectoryTool(FileTool):
 def _describe(entry: Entry, directory: int) -> dict[str, Any]:
     details: dict[str, Any] = {"name": shown(entry.name, 1000), "type": entry.kind}
     if entry.kind == "file":
-        # It may have been removed since it was listed.
+        # The entry may have been removed since the listing.
         with contextlib.suppress(OSError):
             details["size"] = os.stat(entry.name, dir_fd=directory, follow_symlinks=False).st_size
     return details

@@ -1,4 +1,4 @@
-"""write_file and edit_file, and the mounting of all tools of this module."""
+"""The tools write_file and edit_file, and the mounting of all tools of this module."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _PIECE = 1 << 20
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────
-# A file is replaced atomically: it has the old content or the new one, even if the call is
+# A file is replaced atomically: it has either the old content or the new, even if the call is
 # cancelled. The new content is written to a file in the same directory with an unpredictable name,
-# which is then renamed by directory descriptor. So nothing is ever written through a link. These
+# which is then renamed by directory descriptor. So nothing is written through a link. These
 # functions block and run in a worker thread.
 #
 # The permission bits and, where allowed, the owner are kept. Access lists and extended attributes
@@ -107,12 +107,12 @@ def replace_file(
         place: The file.
         data: Its whole content.
         stop: Checked until just before the file changes, and not afterwards.
-        expected: The version that the content was made from. Another one isn't overwritten. None
-            overwrites every version.
+        expected: The version that the content was made from. Another version isn't overwritten.
+            None overwrites every version.
 
     Raises:
-        ToolFailure: It isn't a regular file, has a hard link, has changed, or is outside.
-        OSError: It can't be written.
+        ToolFailure: The file isn't regular, has a hard link, has changed, or is outside.
+        OSError: The file can't be written.
     """
     directory, place = open_parent(access, place, make=expected is None)
     with contextlib.ExitStack() as stack:
@@ -120,8 +120,8 @@ def replace_file(
         name = place.names[-1]
         old = _replaceable(directory, place)
         temporary = f".amplifier-{secrets.token_hex(8)}.tmp"
-        # A new file gets the permissions that the umask leaves. The content of an old one must not
-        # be readable by more people than before, not even for a moment.
+        # A new file gets the permissions that the umask leaves. The content of an existing file
+        # must not become readable for more people, not even for a moment.
         file = os.open(temporary, _CREATE, 0o666 if old is None else 0o600, dir_fd=directory)
         try:
             try:
@@ -182,7 +182,7 @@ def _refuse_if_changed(
     expected: Version | None,
 ) -> None:
     current = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-    # The path was checked, so the directory must not have been moved somewhere else.
+    # The path was checked, so the directory must not have moved elsewhere since.
     if not _is_at(directory, place.parent.path) or not os.path.samestat(current, written):
         raise ToolFailure(
             "Changed",
@@ -204,7 +204,7 @@ def _is_at(directory: int, path: str) -> bool:
 
 
 def _sync_directory(directory: int) -> None:
-    """Make the new name durable, if the system can. The content already is."""
+    """Make the new name durable, if the system can. The content is already durable."""
     with contextlib.suppress(OSError):
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
         try:
@@ -218,7 +218,7 @@ _MAX_LINE_NUMBERS = 5
 
 
 class _PlaceNotAllowedError(ToolFailure):
-    """A call would change a protected path, and the user hasn't been asked yet.
+    """Raised if a call would change a protected path and the user hasn't been asked yet.
 
     Attributes:
         place: The real path.
@@ -553,7 +553,7 @@ async def mount(coordinator: Coordinator, config: dict[str, Any] | None = None) 
     for name in READING_TOOLS + WRITING_TOOLS if options.tools is None else options.tools:
         if name in WRITING_TOOLS and not workspace.is_writable:
             continue
-        # tool-search offers the same glob. The module that is mounted first provides it.
+        # tool-search offers the same glob, and whichever module is mounted first provides it.
         if (
             name == "glob"
             and options.tools is None

@@ -1,4 +1,4 @@
-"""The connection to one server, which is opened again at the first call after it was lost."""
+"""The connection to one server. After a loss, the next call opens it again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 async def without_invalid_tools(
     transport: AbstractAsyncContextManager[Any], options: ServerOptions, version: Callable[[], str]
 ) -> AsyncIterator[Any]:
-    """Open a transport, and remove invalid tools from the server's lists. They are logged.
+    """Open a transport, and remove and log invalid tools in the server's lists.
 
     Args:
         transport: The transport of the server.
@@ -67,13 +67,13 @@ async def without_invalid_tools(
 
 
 _REST_OF_A_LIST = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-"""Fields that newer versions of the protocol require beside the tools. Older ones ignore them."""
+"""Fields that newer versions of the protocol require in lists of tools. Older ones ignore them."""
 
 
 class _Filtered:
     """A stream of the server's messages, without invalid tools.
 
-    Other attributes, which the SDK uses, are those of the original stream.
+    Other attributes, which the SDK uses, come from the original stream.
     """
 
     def __init__(self, received: Any, options: ServerOptions, version: Callable[[], str]) -> None:
@@ -103,8 +103,8 @@ class _Filtered:
             tools := message.result.get("tools"), list
         ):
             valid_tools = [tool for tool in tools if self._is_valid(tool)]
-            # The SDK would check every result by this schema, in the event loop and without a
-            # limit of time.
+            # The SDK would check every result against this schema, in the event loop and without a
+            # time limit.
             for tool in valid_tools:
                 tool.pop("outputSchema", None)
             message.result["tools"] = valid_tools
@@ -123,7 +123,7 @@ class _Filtered:
                 f"its input schema has type {schema.get('type')!r}, expected 'object'",
             )
             return False
-        # The SDK does this check before it reads the list.
+        # The SDK makes this check before it reads the list.
         try:
             validate_server_result(
                 "tools/list", self._version(), {**_REST_OF_A_LIST, "tools": [tool]}
@@ -132,13 +132,13 @@ class _Filtered:
             _log_unused(self._options, tool, first_problem(error).replace("tools.0.", ""))
             return False
         except RuntimeError:
-            # There is no version yet, so this isn't a list of tools.
+            # Client and server haven't agreed on a version yet, so this isn't a list of tools.
             return True
         return True
 
 
 def first_problem(error: ValidationError) -> str:
-    """Describe the first problem of a message from a server, and its place."""
+    """Describe the first problem in a message from a server, and where it is."""
     first = error.errors(include_url=False, include_input=False)[0]
     return f"invalid value at {'.'.join(map(str, first['loc'])) or '$'}: {first['msg']}"
 
@@ -164,12 +164,12 @@ class Offer:
     """Everything that a server offers.
 
     Attributes:
-        server: The name and version that it declares.
+        server: The name and version that the server declares.
         protocol: The version of the protocol in use.
-        instructions: Its instructions for the model.
-        tools: Its tools, without unusable ones.
-        has_resources: True if it has resources.
-        has_prompts: True if it has prompts.
+        instructions: The server's instructions for the model.
+        tools: The usable tools.
+        has_resources: True if the server has resources.
+        has_prompts: True if the server has prompts.
     """
 
     server: str
@@ -184,12 +184,12 @@ async def read_offer(client: Client, options: ServerOptions) -> Offer:
     """Read the offer of a server. Tools with an invalid schema are left out and logged.
 
     Raises:
-        ToolFailure: Its list of tools is too long.
+        ToolFailure: The server's list of tools is too long.
     """
     capabilities = client.server_capabilities
     info = client.server_info
     tools = [] if capabilities.tools is None else await _list_tools(client, options)
-    # The opening of the connection has a deadline, so this needs none.
+    # The deadline for opening the connection covers this, too.
     workers = Workers(timeout=math.inf)
     usable = await workers.run(
         lambda stop: _usable(tools, options, stop), label=f"tools of MCP server {options.name}"
@@ -251,14 +251,14 @@ CLIENT = Implementation(name="amplifier", version=version("amplifier"))
 FIRST_DELAY, MAX_DELAY = 0.5, 30.0
 """Seconds before the next start after the second failure in a row. The delay doubles each time."""
 _CLOSE_SECONDS = 3.0
-"""Seconds for an orderly exit from a connection. After that it is cancelled."""
+"""Seconds for an orderly exit from a connection. After this time the exit is cancelled."""
 _END_SECONDS = 5.0
 """Seconds that a call waits for the end of its connection, to report how the process ended."""
 _TERMINATED = "Session terminated"
 """The message of the SDK's transport for a session that an HTTP server has dropped."""
 
 _MAX_WAITING_LOGS = 64
-"""Maximum number of log messages that wait for slow handlers. Later ones are dropped."""
+"""Maximum number of log messages that wait for slow handlers. Further messages are dropped."""
 
 _Result = TypeVar("_Result")
 _Log = LoggingMessageNotificationParams
@@ -266,7 +266,7 @@ _Log = LoggingMessageNotificationParams
 
 @attrs.define
 class _Attempt:
-    """One opening of the server, from its request to the end of the connection.
+    """One attempt to use the server, from the request to open it to the end of the connection.
 
     Attributes:
         client: The client. None while the connection isn't open.
@@ -274,9 +274,9 @@ class _Attempt:
         transport: The transport, once there is one.
         reason: The error that ended an open connection, as an addition to a message.
         settled: Set when the connection is open or the opening has failed.
-        lost: Set when the connection has to be left.
+        lost: Set when the connection has to be closed.
         over: Set once the connection has exited.
-        changed: Set when the server has announced a change of its tools.
+        changed: Set when the server has announced a change to its tools.
     """
 
     client: Client | None = None
@@ -290,7 +290,7 @@ class _Attempt:
 
 
 # Everything of one connection (the process or HTTP client, the SDK's client, their task groups and
-# cancel scopes) is entered and left in the task that runs `Connection.run`. Calls come from other
+# cancel scopes) is entered and exited in the task that runs `Connection.run`. Calls come from other
 # tasks, which only use the open client.
 
 
@@ -305,7 +305,7 @@ class Connection:
     Attributes:
         offer: The latest offer of the server. None before the first opening succeeded.
         failure: The error that makes the server unavailable. None if it is available.
-        starts: The number of times that it was opened.
+        starts: The number of times that the server was opened.
         seconds: The duration of the last opening.
         listeners: Functions that are called when the offer has changed.
     """
@@ -396,7 +396,8 @@ class Connection:
                     self.failure = None
                     attempt.client = client
                     attempt.settled.set()
-                    # Without listeners this is the mount, and on_session_ready emits the events.
+                    # If there are no listeners, the module is being mounted, and on_session_ready
+                    # emits the events.
                     if self.listeners:
                         await self._announce_opening(before)
                     async with anyio.create_task_group() as group:
@@ -459,8 +460,8 @@ class Connection:
     async def _follow_notices(self, attempt: _Attempt, client: Client) -> None:
         """Read the offer again after notices of changes.
 
-        A server may send any number of notices. Those that arrive during one reading lead to one
-        more.
+        A server may send any number of notices. All notices that arrive during one reading cause
+        only one more reading.
         """
         while True:
             await attempt.changed.wait()
@@ -488,7 +489,7 @@ class Connection:
             )
 
     async def _refresh(self, client: Client) -> None:
-        """Read the offer again. Keep the old one if that fails."""
+        """Read the offer again. If that fails, keep the old offer."""
         try:
             with anyio.fail_after(self.options.open_timeout):
                 offer = await read_offer(client, self.options)
@@ -514,13 +515,13 @@ class Connection:
         """Send a request to the server. Open the connection first if necessary.
 
         Args:
-            coordinator: The coordinator of the calling session. It handles requests of the server
-                during the call.
+            coordinator: The coordinator of the calling session, which handles requests from the
+                server during the call.
             request: Sends the request.
             subject: The name of the tool, for messages.
 
         Raises:
-            ToolFailure: The server can't be reached, ended, refused the request or sent an invalid
+            ToolFailure: The server can't be reached, exited, refused the request or sent an invalid
                 response.
         """
         for _ in range(2):
@@ -578,22 +579,22 @@ class Connection:
         )
 
     async def open(self) -> None:
-        """Open the server if it isn't open. An error is kept in `failure`."""
+        """Open the server if it isn't open. Keep an error in `failure`."""
         attempt = self._begin()
         await attempt.settled.wait()
 
     async def _opened(self) -> _Attempt:
-        """Return the connection, opened if necessary.
+        """Return the connection. Open it if necessary.
 
         Raises:
-            ToolFailure: It can't be opened, or it is too early to try again.
+            ToolFailure: The connection can't be opened, or it is too early to try again.
         """
         while True:
             attempt = self._attempt
             if attempt is not None and attempt.client is not None and not attempt.lost.is_set():
                 return attempt
             if attempt is not None and attempt.settled.is_set():
-                # The connection is lost, and is being left.
+                # The connection is lost and is being closed.
                 await attempt.over.wait()
                 continue
             if attempt is None:
@@ -665,7 +666,8 @@ class Connection:
 
     async def _report(self, failure: ToolFailure) -> None:
         logger.warning("%s", failure)
-        # Without listeners this is the mount, and on_session_ready emits the event.
+        # If there are no listeners, the module is being mounted, and on_session_ready emits the
+        # event.
         if self.listeners:
             await self._coordinator.hooks.emit(
                 "mcp:server_failed",

@@ -61,7 +61,7 @@ async def mount(
         yield
         return
     connection_module, tools_module = await anyio.to_thread.run_sync(_import_parts)
-    # The first call starts a program. Later ones return the same result without blocking.
+    # The first call starts a program. Later calls return the same result without blocking.
     await anyio.to_thread.run_sync(can_supervise)
     shared: dict[str, Connection] = (
         (coordinator.get_capability(SERVERS) or {}) if options.share else {}
@@ -151,7 +151,7 @@ def _instructions(connections: dict[str, Connection]) -> str | None:
 
 
 def _is_shared(server: ServerOptions, shared: dict[str, Connection]) -> bool:
-    """Return whether the parent has this server, started in the same way.
+    """Return whether the parent has this server and started it in the same way.
 
     A child may have another prefix, and may allow and deny other tools.
     """
@@ -186,7 +186,7 @@ def _describe(connection: Connection, tools: list[str]) -> dict[str, Any]:
 
 
 def _import_parts() -> tuple[Any, Any]:
-    """Import the files that need the SDK. Blocks for about a second."""
+    """Import the files that need the SDK. This blocks for about a second."""
     try:
         from . import _connection, _tools  # noqa: PLC0415 — they need an extra
     except ModuleNotFoundError as error:
@@ -199,7 +199,8 @@ def _import_parts() -> tuple[Any, Any]:
 def login_of(options: ServerOptions) -> Any:
     """Return an object that adds the stored login of a server to HTTP requests.
 
-    Without a session no one can log in, so a missing login is an error with the command to run.
+    Without a session no one can log in, so a missing login is an error that names the command to
+    run.
 
     Returns:
         The object, or None if the options have no ``oauth``.
@@ -210,7 +211,7 @@ def login_of(options: ServerOptions) -> Any:
 
 
 class _NoSession:
-    """Stands in for a coordinator where there is no session."""
+    """A substitute for the coordinator where there is no session."""
 
     def get_capability(self, name: str) -> None:
         """Return None, because no capability is registered."""

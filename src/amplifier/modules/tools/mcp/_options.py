@@ -46,7 +46,7 @@ _FOREIGN_KEYS = frozenset(
         *("description", "displayName", "icon", "trust", "version", "note"),
     }
 )
-"""Keys of other hosts, without a meaning here. A server is a process if it has ``command``."""
+"""Keys of other hosts that have no meaning here. A server with ``command`` is a process."""
 
 _FORMER = {
     "resources": 'to hide the tool for resources, use deny: ["read_resource"]',
@@ -87,11 +87,11 @@ class OAuthOptions:
         client_id: The id of a client that is registered with the authorization server. None
             registers one.
         client_secret: The secret of that client.
-        client_metadata_url: The address of a document that describes the client. It is the id of
-            the client at servers that read such documents. At others a client is registered.
-        redirect_port: The port of this machine that the browser is sent back to. None takes any
-            free one.
-        token_directory: The directory that tokens are kept in. None for the default.
+        client_metadata_url: The address of a document that describes the client. Servers that read
+            such documents use it as the client's id. At other servers a client is registered.
+        redirect_port: The port on this machine to which the browser is sent back. None takes any
+            free port.
+        token_directory: The directory for tokens. None for the default.
     """
 
     scopes: tuple[str, ...] = option(texts(), default=())
@@ -130,7 +130,7 @@ class ServerOptions:
         is_disabled: True to leave it out.
         command: The program to start. None for a remote server.
         args: The arguments of the program.
-        env: Environment variables of the program, beside a few inherited ones.
+        env: Environment variables of the program, in addition to a few inherited ones.
         cwd: The working directory of the program. None for that of the session.
         url: The address of a server with streamable HTTP. None for a program.
         headers: HTTP headers of every request.
@@ -145,11 +145,11 @@ class ServerOptions:
         call_timeout: Seconds for one call. None for no limit.
         stop_grace: Seconds between asking the process to end and killing it.
         protocol: ``auto`` for the newest version that both support, ``legacy`` for servers that
-            end at an unknown first message.
+            exit at an unknown first message.
         sampling: Whether the server may call the session's model: ask the user, allow or deny.
         elicitation: True if the server may ask the user.
-        roots: Directories for the server to work in. By default it isn't told any, because some
-            servers then ignore the directories of their arguments.
+        roots: Directories for the server to work in. By default there are none, because with roots
+            some servers ignore the directories in their arguments.
     """
 
     name: str
@@ -230,14 +230,14 @@ class ServerOptions:
         return tuple(sorted(secrets, key=len, reverse=True))
 
     def without_secrets(self, message: str) -> str:
-        """Redact the secrets of the plan in a message."""
+        """Redact the plan's secrets in a message."""
         for value in self.secrets:
             message = message.replace(value, "[REDACTED]")
         return redact_text(message)
 
 
 _MIN_SECRET_LENGTH = 6
-"""Shorter values of the environment, such as ``1`` or ``true``, aren't secrets."""
+"""Environment variables with shorter values, such as ``1`` or ``true``, aren't secrets."""
 
 
 def _read_servers(members: Mapping[str, object]) -> tuple[ServerOptions, ...]:
@@ -320,7 +320,7 @@ class McpOptions:
         servers: The servers that aren't disabled.
         share: True to share servers with child sessions, and to use those of the parent.
         max_result_chars: Maximum number of characters in one result. The rest is cut with a note.
-        max_message_bytes: Maximum size of one message of a server. A larger one ends the
+        max_message_bytes: Maximum size of one message from a server. A larger message ends the
             connection.
     """
 

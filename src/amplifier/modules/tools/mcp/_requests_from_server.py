@@ -1,4 +1,4 @@
-"""Requests of a server to its client: roots, sampling from the model, elicitation of the user."""
+"""Requests from a server to its client: roots, sampling by the model, and elicitation."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ logger = logging.getLogger("amplifier.modules.tool-mcp")
 SAMPLING, ELICITATION = "mcp:sampling", "mcp:elicitation"
 
 _QUESTION_SECONDS = 300.0
-"""Seconds to wait for the user."""
+"""Seconds to wait for the user's answer."""
 _MAX_QUESTION = 100_000
-"""Maximum number of characters of a question. A longer one is refused, because it can't be read."""
+"""Maximum number of characters in a question. A longer one is refused, as no one would read it."""
 _OPTIONS = ["Allow once", "Allow always", "Deny"]
 _ACCEPT, _DECLINE = "Allow", "Deny"
 
@@ -52,8 +52,8 @@ _Answer = TypeVar("_Answer")
 
 
 # A request is allowed only during a call to the server, and belongs to the session that called
-# last. The end of the last call ends all requests, so that a stopped turn leaves no question and no
-# model call behind.
+# last. The end of the last call ends all requests, so that a stopped turn leaves behind no question
+# and no model call.
 
 
 class RequestsFromServer:
@@ -70,7 +70,7 @@ class RequestsFromServer:
 
     @contextmanager
     def during_call(self, coordinator: Coordinator) -> Iterator[None]:
-        """Allow requests of the server while the block runs."""
+        """Allow requests from the server while the block runs."""
         call = object()
         self._calls[call] = coordinator
         try:
@@ -104,7 +104,7 @@ class RequestsFromServer:
     async def list_roots(self, context: ClientRequestContext) -> ListRootsResult | ErrorData:
         """Return the roots of the plan.
 
-        Relative ones are below the working directory of the calling session.
+        Relative roots are below the working directory of the calling session.
         """
         return ListRootsResult(
             roots=[
@@ -245,7 +245,7 @@ class RequestsFromServer:
                         self._options.name,
                     )
         except Exception:
-            # The approval system is the application's code.
+            # The approval system is code of the application.
             logger.exception(
                 "the question of server %r to the user failed: declined", self._options.name
             )
@@ -263,7 +263,7 @@ async def _confirmed(system: ApprovalSystem, prompt: str) -> bool:
 
 
 def _is_web_page(address: str) -> bool:
-    """Return whether an address is that of a web page, because an application may open it."""
+    """Return whether an address is that of a web page. An application may open the address."""
     try:
         parts = urlsplit(address)
         # urlsplit() removes characters, such as control characters, that other programs keep.
@@ -278,7 +278,7 @@ def _refusal(message: str) -> ErrorData:
 
 
 def _quoted(text: str) -> str:
-    """Quote text of a server, so that it can't move the cursor or look like a line of ours."""
+    """Quote text from a server, so that it can't move the cursor or pass for a line of ours."""
     lines = visible_text(text, strict=True).splitlines() or [""]
     return "\n".join(f"  {line}" for line in lines)
 

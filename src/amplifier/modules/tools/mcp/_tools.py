@@ -1,4 +1,4 @@
-"""The tools that sessions mount: those of the servers, and two for resources and prompts."""
+"""The tools that sessions mount: the servers' tools, and two for resources and prompts."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from ._connection import Connection
 from ._options import McpOptions, ServerOptions
 
 _MAX_MEDIA = 100
-"""Maximum number of images and sounds in one result. Models accept few more."""
+"""Maximum number of images and sounds in one result. Models accept only a few more."""
 
 _Block: TypeAlias = TextBlock | ImageBlock | UnknownBlock
 
 
 # ── content ───────────────────────────────────────────────────────────────────────────────────────
-# Results of the protocol become results of tools: text, images, audio and structured values. A note
-# takes the place of everything else.
+# Results in the protocol's form become results of tools: text, images, audio and structured values.
+# Everything else is replaced with a note.
 
 
 def as_tool_result(result: CallToolResult, *, limit: int, failure: str) -> ToolResult:
@@ -80,7 +80,7 @@ def as_tool_result(result: CallToolResult, *, limit: int, failure: str) -> ToolR
         )
         return _joined([*blocks, *values], "\n", limit)
     if structured is None or list(structured.values()) == [text]:
-        # The structured value is the plain text in an object.
+        # The structured value is the plain text, wrapped in an object.
         return ToolResult(output=_cut(text, limit))
     output = (
         structured
@@ -104,7 +104,7 @@ def as_prompt_result(result: GetPromptResult, *, limit: int) -> ToolResult:
 
 
 def as_json_result(value: dict[str, Any], *, limit: int) -> ToolResult:
-    """Return a value as a result. If it is too long, as text that is cut."""
+    """Return a value as a result. A value that is too long becomes text and is cut."""
     text = json.dumps(value, ensure_ascii=False)
     return ToolResult(output=value if len(text) <= limit else _cut(text, limit))
 
@@ -112,8 +112,8 @@ def as_json_result(value: dict[str, Any], *, limit: int) -> ToolResult:
 def _joined(blocks: list[_Block], separator: str, limit: int) -> ToolResult:
     """Join blocks into a result.
 
-    Its output is text, with a note for each image or sound. If there are any, its content has the
-    blocks themselves.
+    The output is text, with a note for each image or sound. If there are any, the content of the
+    result holds the blocks themselves.
     """
     kept: list[_Block] = []
     left, media = limit, 0
@@ -161,7 +161,7 @@ def _resource_block(resource: TextResourceContents | BlobResourceContents) -> _B
     if kind in ("image", "audio"):
         return _media(kind, media_type, resource.blob)
     if kind == "text" or form.partition(";")[0].endswith(("json", "xml", "yaml")):
-        # If it isn't base64 of text, the note below takes its place.
+        # If the data isn't base64 of text, the note below takes its place.
         with contextlib.suppress(ValueError):
             return TextBlock(text=base64.b64decode(resource.blob, validate=True).decode())
     return _note(f"resource {shown(str(resource.uri))}", media_type, resource.blob)
@@ -192,9 +192,9 @@ def _clean(text: str) -> str:
 
 
 def _is_same_value(text: str, structured: dict[str, Any]) -> bool:
-    """Return whether a text is JSON of the structured value or of its only member.
+    """Return whether a text is the JSON of the structured value or of its only member.
 
-    SDKs and servers send both.
+    SDKs and servers send both the text and the value.
     """
     values = (structured, *structured.values()) if len(structured) == 1 else (structured,)
     try:
@@ -223,9 +223,9 @@ class ServerTool(BuiltinTool):
     """A tool that calls a server.
 
     Args:
-        name: The name that the model calls it by.
+        name: The name that the model uses in its calls.
         connection: The connection to the server.
-        coordinator: The coordinator of the session that it is mounted in.
+        coordinator: The coordinator of the session in which the tool is mounted.
         max_chars: Maximum number of characters in one result.
     """
 
@@ -296,7 +296,7 @@ class RemoteTool(ServerTool):
         return copy.deepcopy(self.offered.input_schema)
 
     def _read_input(self, payload: object) -> dict[str, Any]:
-        # The server checks the input by its schema.
+        # The server checks the input against its schema.
         if not isinstance(payload, dict):
             raise ToolFailure("InvalidInput", f"expected an object, got {type(payload).__name__}")
         _check_is_json(payload)
@@ -305,7 +305,8 @@ class RemoteTool(ServerTool):
     async def _run(self, values: dict[str, Any]) -> ToolResult:
         reports, waiting = anyio.create_memory_object_stream[_Report](_MAX_WAITING_REPORTS)
         outcome: list[ToolResult | ToolFailure] = []
-        # A task of this call emits the progress, so that handlers run in order and in the turn.
+        # A task within this call emits the progress, so that handlers run in order and during the
+        # turn.
         async with anyio.create_task_group() as group:
             group.start_soon(self._emit_progress, waiting)
             with reports:
@@ -325,7 +326,7 @@ class RemoteTool(ServerTool):
         self, arguments: dict[str, Any], reports: MemoryObjectSendStream[_Report], client: Client
     ) -> ToolResult:
         async def report(progress: float, total: float | None, message: str | None) -> None:
-            # The call doesn't wait for slow handlers. They miss reports.
+            # The call doesn't wait for slow handlers, which miss reports.
             with contextlib.suppress(
                 anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError
             ):
@@ -357,7 +358,7 @@ class RemoteTool(ServerTool):
 
 
 def _check_is_json(payload: object) -> None:
-    """Check that an input can be sent. An error in the connection would affect all its calls.
+    """Check that an input can be sent, since an error in the connection would affect all its calls.
 
     Raises:
         ToolFailure: The input isn't JSON.
@@ -371,7 +372,7 @@ def _check_is_json(payload: object) -> None:
 
 
 class _PageTool(ServerTool):
-    """A tool for the resources or prompts of a server. Without a name it lists them."""
+    """A tool for the resources or prompts of a server. A call without a name lists them."""
 
     @property
     def description(self) -> str:
@@ -393,7 +394,7 @@ class _PageTool(ServerTool):
 
 
 class ReadResourceTool(_PageTool):
-    """The tool that reads a resource of a server, or lists them."""
+    """The tool that reads a resource of a server, or lists all resources."""
 
     _description = (
         "Read a resource of the server {server}. Without uri: list its resources and URI templates."
@@ -426,7 +427,7 @@ class ReadResourceTool(_PageTool):
 
 
 class GetPromptTool(_PageTool):
-    """The tool that gets a prompt of a server, or lists them."""
+    """The tool that gets a prompt of a server, or lists all prompts."""
 
     _description = (
         "Get a prompt of the server {server}, filled in. Without name: list its prompts and their "
@@ -495,7 +496,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 def tool_name(options: ServerOptions, name: str) -> str:
     """Return the name for the model.
 
-    Providers accept letters, digits, ``_`` and ``-``, and at most 64 of them.
+    Providers accept at most 64 characters: letters, digits, ``_`` and ``-``.
     """
     full_name = f"{options.tool_prefix}{name}"
     clean = _NOT_IN_A_NAME.sub("_", full_name)
@@ -567,7 +568,7 @@ class ToolMounting:
         return None if other == server else f"server {other!r}"
 
     def _is_ours(self, name: str) -> bool:
-        """Return whether this module mounted the tool. Another one may have replaced it."""
+        """Return whether this module mounted the tool. Another module may have replaced it."""
         module = getattr(self._coordinator, "module_id", None)
         return name in self._mounted and self._coordinator.owner_of("tools", name) == module
 

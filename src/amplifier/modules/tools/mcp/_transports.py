@@ -82,9 +82,9 @@ Streams = tuple[
 # ── standard streams ──────────────────────────────────────────────────────────────────────────────
 
 
-# One JSON-RPC message per line. The SDK has such a transport, too. This one reads in linear time,
-# and it notices the death of a process whose children keep its output open. It never lets a
-# cancelled call wait for a server that doesn't read. And it reports lines that aren't messages.
+# This transport sends one JSON-RPC message per line. The SDK has such a transport, too, but this
+# one reads in linear time, notices the death of a process whose children keep its output open, and
+# reports lines that aren't messages. A cancelled call never waits for a server that doesn't read.
 
 
 class StdioTransport:
@@ -92,7 +92,7 @@ class StdioTransport:
 
     Args:
         options: The options of the server.
-        directory: The working directory, unless the options have another one.
+        directory: The working directory, unless the options name another one.
         max_bytes: Maximum size of one message.
         coordinator: The coordinator of the session that owns the server.
         on_lost: Called when no more messages will come.
@@ -128,7 +128,7 @@ class StdioTransport:
 
     @property
     def hint(self) -> str:
-        """An addition to messages about output of the server that wasn't a message."""
+        """A text to add to messages if the server has sent output that wasn't a message."""
         if self.garbage is None:
             return ""
         return f"; it printed {self.garbage}, which is not a message"
@@ -149,7 +149,7 @@ class StdioTransport:
         """Start the process, and end it and its children on exit.
 
         Raises:
-            ToolFailure: It can't be started.
+            ToolFailure: The process can't be started.
         """
         process = self._process = _start(self._options, self._options.cwd or self._directory)
         try:
@@ -206,7 +206,7 @@ class StdioTransport:
             return None
 
     def _report_garbage(self, line: bytes) -> None:
-        """Report the first line that isn't a message. Later ones aren't reported."""
+        """Report the first line that isn't a message. Later lines aren't reported."""
         if self.garbage is None:
             start = line[:200].decode("utf-8", "backslashreplace")
             self.garbage = shown(ascii(self._options.without_secrets(start)), 120)
@@ -306,7 +306,7 @@ LOGIN = "mcp.login"
 
 _LOOPBACK = "127.0.0.1"
 _NO_PORT = 1
-"""A placeholder until a login starts, because a client must have an address."""
+"""A placeholder until a login starts, because a client must have a redirect address."""
 _MAX_REQUEST = 16_384
 _DONE = b"You are logged in. You can close this page."
 
@@ -314,13 +314,13 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 # ── oauth ─────────────────────────────────────────────────────────────────────────────────────────
-# The flow is the SDK's. Tokens are in files that only their owner can read. A session never opens a
-# browser: without a stored token the server fails with the command that logs in. That command
-# registers the capability `LOGIN`.
+# The SDK provides the flow. Tokens are stored in files that only their owner can read. A session
+# never opens a browser: without a stored token the server fails with the command that logs in. That
+# command registers the capability `LOGIN`.
 
 
 def new_auth(options: ServerOptions, coordinator: Coordinator) -> OAuthClientProvider | None:
-    """Return the OAuth provider, or None without ``oauth``."""
+    """Return the OAuth provider, or None if the options have no ``oauth``."""
     oauth = options.oauth
     if oauth is None:
         return None
@@ -339,7 +339,7 @@ class _LoginAuth(OAuthClientProvider):
 
     # The port is bound when a response requires a login, because the registration of a client and
     # the address of the login page both contain it. With a fixed port, two logins at the same time
-    # would fail, so any free one is taken unless the plan has one. Authorization servers have to
+    # would fail, so any free port is taken unless the plan names one. Authorization servers have to
     # accept any port of a loopback address (RFC 8252, section 7.3). Some don't, so the port of an
     # earlier registration is tried first.
 
@@ -370,7 +370,7 @@ class _LoginAuth(OAuthClientProvider):
     async def async_auth_flow(
         self, request: httpx2.Request
     ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Drive the SDK's flow. Refuse a login that no one could complete before it starts."""
+        """Drive the SDK's flow. Refuse to start a login that no one could complete."""
         flow = super().async_auth_flow(request)
         is_first = True
         try:
@@ -448,7 +448,7 @@ def _bind_loopback(port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((_LOOPBACK, port))
-        # From here on a browser that comes back at once waits until its connection is accepted.
+        # From here on, a browser that comes back at once waits until its connection is accepted.
         bound.listen()
     except BaseException:
         bound.close()
@@ -464,8 +464,9 @@ class TokenFile:
         oauth: The options of the login.
 
     Attributes:
-        context: The SDK's data in this process. It gets the expiry and the issuer of stored tokens.
-            Without them the SDK would use tokens until they are refused, and then require a login.
+        context: The SDK's data in this process. The expiry and the issuer of stored tokens are
+            written to it. Without them, the SDK would use tokens until they are refused and then
+            require a login.
         path: The file.
     """
 
@@ -494,11 +495,11 @@ class TokenFile:
             await self._set("issuer", self.context.oauth_metadata)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return the client of the plan, or the stored registration."""
+        """Return the plan's client, or the stored registration."""
         return self.client_of_plan() or await self._get("client", OAuthClientInformationFull)
 
     def client_of_plan(self) -> OAuthClientInformationFull | None:
-        """Return the client of the plan, with the authentication that its server accepts."""
+        """Return the plan's client, with the authentication that its server accepts."""
         if self._oauth.client_id is None:
             return None
         return OAuthClientInformationFull(
@@ -527,7 +528,7 @@ class TokenFile:
         try:
             return None if stored is None else kind.model_validate(stored)
         except ValidationError:
-            # Another version has written it, so the user logs in again.
+            # Another version has written the file, so the user has to log in again.
             return None
 
     async def _set(self, key: str, value: BaseModel) -> None:
@@ -606,7 +607,8 @@ _CONNECT_SECONDS = 30.0
 class HttpTransport:
     """The transport of one remote server.
 
-    Redirects to other hosts aren't followed, because headers and tokens are for the configured one.
+    Redirects to other hosts aren't followed, because headers and tokens are meant for the
+    configured host.
 
     Args:
         options: The options of the server.
@@ -640,7 +642,7 @@ class HttpTransport:
 
     @property
     def hint(self) -> str:
-        """An addition to messages about the last response of the server, if it was an error."""
+        """A text to add to messages if the last response of the server was an error."""
         return "" if self._refusal is None else f"; it {self._refusal}"
 
     async def _record_refusal(self, response: httpx2.Response) -> None:
@@ -658,9 +660,9 @@ class HttpTransport:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
-        """Open the connection, and end the session on the server on exit."""
+        """Open the connection. On exit, end the session on the server."""
         assert self._options.url is not None
-        # A call may take as long as its own deadline allows, so reading has none.
+        # A call may take as long as its own deadline allows, so reading has no deadline.
         timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)
         async with (
             httpx2.AsyncClient(

@@ -1,4 +1,4 @@
-"""Fetch one URL to a bounded body, connecting to checked addresses only."""
+"""Fetch one URL with a bounded body, connecting only to checked addresses."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ..._shared.failure import ToolFailure, shown
 from ._urls import Address, WebOptions, check_addresses, check_place, read_address, read_url
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From host and port to addresses."""
+"""A function from a host and a port to addresses."""
 
 _MAX_ADDRESSES = 4
 _ACCEPT = "text/html, application/xhtml+xml, application/json, text/*;q=0.9, */*;q=0.1"
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """Ask the system for a name's addresses.
+    """Return the addresses of a name, as the system resolves it.
 
     Raises:
-        ToolFailure: It has none.
+        ToolFailure: The name has no address.
     """
     try:
         entries = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -38,7 +38,7 @@ async def resolve(host: str, port: int) -> list[str]:
     return [str(entry[4][0]) for entry in entries]
 
 
-# Everything that the client connects to goes through `connect_tcp`, including redirects. So the
+# All connections of the client go through `connect_tcp`, including those for redirects. So the
 # check can't be evaded by a URL that one parser reads differently from another, or by a name server
 # that answers differently a moment later. The client still uses the name for the Host header, the
 # TLS handshake and the certificate.
@@ -77,11 +77,11 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         """
         check_place(host, port, self._options)
         addresses = await self._addresses(host, port)
-        # This checks all of them, even those that won't be tried.
+        # This checks all addresses, even those that won't be tried.
         check_addresses(host, port, addresses, self._options)
         *others, last = addresses[:_MAX_ADDRESSES]
         for address in others:
-            # A silent address must leave time for the next one.
+            # An address that doesn't answer must leave time for the next one.
             share = self._options.timeout / (len(others) + 1)
             try:
                 return self._keep(await self._network.connect_tcp(str(address), port, share))
@@ -122,7 +122,7 @@ class _Body(httpx2.AsyncByteStream):
         self._response = response
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        # The pool's own iterator and not a generator around it, which would leave it unclosed.
+        # This is the pool's own iterator. A generator around it would leave it unclosed.
         return aiter(self._response.aiter_stream())
 
     async def aclose(self) -> None:
@@ -155,7 +155,8 @@ class _Transport(httpx2.AsyncBaseTransport):
         )
         if not response.has_redirect_location:
             return response
-        # The client would read all of the body, keep the cookies, and be less strict about URLs.
+        # The client itself would read the whole body, keep the cookies, and be less strict about
+        # URLs.
         await response.aclose()
         location = read_url(response.headers["Location"], base=str(url))
         return httpx2.Response(core_response.status, headers={"Location": location})
@@ -185,7 +186,7 @@ class Fetched:
     is_full: bool
 
     def text(self) -> str:
-        """Decode the body using its BOM, the header or its own declaration."""
+        """Decode the body according to its BOM, the header or its own declaration."""
         assert self.body is not None
         return self.body.decode(_charset(self.body, self.content_type), "replace")
 
@@ -199,7 +200,7 @@ class Fetcher:
         options: The allowed hosts and addresses, and the limits.
         context: Verifies certificates.
         resolver: Resolves names.
-        network: Connects to addresses. By default AnyIO does.
+        network: Connects to addresses. AnyIO by default.
     """
 
     def __init__(
@@ -238,7 +239,7 @@ class Fetcher:
                 ) from None
             except httpx2.InvalidURL as error:
                 raise ToolFailure("InvalidURL", shown(str(error), 200)) from None
-        # The block above returns, raises, or was cancelled by its own deadline.
+        # The block above returns, raises, or is cancelled at its own deadline.
         raise ToolFailure(
             "Timeout", f"{shown(url, 200)}: timed out after {self._options.timeout:g} s"
         )
@@ -293,7 +294,7 @@ class Fetcher:
 
 
 def is_textual(content_type: str) -> bool:
-    """Return whether a content type is that of text. A missing one is."""
+    """Return whether a content type is that of text. A missing content type counts as text."""
     name = content_type.partition(";")[0].strip().lower()
     kind, _, form = name.partition("/")
     return (
@@ -311,7 +312,7 @@ def is_textual(content_type: str) -> bool:
 
 @contextmanager
 def _failures(url: httpx2.URL) -> Iterator[None]:
-    """Turn the errors of a connection into the tool's."""
+    """Turn the errors of a connection into those of the tool."""
     host = shown(url.raw_host.decode("ascii"))
     try:
         yield

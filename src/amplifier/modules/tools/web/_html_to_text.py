@@ -1,4 +1,4 @@
-"""Convert HTML to readable text, in linear time for every page."""
+"""Convert HTML to readable text, in time linear in the size of the page."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urljoin
 
-# Some versions of the standard library's parser take a minute for 60 kB of ``<a <a <a``. This one
-# reads every character a bounded number of times. A tag or comment without an end matches up to the
-# end of the page.
+# Some versions of the standard library's parser take a minute for 60 kB of ``<a <a <a``. This
+# parser reads every character a bounded number of times. A tag or comment without an end extends to
+# the end of the page.
 
 _MARKUP: Final = re.compile(
     r"""<(/?)([a-zA-Z][a-zA-Z0-9:-]*+)((?:[^"'>]++|"[^"]*+"|'[^']*+'|["'])*+)>?|<!--(?:.*?-->|.*)|<[/!?][^>]*+>?""",
@@ -21,7 +21,7 @@ _ATTRIBUTE = re.compile(
 )
 _SPACE = re.compile(r"[ \t\n\r\f\v\xa0]+")
 _BLANK_LINES = re.compile(r"\n{3,}")
-# Python refuses to read numbers of very many digits.
+# Python refuses to read numbers with very many digits.
 _LONG_REFERENCE = re.compile(r"&#(?:[0-9]{8,}|[xX][0-9a-fA-F]{8,});?")
 
 _DROPPED: Final = frozenset(
@@ -64,8 +64,8 @@ _PARAGRAPHS: Final = frozenset(
 )
 _MAX_LINK = 2000
 
-# Marks in the text that is being built: the end of a line or a paragraph, a <br>, a cell of a
-# table, and white space that stays.
+# These marks stand in the text that is being built for the end of a line or a paragraph, a <br>, a
+# cell of a table, and white space that stays.
 _LINE, _PARAGRAPH, _BREAK, _CELL, _KEPT_SPACE, _KEPT_LINE = "\1\2\3\4\5\6"
 _PREFORMATTED: Final = str.maketrans({" ": _KEPT_SPACE, "\t": _KEPT_SPACE * 4, "\n": _KEPT_LINE})
 _BREAKS = re.compile(
@@ -80,7 +80,7 @@ def readable(page: str, base: str, check: Callable[[], None]) -> tuple[str, str]
     Args:
         page: The HTML.
         base: The URL that links are relative to.
-        check: Called now and then. It may raise to end the work.
+        check: Called now and then. It may raise an exception to end the work.
 
     Returns:
         The title and the text: a line per block, ``#`` for headings, ``-`` for items,
@@ -183,7 +183,7 @@ class _Writer:
         if len(self._parts) > start:
             self._parts.append(f"]({target})")
         else:
-            # The link is empty, or around an image without a description.
+            # The link is empty, or contains an image without a description.
             self._parts[-1] = ""
 
     def text(self) -> str:

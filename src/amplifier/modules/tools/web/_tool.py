@@ -1,4 +1,4 @@
-"""web_fetch: the text of one page."""
+"""The tool web_fetch, which returns the text of one page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class WebFetchTool(BuiltinTool):
     """The tool that fetches pages.
 
     Args:
-        make_fetcher: Makes the fetcher, in a thread because it imports and reads certificates.
+        make_fetcher: Makes the fetcher. It runs in a thread, because it imports packages and reads
+            certificates.
         options: The configuration.
     """
 
@@ -161,7 +162,7 @@ def _check_packages() -> None:
 
 
 def _make_fetcher(options: WebOptions) -> Fetcher:
-    """Make the fetcher. Blocks while it imports the extra and reads certificates."""
+    """Make the fetcher. This blocks while the extra is imported and certificates are read."""
     import truststore  # noqa: PLC0415 — an extra
 
     from . import _fetcher  # noqa: PLC0415 — it imports the rest

@@ -1,4 +1,4 @@
-"""The options, the form of a URL, and the hosts, ports and addresses that may be fetched from."""
+"""The options, the form of a URL, and the check of hosts, ports and addresses."""
 
 from __future__ import annotations
 
@@ -110,8 +110,9 @@ _REFUSED: Final = {
     "3fff::/20": "an address for documentation",
 }
 _NETWORKS: Final = [(ipaddress.ip_network(network), why) for network, why in _REFUSED.items()]
-# The upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address. The
-# lower half is the IPv4 address, which a router of any prefix may take the packet to (RFC 5214).
+# This is the upper half of an ISATAP interface: 0000:5efe, or 0200:5efe for a global IPv4 address.
+# The lower half is the IPv4 address, to which a router of any prefix may forward the packet (RFC
+# 5214).
 _ISATAP: Final = 0x00005EFE
 _EXCEPT_GLOBAL_BIT: Final = 0xFDFFFFFF
 _GLOBAL_IPV6: Final = ipaddress.ip_network("2000::/3")
@@ -125,7 +126,7 @@ _NEVER: Final = ("link-local", "multicast", "unspecified", "cloud's")
 
 
 def read_address(text: str) -> Address | None:
-    """Read an address in its usual form. Return None for anything else, and for one with a zone."""
+    """Read an address in its usual form. Return None for other text, or if it has a zone."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -183,7 +184,7 @@ def check_addresses(
     """Refuse a host if any of its addresses isn't public.
 
     Raises:
-        ToolFailure: An address isn't public. The message has its kind, but not the address.
+        ToolFailure: An address isn't public. The message names its kind, but not the address.
     """
     is_literal = read_address(host) is not None
     if (host, port) not in options.allow_private:
@@ -200,14 +201,14 @@ def check_addresses(
 def read_url(text: str, *, base: str | None = None) -> str:
     """Return a URL in its usual form: ASCII, and without a user, a password or a fragment.
 
-    The host is in lower case, without a dot at its end. An address is in its usual form.
+    The host is in lower case and doesn't end with a dot. An address is in its usual form.
 
     Args:
-        text: The text of the model or of a server.
-        base: The URL that a relative one is relative to.
+        text: The text from the model or from a server.
+        base: The URL that a relative URL is relative to.
 
     Raises:
-        ToolFailure: It isn't a URL of the web, or it may be read in two ways.
+        ToolFailure: The text isn't a URL of the web, or it can be read in two ways.
     """
     subject = shown(ascii(text)[1:-1], 200)
     if not text or len(text) > _MAX_URL or _UNUSABLE.search(text):
