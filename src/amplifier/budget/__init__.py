@@ -1,7 +1,7 @@
 """Budgets: limits for tokens, cost, calls and time over a session and all its children.
 
-The kernel creates a `Budget` for a session whose plan has ``session.budget``, and for every session
-below it. It mounts their providers and tools inside meters, which count every call.
+The kernel creates a `Budget` for a session whose plan has ``session.budget``, and for all its
+children. It wraps their providers and tools in meters, which count every call.
 """
 
 from ._meter import SessionMeter

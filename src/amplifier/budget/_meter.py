@@ -30,7 +30,7 @@ _OWN_MEMBERS = frozenset(
 
 @final
 class SessionMeter:
-    """Counts the calls of one session and refuses those that do not fit.
+    """Counts the calls of one session and refuses calls that do not fit.
 
     Attributes:
         budget: Budget of the session.
@@ -49,17 +49,17 @@ class SessionMeter:
     # ── mounted modules ──
 
     def meter(self, point: str, module: Any) -> Any:
-        """Return a provider or a tool inside a meter, and any other module unchanged."""
+        """Return a provider or a tool wrapped in a meter, and any other module unchanged."""
         kind: Any = {"providers": MeteredProvider, "tools": MeteredTool}.get(point)
         if kind is None:
             return module
-        # It may have a meter of another session, or of this one under another name.
+        # The module may already have a meter of another session, or of this one under another name.
         if type(module) is kind:
             module = module.__wrapped__
         return kind(module, self)
 
     def meter_all(self, points: Mapping[str, object]) -> None:
-        """Put meters around modules that reached the mount points without `mount`."""
+        """Wrap modules that were put at mount points without `mount`."""
         for point in ("providers", "tools"):
             modules = points.get(point)
             if not isinstance(modules, dict):
@@ -129,7 +129,7 @@ class SessionMeter:
     def close_with_turn(self, reservation: Reservation) -> None:
         """Close a reservation at the end of the turn at the latest.
 
-        Nothing else does so if the caller abandons the iterator.
+        Nothing else closes it if the caller abandons the iterator.
         """
         if self._stop is not None:
             self._unguarded.append(reservation)
@@ -146,7 +146,7 @@ class SessionMeter:
         """Count a tool call.
 
         Raises:
-            BudgetError: It does not fit, or an earlier call of this turn was refused.
+            BudgetError: The call does not fit, or an earlier call of this turn was refused.
         """
         self._raise_refusal()
         for budget in self.budget.chain():
@@ -158,13 +158,13 @@ class SessionMeter:
         await self.budget.emit_warnings()
 
     async def open_model_call(self, call: ModelCall) -> Reservation:
-        """Hold the amounts that a model call may need.
+        """Reserve the amounts that a model call may need.
 
-        Wait for running calls if they may need less than is held for them.
+        If running calls may need less than is held for them, wait for them to end.
 
         Raises:
-            BudgetError: It does not fit, its price is unknown, or an earlier call of this turn was
-                refused.
+            BudgetError: The call does not fit, its price is unknown, or an earlier call of this
+                turn was refused.
         """
         Reservation.hand_over()
         while True:
@@ -275,7 +275,7 @@ class _Metered:
         return getattr(self.__wrapped__, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        # A replacement of a metered method replaces the one that callers see.
+        # Replacing a metered method replaces the wrapper's own method, which callers use.
         if name in _OWN_MEMBERS:
             object.__setattr__(self, name, value)
         else:
@@ -294,7 +294,7 @@ class MeteredTool(_Metered):
         """Count the call and make it.
 
         Raises:
-            BudgetError: It does not fit into the budget.
+            BudgetError: The call does not fit into the budget.
         """
         await self.meter_of_session.open_tool_call()
         return await self.__wrapped__.execute(*args, **kwargs)
@@ -448,7 +448,7 @@ class _MeteredStream:
 
     def __del__(self) -> None:
         # The caller abandoned the stream. The garbage collector may run in any thread, but only the
-        # thread of the event loop may wake the calls that wait.
+        # event loop's thread may wake waiting calls.
         if self._reservation is not None and self._thread == threading.get_ident():
             self._reservation.close()
 

@@ -23,10 +23,10 @@ from .budget import Budget
 # In JSON text in UTF-8, English prose has four or five bytes per token, program text three to four,
 # and most other languages about three.
 BYTES_PER_TOKEN = 3
-# More than the large services count for a picture of the maximum size. It is also the minimum for a
-# document.
+# This is more than the large services count for a picture of the maximum size. It is the minimum
+# for a document as well.
 _PICTURE_TOKENS = 5_000
-# Bytes of base64 per token: half the number that a page of dense text has in a PDF.
+# Bytes of base64 per token: half as many as for a page of dense text in a PDF.
 _DOCUMENT_BYTES = 10
 # Services add tokens to every request, and their own instructions to a request with tools.
 _REQUEST_TOKENS, _TOOLS_TOKENS = 16, 700
@@ -55,7 +55,7 @@ def request_tokens(request: object) -> int:
     try:
         plain = to_dict(request)
         size = len(orjson.dumps(without_media({part: plain.get(part) for part in _PARTS})))
-    # The request of a third-party loop may hold anything. Its `repr` gives a larger estimate.
+    # The request of a third-party loop may contain anything. Its `repr` gives a larger estimate.
     except Exception:  # noqa: BLE001
         size = len(repr(request).encode("utf-8", "replace"))
     return added + math.ceil(size / BYTES_PER_TOKEN) + media
@@ -218,7 +218,7 @@ class Reservation:
             _under_way.reset(token)
 
     def note_chunk(self, chunk: object) -> None:
-        """Record a piece of the answer. The last one may have the response."""
+        """Record a piece of the answer. The last piece may contain the response."""
         self._has_begun = True
         response = getattr(chunk, "response", None)
         if response is not None:
@@ -231,7 +231,7 @@ class Reservation:
             self._streamed.append(text)
 
     def settle(self, response: object) -> None:
-        """Charge the use that the provider reports, in place of the held amounts."""
+        """Charge the reported use in place of the held amounts."""
         usage = getattr(response, "usage", None)
         sent, received = _count(usage, "input_tokens"), _count(usage, "output_tokens")
         # OpenAI-compatible services may report no usage.
@@ -244,7 +244,10 @@ class Reservation:
         self._close(sent, received, cost if isinstance(cost, Decimal) else None)
 
     def close(self) -> None:
-        """End the call. Without a response, charge the streamed text, and the input if any came."""
+        """End the call.
+
+        Without a response, charge the streamed text, and the input if any text arrived.
+        """
         if self._has_begun:
             self._close(self.call.input_tokens, text_tokens("".join(self._streamed)), None)
         else:

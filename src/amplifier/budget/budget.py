@@ -75,7 +75,7 @@ class Budget:
         self._warned: set[str] = set()
         self._running_turns = 0
         self._running_since = 0.0
-        # Only the topmost budget has the event. The first call that waits creates it.
+        # Only the topmost budget uses this event. The first waiting call creates it.
         self._changed: anyio.Event | None = None
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class Budget:
 
     @property
     def limits(self) -> BudgetLimits:
-        """The limits of this session. The limits of the sessions above apply in addition."""
+        """The limits of this session. The limits of its parents apply in addition."""
         return self._limits
 
     @property
@@ -95,7 +95,7 @@ class Budget:
     def set_limits(self, **limits: object) -> None:
         """Change limits, named as in ``session.budget`` of a plan.
 
-        Other limits and the use so far stay. A new limit of seconds applies from the next turn.
+        Other limits and the use so far are kept. A new limit of seconds applies from the next turn.
 
         Raises:
             PlanError: A name or a value is wrong. No limit was changed.
@@ -115,7 +115,7 @@ class Budget:
     # ── the sessions above ──
 
     def chain(self) -> Iterator[Budget]:
-        """Yield this budget and those of the sessions above. A call has to fit into all of them."""
+        """Yield this budget and those of all parents. A call has to fit into all of them."""
         budget: Budget | None = self
         while budget is not None:
             yield budget
@@ -147,7 +147,7 @@ class Budget:
         return self.limits_size and (self._held_tokens > 0 or self._held_cost > 0)
 
     def free(self, name: str) -> Amount:
-        """Return the rest of a limit that is neither used nor held, or infinity without a limit."""
+        """Return the rest of a limit that is neither used nor held, or infinity without one."""
         limit = getattr(self._limits, name)
         if limit is None:
             return math.inf
@@ -199,7 +199,7 @@ class Budget:
     # ── time ──
 
     def start_clock(self) -> None:
-        """Count the time of a turn that starts in this session or one below it."""
+        """Start counting the time of a turn in this session or a child of it."""
         now = anyio.current_time()
         for budget in self.chain():
             if budget._running_turns == 0:
@@ -215,7 +215,7 @@ class Budget:
                 budget.charge(seconds=now - budget._running_since)
 
     def seconds_left(self) -> float:
-        """Return the seconds until a budget of the chain expires, or infinity without a limit."""
+        """Return the seconds until a budget of the chain expires, or infinity without one."""
         return min((budget._remaining() for budget in self.chain()), default=math.inf)
 
     def out_of_time(self) -> BudgetExceeded:

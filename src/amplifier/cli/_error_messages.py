@@ -1,4 +1,4 @@
-"""Messages for people at a terminal, made from exceptions."""
+"""Turn exceptions into messages for people at a terminal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def error_message(error: BaseException) -> str:
 def traceback_text(error: BaseException) -> str:
     """Return the traceback as text that is safe to show.
 
-    It is indented, so that no line of an exception's text looks like one of the command's own.
+    The text is indented, so that no line of an exception looks like a message of the command.
     """
     text = visible_text(redact_text("".join(traceback.format_exception(error))))
     return textwrap.indent(text.rstrip("\n"), "    ")
@@ -51,7 +51,7 @@ def exit_code_of(error: BaseException) -> int:
         return max((exit_code_of(inner) for inner in error.exceptions), default=Exit.FAILED)
     if isinstance(error, LLMError):
         return Exit.FAILED
-    # Before a turn, expected errors are about the plan, its modules or a file of the user.
+    # Before a turn, expected errors concern the plan, its modules or a file of the user.
     return Exit.USAGE if isinstance(error, AmplifierError | OSError) else Exit.FAILED
 
 

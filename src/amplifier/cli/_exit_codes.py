@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """Exit codes. Those above 128 are a shell's codes for processes that a signal ended."""
+    """Exit codes. Codes above 128 are the shell's codes for processes ended by a signal."""
 
     OK = 0
     FAILED = 1

@@ -31,17 +31,20 @@ HOME_VARIABLE = "AMPLIFIER_HOME"
 
 
 def config_folder() -> Path:
-    """Return the user's configuration folder, by default that of this system."""
+    """Return the user's configuration folder, by default the system's standard one."""
     return find_home("user_config_path")
 
 
 def find_home(kind: str = "user_state_path") -> Path:
-    """Return the folder named by AMPLIFIER_HOME, or the system's one. It is not created."""
+    """Return the folder named in AMPLIFIER_HOME, or the system's standard one.
+
+    It is not created.
+    """
     configured = os.environ.get(HOME_VARIABLE, "").strip()
     if configured:
         return Path(configured).expanduser().absolute()
     try:
-        # It belongs to an extra, and isn't needed if the variable is set.
+        # platformdirs belongs to an extra, and isn't needed if the variable is set.
         import platformdirs  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError(
@@ -60,10 +63,10 @@ def require_writable(sessions: Path) -> None:
     """Check that sessions can be stored in a folder, without leaving anything behind.
 
     Raises:
-        CommandError: They can't. The message names the folder and the variable that chooses it.
+        CommandError: The folder isn't writable. The message names it and the variable that sets it.
     """
     nearest = next(folder for folder in (sessions, *sessions.parents) if folder.exists())
-    # Permissions don't show it, because root seems to have all of them in /proc.
+    # Try to write, because permissions are misleading: root seems to have all of them in /proc.
     try:
         Path(tempfile.mkdtemp(prefix=".amplifier-", dir=nearest)).rmdir()
     except OSError as error:
@@ -84,7 +87,7 @@ class SessionStore(SessionIndex):
     """The stored sessions of this user, see `SessionIndex`.
 
     Attributes:
-        begun: Records of open sessions that aren't in the index before their first turn.
+        begun: Records of open sessions that have had no turn, and so aren't in the index yet.
     """
 
     def __init__(self, root: Path) -> None:
@@ -122,7 +125,7 @@ class SessionStore(SessionIndex):
         return sorted(reports, key=lambda report: report["checked"], reverse=True)
 
     def holder(self, session_id: str) -> str:
-        """Return a phrase for the process that has a session open, or an empty text."""
+        """Return a phrase about the process that has a session open, or an empty text."""
         holder = lock_holder(self.folder(session_id))
         return "" if holder is None else f" ({holder.partition(' on ')[0]})"
 
@@ -137,8 +140,8 @@ class SessionStore(SessionIndex):
         """Return the session for an id, a unique prefix of an id, or ``last``.
 
         Raises:
-            CommandError: There is no such session or several, and the message lists candidates, or
-                one of its files isn't a regular file.
+            CommandError: There is no such session, or there are several, which the message lists,
+                or one of the session's files isn't a regular file.
         """
         names = self.names()
         if wanted == LAST and LAST not in names:
@@ -189,7 +192,7 @@ class SessionStore(SessionIndex):
         """Delete a session with its data and the sessions of its delegated tasks.
 
         Raises:
-            CommandError: It is open in another process.
+            CommandError: The session is open in another process.
             OSError: A file can't be removed.
         """
         try:
@@ -203,13 +206,13 @@ class SessionStore(SessionIndex):
 
 
 def _require_regular_files(folder: Path) -> None:
-    """Check the files of a session, before anything reads them or waits for them.
+    """Check the files of a session before anything opens them.
 
     Raises:
-        CommandError: One is a FIFO, a socket, a device or a directory.
+        CommandError: A file is a FIFO, a socket, a device or a directory.
     """
     for name in (EVENTS_FILE, "lock"):
-        # If it is missing or unreadable, its reader reports that.
+        # If a file is missing or unreadable, its reader reports the error.
         with suppress(OSError):
             kind = irregular_kind((folder / name).stat().st_mode)
             if kind is not None:

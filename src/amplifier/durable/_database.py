@@ -1,4 +1,4 @@
-"""The database of an engine: the tables of DBOS and one of ours, through one pool."""
+"""The database of an engine: DBOS's tables and one of our own, through one connection pool."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ except ImportError as _error:
 T = TypeVar("T")
 
 APPLICATION = "amplifier"
-"""The name under which DBOS files the turns."""
+"""The application name under which DBOS stores the turns."""
 
 _LIMITS = "54"
-"""The class of Postgres' errors about values that are too large or too complex."""
+"""The class of Postgres errors for values that are too large or too complex."""
 
 _CONVERSATIONS = """
     CREATE TABLE IF NOT EXISTS amplifier_conversations (
@@ -48,7 +48,10 @@ _CONVERSATIONS = """
 
 
 class DatabaseDown(Exception):
-    """The database doesn't answer, so the fate of the work is unknown. Stays inside the package."""
+    """The database doesn't answer, so the outcome of the work is unknown.
+
+    Stays inside the package.
+    """
 
 
 class JsonSerializer(Serializer):
@@ -58,7 +61,7 @@ class JsonSerializer(Serializer):
         """Read the key.
 
         Raises:
-            ValueError: It isn't a key of Fernet.
+            ValueError: The key isn't a valid Fernet key.
         """
         try:
             self._fernet = None if key is None else Fernet(key)
@@ -81,7 +84,7 @@ class JsonSerializer(Serializer):
         """Read a value.
 
         Raises:
-            DurableError: It was encrypted with another key, or isn't encrypted.
+            DurableError: The value was encrypted with another key, or isn't encrypted.
         """
         if self._fernet is None:
             return orjson.loads(serialized_data)
@@ -97,15 +100,15 @@ class JsonSerializer(Serializer):
 class Database:
     """A database of DBOS.
 
-    Called with a function, it runs it in a worker thread, and again while the database is away.
-    Such work must be safe to repeat, because a connection lost during a commit leaves it unknown
-    whether the commit happened.
+    Calling the database with a function runs the function in a worker thread, and retries while the
+    database is unreachable. The function must be safe to repeat, because after a connection is lost
+    during a commit, it is unknown whether the commit happened.
 
     Attributes:
         name: The URL for messages, without credentials.
         url: The URL with credentials.
         serializer: Writes and reads the stored values.
-        is_sqlite: True if it is a file, which has one worker process.
+        is_sqlite: True if the database is a file, which allows only one worker process.
         engine: SQLAlchemy's pool of connections, which DBOS uses as well.
         client: The client of DBOS.
     """
@@ -147,14 +150,14 @@ class Database:
         return self._file
 
     def open(self) -> None:
-        """Connect, and create the tables that are missing.
+        """Connect, and create missing tables.
 
         Raises:
-            EngineUnavailableError: It can't be reached, or isn't a database.
+            EngineUnavailableError: The database can't be reached, or the file isn't a database.
         """
         try:
             if self._file is not None:
-                # Created with its mode, so only its owner can ever read it.
+                # Create the file with its final mode, so that only its owner can ever read it.
                 os.close(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.run(self._create)
         except (OSError, DatabaseDown) as error:
@@ -167,7 +170,7 @@ class Database:
             try:
                 DBOS.migrate(self.url)
                 break
-            # Another process may be creating the tables too.
+            # Another process may be creating the tables at the same time.
             except (sa.exc.DBAPIError, dbos_error.DBOSInitializationError) as error:
                 if attempt == 2:
                     raise EngineUnavailableError(
@@ -185,7 +188,7 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close all connections, and refuse work from now on."""
+        """Close all connections and refuse further work."""
         self._is_closed = True
         if self.client is not None:
             self.client.destroy()
@@ -193,7 +196,7 @@ class Database:
             self.engine.dispose()
 
     def begin_use(self) -> None:
-        """Leave the connections open for a worker, even if the engine is closed before it."""
+        """Keep the connections open for a worker, even if the engine is closed first."""
         self._has_worker = True
 
     def end_use(self) -> None:
@@ -203,7 +206,7 @@ class Database:
             self.engine.dispose()
 
     async def __call__(self, work: Callable[[], T]) -> T:
-        """Run some work in a thread, and try again while the database is away.
+        """Run a function in a thread, and retry while the database is unreachable.
 
         Raises:
             EngineUnavailableError: The database didn't answer in time.
@@ -221,7 +224,7 @@ class Database:
             pause = min(pause * 2, 2.0)
 
     def insist(self, work: Callable[[], T]) -> T:
-        """Run some work in this thread, and try again while the database is away.
+        """Run a function in this thread, and retry while the database is unreachable.
 
         Raises:
             EngineUnavailableError: The database didn't answer in time.
@@ -238,7 +241,7 @@ class Database:
             pause = min(pause * 2, 2.0)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run some work in this thread, once.
+        """Run a function in this thread, once.
 
         Raises:
             DatabaseDown: There is no connection.
@@ -257,7 +260,7 @@ class Database:
                 raise self._unstorable(cause) from error
             raise DatabaseDown(str(cause or error).strip()) from error
         except sa.exc.DatabaseError as error:
-            # Its subclasses are errors of a statement, unless the server ended the connection.
+            # Subclasses of DatabaseError are errors of a statement, unless the connection was lost.
             if type(error) is not sa.exc.DatabaseError and not error.connection_invalidated:
                 raise
             raise DatabaseDown(str(error.orig).strip()) from error
@@ -277,10 +280,10 @@ class Database:
         )
 
     def check_patience(self, error: DatabaseDown, since: float) -> None:
-        """Return while the database hasn't been away for too long.
+        """Check that the database hasn't been unreachable for too long.
 
         Raises:
-            EngineUnavailableError: It has.
+            EngineUnavailableError: It has been unreachable for too long.
         """
         if time.monotonic() - since >= self._patience:
             raise self.unavailable(error) from error
@@ -292,7 +295,7 @@ def _reason(error: Exception) -> str:
 
 def _sqlite_preparation(seconds: float) -> Callable[[Any, object], None]:
     def prepare(connection: Any, _: object) -> None:
-        # DBOS prepares its own connections like this: the first write takes the lock.
+        # Take the lock before the first read, as DBOS does on its own connections.
         connection.isolation_level = "IMMEDIATE"
         connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -302,9 +305,9 @@ def _sqlite_preparation(seconds: float) -> Callable[[Any, object], None]:
 
 
 def _postgres_preparation(seconds: float) -> Callable[[Any, object], None]:
-    """Undo transactions of a process that was suspended in one, since others wait for its locks.
+    """Roll back transactions of a suspended process, since other processes wait for its locks.
 
-    The limit is less than a lease, or a worker that waits would count as dead.
+    The limit is less than a lease. Otherwise a waiting worker would count as dead.
     """
 
     def prepare(connection: Any, _: object) -> None:
@@ -316,7 +319,7 @@ def _postgres_preparation(seconds: float) -> Callable[[Any, object], None]:
 
 
 def parsed_url(text: str) -> sa.URL:
-    """Read the name of a database: a file, ``sqlite:///file`` or ``postgresql://…``.
+    """Parse the name of a database: a file, ``sqlite:///file`` or ``postgresql://…``.
 
     Raises:
         ValueError: The text doesn't name a database.
@@ -343,7 +346,7 @@ async def opened_database(text: str, settings: Settings) -> AsyncIterator[Databa
     """Open a database until the block exits.
 
     Raises:
-        EngineUnavailableError: It can't be reached.
+        EngineUnavailableError: The database can't be reached.
         ValueError: The text doesn't name a database.
     """
     logging.getLogger("dbos").setLevel(logging.ERROR)

@@ -48,22 +48,22 @@ T = TypeVar("T")
 
 _MAX_SECONDS: Final = 100 * 365 * 86400.0
 _MAX_NAME_LENGTH: Final = 170
-"""Characters of a schedule's name. The ids of its turns are longer by the date."""
+"""Maximum length of a schedule's name. The ids of its turns consist of the name and a date."""
 
 SessionFactory: TypeAlias = Callable[[str], AmplifierSession]
-"""Makes the session of an id, not opened. Workers call it for every attempt of a turn.
+"""Returns an unopened session for a session id. Workers call it for every attempt of a turn.
 
-It is a plain function that runs on the event loop, so it has to be quick. An exception ends the
-turn.
+This is a sync function that runs on the event loop, so it has to be quick. If it raises, the turn
+fails.
 
-The session's context has to start empty, as context-simple does. The engine keeps the conversation
-and hands it over.
+The context of the session has to start empty, as context-simple does. The engine stores the
+conversation and fills the context.
 """
 
 _REPORT_SECONDS = 10.0
 _ADDRESS = re.compile(r"https?://[!-~]{1,4000}")
 
-# `DurableEngine.list` hides the name of the type.
+# Inside the class, `DurableEngine.list` hides the built-in type.
 _Statuses: TypeAlias = list[TurnStatus]
 _Messages: TypeAlias = list[dict[str, Any]]
 _Schedules: TypeAlias = "list[Schedule]"
@@ -77,8 +77,8 @@ class Duty:
         make_session: Makes the session of a turn.
         concurrency: The number of turns that run at the same time.
         limits: The limits of the worker's calls.
-        leaving: Once it is set, start nothing, and return when no running turn has a running call.
-        on_start: Called when turns are accepted.
+        leaving: Once set, the worker starts nothing, and returns when no turn has a running call.
+        on_start: Called once the worker accepts turns.
     """
 
     make_session: SessionFactory
@@ -89,14 +89,14 @@ class Duty:
 
 
 class DurableEngine:
-    """Runs turns so that they survive the processes that run them. `open_engine` opens one.
+    """Runs turns so that they survive their processes. Use `open_engine` to open an engine.
 
-    An application starts turns and looks after them. Workers, in the same process or others, run
-    them. A turn belongs to a session. A session has one open turn at a time, and the engine keeps
-    its conversation between turns.
+    An application starts turns and follows them. Workers in the same process or in others run them.
+    A turn belongs to a session. A session has one open turn at a time, and the engine keeps its
+    conversation between turns.
 
-    Every method raises `EngineClosedError` when the engine has been closed, and
-    `EngineUnavailableError` when the database doesn't answer, or stored nothing.
+    Every method raises `EngineClosedError` if the engine has been closed, and
+    `EngineUnavailableError` if the database doesn't respond, so that nothing was stored.
     """
 
     def __init__(
@@ -121,25 +121,26 @@ class DurableEngine:
         result_type: Any = None,
         notify: str | None = None,
     ) -> str:
-        """Hand a turn over. On return it is stored, and a worker will run it.
+        """Store a new turn, which a worker will run.
 
         Args:
-            session_id: The session, new or not.
-            prompt: The text of the user, or a list of texts and blocks, as for
+            session_id: The id of the session, new or existing.
+            prompt: The text of the user, or a list of strings and blocks, as for
                 `AmplifierSession.execute`.
             turn_id: Your own name for the turn, in the form of a session id. Starting it again
                 with the same session and prompt does nothing.
             queue: If the session has an open turn, wait for it and all turns in the queue, in the
                 order of their starts.
-            priority: From 1 to 5. Of two turns that wait for a worker, the lower number starts
-                first.
-            delay: Seconds before which it isn't started.
-            deadline: Seconds from now after which it fails, even while it runs. A turn that waits
-                fails when a worker takes it.
+            priority: From 1 to 5. Of two turns that wait for a worker, the one with the lower
+                number starts first.
+            delay: Seconds to wait before the turn may start.
+            deadline: Seconds from now after which the turn fails, even while it is running. A turn
+                that is still waiting fails when a worker takes it.
             result_type: The type of the answer, as for `AmplifierSession.execute`. Its JSON Schema
-                is stored, and `TurnStatus.answer` is JSON. Give `result` the type as well.
-            notify: An address (http or https) that gets the `TurnStatus` as JSON in a POST when
-                the turn has ended, at least once. The POST is repeated until it succeeds.
+                is stored, and `TurnStatus.answer` is JSON. Pass the type to `result` as well.
+            notify: An address (http or https). When the turn has ended, it receives the
+                `TurnStatus` as JSON in a POST, at least once. The POST is repeated until it
+                succeeds.
 
         Returns:
             The turn's id.
@@ -205,10 +206,10 @@ class DurableEngine:
         """Return turns, the latest one first.
 
         Args:
-            state: Only turns in this state.
-            session: Only turns of this session.
-            since: Only turns that were started at this moment or later. A number is seconds since
-                1970.
+            state: Return only turns in this state.
+            session: Return only turns of this session.
+            since: Return only turns that were started at this moment or later. A number is seconds
+                since 1970.
             limit: The maximum number of turns.
 
         Raises:
@@ -227,7 +228,7 @@ class DurableEngine:
     async def counts(self) -> TurnCounts:
         """Count all turns by state, and return the age of the oldest open one.
 
-        It reads every turn.
+        This reads every turn.
         """
         return await self._do(self._turns.counts)
 
@@ -246,10 +247,10 @@ class DurableEngine:
 
         Raises:
             ResultError: The answer has another type.
-            TurnFailedError: It ended with an error.
-            TurnStoppedError: It was stopped.
-            TurnHeldError: No worker could continue it for the time of a lease. `TurnStatus.error`
-                has the reason.
+            TurnFailedError: The turn ended with an error.
+            TurnStoppedError: The turn was stopped.
+            TurnHeldError: For the duration of a lease, no worker could continue the turn.
+                `TurnStatus.error` has the reason.
             UnknownTurnError: There is no such turn.
         """
         held_since: float | None = None
@@ -270,11 +271,11 @@ class DurableEngine:
     def watch(self, turn_id: str, *, after: int = 0) -> AsyncIterator[WatchedEvent]:
         """Iterate over the events of a turn until it ends.
 
-        Any number of watchers in any process can do so, even after the turn has ended.
+        Any number of watchers in any process can iterate, even after the turn has ended.
 
         Args:
             turn_id: The turn.
-            after: Only events after this position, for a watcher that has lost its connection.
+            after: Return only events after this position, for a watcher that lost its connection.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -282,13 +283,13 @@ class DurableEngine:
         return _Watch(self._turns, self._poll, turn_id, after)
 
     async def approve(self, turn_id: str, question_id: str, option: str) -> None:
-        """Answer a question. On return the answer is stored, even if no worker is running.
+        """Store the answer to a question, even if no worker is running.
 
         Raises:
-            QuestionClosedError: It isn't open, or doesn't offer this option.
+            QuestionClosedError: The question isn't open, or doesn't offer this option.
             UnknownTurnError: There is no such turn.
         """
-        # Accept the form in which status() shows them.
+        # Accept both in the form in which status() returns them.
         shown = [storable_text(text, allows_nul=False) for text in (question_id, option)]
         known = _known_form(turn_id)
         await self._do(lambda: self._turns.answer(known, *shown))
@@ -298,12 +299,12 @@ class DurableEngine:
     ) -> None:
         """Request the end of a turn. A turn that has ended stays as it is.
 
-        It returns at once. Use `result` to wait.
+        This returns at once. Use `result` to wait.
 
         Args:
             turn_id: The turn.
             graceful: True to let running tools finish.
-            reason: The reason for the events.
+            reason: The reason to show in events.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -312,7 +313,7 @@ class DurableEngine:
         await self._do(lambda: self._turns.request_stop(known, graceful, reason))
 
     async def resume(self, turn_id: str) -> None:
-        """Continue a held turn with the plan that workers have now. Others stay as they are.
+        """Continue a held turn with the current plan of the workers. Any other turn stays as it is.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -323,8 +324,8 @@ class DurableEngine:
     async def release(self, turn_id: str) -> None:
         """Take a running turn away from its worker, so that another one continues it.
 
-        Use it for a worker that shows life and makes no progress. It can no longer record anything
-        about the turn. A turn that isn't running stays as it is.
+        Use this for a worker that is alive but makes no progress. The worker can no longer record
+        anything about the turn. A turn that isn't running stays as it is.
 
         Raises:
             UnknownTurnError: There is no such turn.
@@ -341,10 +342,10 @@ class DurableEngine:
     async def forget(self, *, older_than: float) -> int:
         """Delete turns that ended this many seconds ago or earlier, with their events.
 
-        Their conversations stay.
+        The conversations of their sessions are kept.
 
         Returns:
-            The number of turns.
+            The number of deleted turns.
 
         Raises:
             ValueError: The number is invalid.
@@ -364,7 +365,7 @@ class DurableEngine:
             True if there was anything to delete.
 
         Raises:
-            SessionBusyError: It has an open turn.
+            SessionBusyError: The session has an open turn.
         """
         if session_id != storable_text(session_id, allows_nul=False):
             return False
@@ -381,8 +382,9 @@ class DurableEngine:
     ) -> None:
         """Start a turn at regular intervals. This replaces a schedule of the same name.
 
-        A turn that is due waits behind those of its session. One turn makes up for all that were
-        due while there was no worker or no engine. The id of a turn is the name with the date.
+        A due turn waits for earlier turns of its session. A single turn replaces all turns that
+        were due while there was no worker or no engine. The id of a turn consists of the name and
+        the date.
 
         Args:
             name: The name, in the form of a session id, at most 170 characters.
@@ -390,7 +392,7 @@ class DurableEngine:
             prompt: The prompt, as for `start`.
             every: Whole seconds from one turn to the next.
             first: The time of the first turn. A number is seconds since 1970. The default is
-                ``every`` seconds from now. A time in the past sets the rhythm.
+                ``every`` seconds from now. A time in the past sets the phase of the interval.
 
         Raises:
             PlanError: The session id is invalid.
@@ -430,7 +432,7 @@ class DurableEngine:
         return sorted(await self._do(self._turns.schedules), key=lambda schedule: schedule.name)
 
     async def unschedule(self, name: str) -> bool:
-        """Remove a schedule. Turns that it has started continue.
+        """Remove a schedule. Turns that it has already started continue.
 
         Returns:
             True if there was one.
@@ -448,20 +450,21 @@ class DurableEngine:
         drain: float = 0.0,
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
-        """Run turns until cancelled. Running ones are then handed over to other workers.
+        """Run turns until cancelled. Then hand running turns over to other workers.
 
         Args:
             make_session: Makes the session of a turn.
             concurrency: The number of turns that run at the same time.
-            limits: Limits for the calls of all its turns, keyed by tool name or ``model``.
+            limits: Limits for the calls of all turns of this worker, keyed by tool name or
+                ``model``.
             drain: Seconds for which running model calls and tool calls may continue after a
                 cancellation. No new ones start, and each turn is handed over once none of its calls
                 is running.
-            task_status: Notified when turns are accepted.
+            task_status: Notified once the worker accepts turns.
 
         Raises:
-            EngineUnavailableError: The database is no longer reachable. The turns continue with
-                other workers, or with this one when it is started again.
+            EngineUnavailableError: The database is no longer reachable. The turns continue on other
+                workers, or on this one after a restart.
             EngineClosedError: The engine's block has exited.
             TypeError: ``make_session`` isn't a function. A plan or session can't be shared between
                 processes.
@@ -510,9 +513,9 @@ class DurableEngine:
             group.cancel_scope.cancel()
 
     async def _report(self) -> None:
-        """Pass figures about all turns to OpenTelemetry until cancelled.
+        """Report figures about all turns to OpenTelemetry until cancelled.
 
-        Every worker reports the same ones.
+        Every worker reports the same figures.
         """
         while True:
             counts = await self._do(lambda: self._turns.counts(only_open=True))
@@ -521,12 +524,12 @@ class DurableEngine:
 
 
 class InterruptedWorker(Exception):
-    """A KeyboardInterrupt on its way to the task that runs the worker."""
+    """Carries a KeyboardInterrupt to the task that runs the worker."""
 
 
 @asynccontextmanager
 async def raises_one_error() -> AsyncIterator[None]:
-    """Raise the one error that ended a worker, instead of the group of its tasks."""
+    """Raise the single error that ended a worker, not the exception group of its tasks."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -550,11 +553,11 @@ def _format_of(result_type: Any) -> Any:
 def stored_prompt(prompt: Prompt, schema: dict[str, Any] | None = None) -> str:
     """Return a prompt as the text that engines store.
 
-    A prompt in blocks, or with the schema of a typed answer, is JSON after a mark.
+    A prompt in blocks, or with the schema of a typed answer, is stored as JSON after a marker.
 
     Raises:
-        TypeError: It isn't a prompt.
-        ValueError: A database can't store it.
+        TypeError: The value isn't a prompt.
+        ValueError: A database can't store the prompt.
     """
     parsed = read_prompt(prompt)
     if schema is not None:
@@ -593,7 +596,7 @@ def _known_form(turn_id: Any) -> str:
     """Return the id of a turn in the form in which it is stored.
 
     Raises:
-        UnknownTurnError: It can't be stored, so no turn has it.
+        UnknownTurnError: The id can't be stored, so no turn has it.
     """
     if isinstance(turn_id, str) and turn_id == storable_text(turn_id, allows_nul=False):
         return turn_id
@@ -601,7 +604,7 @@ def _known_form(turn_id: Any) -> str:
 
 
 class _Watch:
-    """Iterator over the events of one turn. An async generator would have to be closed."""
+    """Iterator over the events of one turn. Unlike an async generator it needn't be closed."""
 
     def __init__(self, turns: Turns, poll: float, turn_id: str, after: int) -> None:
         self._turns = turns
@@ -632,12 +635,12 @@ class _Watch:
 
 
 def answer_of(status: TurnStatus) -> str:
-    """Return the answer of a turn that doesn't continue.
+    """Return the answer of a completed turn, or raise the error for its state.
 
     Raises:
-        TurnFailedError: It failed.
-        TurnStoppedError: It was stopped.
-        TurnHeldError: It is held.
+        TurnFailedError: The turn failed.
+        TurnStoppedError: The turn was stopped.
+        TurnHeldError: The turn is held.
     """
     turn_id = status.turn_id
     if status.state == "completed":

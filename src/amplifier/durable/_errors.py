@@ -1,13 +1,14 @@
 """Errors about turns on an engine.
 
 DurableError
-├── EngineUnavailableError (ConnectionError)   the engine is not, or no longer, reachable ├──
-EngineClosedError                          the engine was used after its `async with` block ├──
-UnknownTurnError (LookupError)             there is no turn with this id ├── TurnConflictError
-(ValueError)             the id belongs to another turn ├── QuestionClosedError
-the question isn't waiting for this answer ├── TurnFailedError                            the turn
-ended with an error ├── TurnStoppedError                           the turn was stopped └──
-TurnHeldError                              the turn waits for a decision
+├── EngineUnavailableError (ConnectionError)   the engine can't be reached
+├── EngineClosedError                          the engine was used after its `async with` block
+├── UnknownTurnError (LookupError)             there is no turn with this id
+├── TurnConflictError (ValueError)             the id belongs to another turn
+├── QuestionClosedError                        the question isn't waiting for this answer
+├── TurnFailedError                            the turn ended with an error
+├── TurnStoppedError                           the turn was stopped
+└── TurnHeldError                              the turn waits for a decision
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class EngineUnavailableError(DurableError, ConnectionError):
 
 
 class EngineClosedError(DurableError):
-    """The engine was used after its ``async with`` block. It also ends a worker that still runs."""
+    """The engine was used after its ``async with`` block. It ends a running worker as well."""
 
 
 def closed_error(name: str) -> EngineClosedError:
@@ -78,7 +79,7 @@ class TurnConflictError(_TurnError, ValueError):
 
 
 def check_same_turn(turn_id: str, wanted: tuple[str, str], existing: tuple[str, str]) -> None:
-    """Refuse an id that belongs to another turn. A turn is its session and its prompt.
+    """Refuse an id that belongs to another turn. Session and prompt identify a turn.
 
     Raises:
         TurnConflictError: The two turns differ.
@@ -119,7 +120,7 @@ def check_answer(status: TurnStatus, question_id: str, option: str) -> None:
 
 
 class TurnFailedError(_TurnError):
-    """The turn ended with an error, which another process raised.
+    """The turn ended with an error, possibly in another process.
 
     Attributes:
         error_type: The name of the error's class.
@@ -150,5 +151,5 @@ def busy_error(session_id: str, turn_id: str, state: str) -> SessionBusyError:
 class TurnLost(Exception):
     """Another worker has taken the turn over. Stays inside the package.
 
-    The worker that receives it must stop writing.
+    A worker that receives this error must stop writing.
     """

@@ -23,12 +23,12 @@ async def open_engine(
 
     Args:
         url: A file, as a path or ``sqlite:///path``, for one worker process on this machine, or
-            ``postgresql://user:password@host/database`` for any number of them. None takes it
-            from the variable ``AMPLIFIER_TURNS``.
+            ``postgresql://user:password@host/database`` for any number of them. None reads the
+            environment variable ``AMPLIFIER_TURNS``.
         options: See `EngineOptions`.
 
     Raises:
-        EngineUnavailableError: The database can't be reached, or isn't one.
+        EngineUnavailableError: The database can't be reached, or the file isn't a database.
         MissingExtraError: The extra isn't installed.
         ValueError: The URL doesn't name a database, or an option has an invalid value.
     """

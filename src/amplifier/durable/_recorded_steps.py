@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class RunningCalls:
     """The running calls of a turn and of its children.
 
-    A worker waits for them before it exits, so that none is interrupted.
+    A worker waits for these calls before it exits, so that none is interrupted.
 
     Attributes:
-        keys: Names of the calls' records, by session and step.
-        plan: The plan of a turn without any record. It is stored with the first one.
+        keys: The record names of the calls, by session and step.
+        plan: The plan of a turn that has no records yet. It is stored with the first record.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,10 @@ class RunningCalls:
         self._on_idle: Callable[[], None] | None = None
 
     async def begin(self, key: str) -> None:
-        """Record that a call starts. If the worker is shutting down, wait for the attempt's end."""
+        """Record that a call starts.
+
+        If the worker is shutting down, wait until the attempt ends.
+        """
         if self._on_idle is not None:
             await anyio.sleep_forever()
         self._running.add(key)
@@ -54,16 +57,16 @@ class RunningCalls:
             self._on_idle()
 
     def leave(self, on_idle: Callable[[], None]) -> None:
-        """Let no more calls start, and call ``on_idle()`` once none is running."""
+        """Prevent further calls from starting, and call ``on_idle()`` once none is running."""
         self._on_idle = on_idle
         if not self._running:
             on_idle()
 
 
-# A turn that was interrupted runs again from its beginning. Each model call and tool call with a
-# recorded result gets that result and isn't made. The first one without a result is where the
-# turn really continues. Results have keys (turn, iteration, call), not positions, so calls that
-# run at the same time may finish in any order.
+# A turn that was interrupted runs again from its beginning. A model call or tool call with a
+# recorded result isn't made and returns that result. The turn really continues at the first call
+# without a result. Results have keys (turn, iteration, call), not positions, so calls that run at
+# the same time may finish in any order.
 
 
 @attrs.define(eq=False)
@@ -74,7 +77,7 @@ class RecordedSteps:
         store: Stores the records.
         turn: The attempt.
         on_new_step: Awaited before every step without a recorded result.
-        on_stop: Called with a stop that was found while recording a step, since the worker may
+        on_stop: Called with a stop request found while a step was recorded, since the worker may
             not have noticed it yet.
         limits: The call limits of the worker.
         may_repeat: Returns whether a tool may be called again after a failure.
@@ -102,7 +105,8 @@ class RecordedSteps:
             if step.kind == "model":
                 self._known_answers.add(step.call.iteration)
             return from_dict(kind, self.turn.results[name.record])
-        # Drawn before the first await, so in the order of the calls. An unused one stays empty.
+        # Reserve the place before the first await, so that places are in the order of the calls. An
+        # unused place stays empty.
         begins = self.store.reserve() if step.kind == "tool" else None
         ends = self.store.reserve()
         await self.on_new_step(step)
@@ -120,17 +124,18 @@ class RecordedSteps:
         return result
 
     def _note_earlier_attempt(self, step: Step, name: StepName) -> None:
-        """Mark a call without a result that an earlier attempt has started, or may have."""
+        """Mark a call without a result that an earlier attempt has started or may have started."""
         if name.record in self.turn.started:
             step.is_resumed = step.was_started = True
         elif step.call.iteration in self._known_answers and (
             self.turn.has_new_plan or self.may_repeat(name.name)
         ):
-            # The start of the call wasn't recorded, or didn't have to be under the former plan.
+            # The start of the call wasn't recorded, perhaps because the former plan didn't require
+            # it.
             step.is_resumed, step.was_started = True, None
 
     async def _tried(self, step: StepName, run: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a step, and run a repeatable tool that fails again within its limit.
+        """Run a step. Retry a failed repeatable tool within its limit.
 
         Every try passes the gates.
         """
@@ -139,7 +144,7 @@ class RecordedSteps:
             result = await run()
             if not isinstance(result, ToolResult) or result.success or step.key not in self._leave:
                 return result
-            # Between two tries, a worker may leave.
+            # The worker may exit between two tries.
             self._end(step)
             await anyio.sleep(pause)
         return await run()
@@ -152,7 +157,7 @@ class RecordedSteps:
         """Return the step wrapper of a child session, which records under the current call.
 
         Args:
-            name: A name that is the same in every attempt, such as the agent with its task.
+            name: A name that is the same in every attempt, such as the agent's name with its task.
         """
         call = current_call()
         key = self.prefix + (
@@ -175,9 +180,9 @@ class RecordedSteps:
         if stop is not None:
             self.on_stop(stop)
             if not stop.graceful:
-                # The cancellation is on its way.
+                # Wait for the cancellation to arrive.
                 await anyio.sleep_forever()
-        # A stop may have come while the store, which can't be cancelled, was slow.
+        # A stop may have been requested while the store, which can't be cancelled, was busy.
         await checkpoint_if_cancelled()
 
 

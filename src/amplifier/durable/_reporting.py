@@ -32,7 +32,7 @@ _GAUGES = {
 _DELAY = "amplifier.turns.delay"
 
 
-# They exist only if the application has set up its metrics.
+# The instruments exist only if the application has set up metrics.
 
 
 @cache
@@ -55,7 +55,7 @@ def _instruments() -> dict[str, Any]:
 
 
 def is_measured() -> bool:
-    """Return whether the application exports figures. If not, there is no need to count."""
+    """Return whether the application exports metrics. If not, counting isn't needed."""
     if not _instruments():
         return False
     from opentelemetry import metrics  # noqa: PLC0415 — belongs to an extra
@@ -64,7 +64,7 @@ def is_measured() -> bool:
 
 
 def count_attempt(*, is_takeover: bool, delay: float | None) -> None:
-    """Count an attempt, and record the delay of a turn's first one."""
+    """Count an attempt, and record the delay before the first attempt of a turn."""
     if instruments := _instruments():
         instruments["amplifier.turns.attempts"].add(1)
         if is_takeover:
@@ -74,7 +74,7 @@ def count_attempt(*, is_takeover: bool, delay: float | None) -> None:
 
 
 def count_end(state: str) -> None:
-    """Count an attempt that ended its turn, or holds it."""
+    """Count an attempt that ended its turn or left it held."""
     if instruments := _instruments():
         instruments["amplifier.turns.ended"].add(1, {"state": state})
 
@@ -91,17 +91,20 @@ def note_counts(states: Mapping[Any, int], oldest: float) -> None:
 
 
 MAX_TRIES = 12
-"""Tries before a notice is given up with a warning, after about an hour and a half."""
+"""Maximum number of tries for a notice. The last one is after about an hour and a half."""
 FIRST_PAUSE, MAX_PAUSE = 2.0, 1200.0
-"""Seconds before the second try, and the limit. Each pause is twice as long as the one before."""
+"""Seconds before the second try, and the limit for later pauses, which double each time."""
 POST_SECONDS = 10.0
 
 NOT_TAKEN = (OSError, HTTPException, ValueError)
-"""The errors of `post` for a notice that wasn't taken."""
+"""The errors that `post` raises for a notice that wasn't accepted."""
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Refuses redirects. With one, urllib would request the other address without the status."""
+    """Refuses redirects.
+
+    Following one, urllib would request the other address without the status.
+    """
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -116,12 +119,12 @@ async def post(url: str, status: TurnStatus) -> None:
     """Send the status of a turn to its address.
 
     Raises:
-        OSError: It wasn't taken. The others of `NOT_TAKEN` mean the same.
+        OSError: The notice wasn't accepted. The other errors in `NOT_TAKEN` mean the same.
     """
     body = orjson.dumps(attrs.asdict(status))
 
     def send() -> None:
-        # `start` has checked the address, but other programs may write into the database.
+        # `start` has checked the address, but other programs may write to the database.
         if urlsplit(url).scheme not in ("http", "https"):
             raise ValueError("expected a URL of http or https")
         request = Request(url, body, {"Content-Type": "application/json"}, method="POST")
@@ -131,6 +134,6 @@ async def post(url: str, status: TurnStatus) -> None:
             error.close()
             raise OSError(f"it answered with {error.code}") from None
 
-    # urllib's timeout is for each step, and an answer may come in many.
+    # The timeout of urllib applies to each read, and a response may arrive in many.
     with anyio.fail_after(POST_SECONDS):
         await anyio.to_thread.run_sync(send, abandon_on_cancel=True)

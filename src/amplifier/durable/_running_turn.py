@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _LAST = 2**31
 _MAX_ITERATIONS = 1_000_000
-"""Limit for a turn that is played back. Its own loop had another."""
+"""Limit of iterations for replaying a turn, since its own loop may have had any limit."""
 _MAX_EVENT_SIZE = 16_384
 _MAX_SHOWN_MESSAGES = 4
 _MAX_ERROR_LENGTH = 20_000
@@ -56,7 +56,7 @@ _ENGINE_ERRORS = (EngineClosedError, EngineUnavailableError, TurnLost)
 _CONTENT_ERRORS = (DurableError, TypeError, ValueError, OverflowError, RecursionError)
 """Errors of values that are to be stored, unless they are `_ENGINE_ERRORS`.
 
-Others end the worker, and the turn continues elsewhere.
+Any other error ends the worker, and the turn continues elsewhere.
 """
 
 logger = logging.getLogger("amplifier.durable")
@@ -66,9 +66,9 @@ class RunningTurn:
     """A turn while a worker runs it, and the approval system of its session.
 
     Args:
-        store: Stores its records.
+        store: Stores the records of the turn.
         turn: The attempt.
-        max_deaths: The number of workers that may die while they run it before it fails.
+        max_deaths: The number of workers that may die while running the turn before it fails.
         limits: The call limits of the worker.
     """
 
@@ -88,7 +88,7 @@ class RunningTurn:
         self._session: AmplifierSession | None = None
         self._stop_wanted = turn.stop
         self._stopped = False
-        # The records of earlier attempts aren't in the conversation yet.
+        # True while the conversation lacks the records of earlier attempts.
         self._is_behind = bool(turn.results)
         # True in a session that only replays records.
         self._is_played_back = False
@@ -105,23 +105,23 @@ class RunningTurn:
 
     @property
     def is_ending(self) -> bool:
-        """True once its end is being recorded."""
+        """True once the end of the turn is being recorded."""
         return self._is_over
 
     @property
     def waiting_for(self) -> list[str]:
-        """The ids of the questions that it waits for."""
+        """The ids of the questions that the turn waits for."""
         return [question.question_id for question in self._questions.waiting()]
 
     @property
     def is_asking(self) -> bool:
-        """True while it waits for answers."""
+        """True while the turn waits for answers."""
         return bool(self._questions.waiting())
 
     # ── news from the store ──
 
     def lose(self) -> None:
-        """End without a trace, because another worker has the turn."""
+        """End the attempt without recording anything, because another worker has the turn."""
         self._is_lost = True
         self._scope.cancel()
 
@@ -132,9 +132,9 @@ class RunningTurn:
     def stop(self, wanted: StopRequest) -> None:
         """End the turn as a client requested.
 
-        A second request has no effect, unless an immediate stop follows a graceful one. While
-        there is no session yet, the stop is kept and honoured like one from before this attempt. A
-        session that is opening isn't opened any further.
+        A second request has no effect, unless an immediate stop follows a graceful one. Before
+        there is a session, the stop is stored and handled like a stop from before this attempt. If
+        the session is opening, the opening is interrupted.
         """
         if self._session is None:
             if self._stop_wanted is None or not wanted.graceful:
@@ -164,11 +164,11 @@ class RunningTurn:
     async def flush(self) -> None:
         """Store new events, and withdraw questions that weren't answered in time.
 
-        A question isn't withdrawn where it is given up. That happens as well when the worker
-        leaves, and then the question can still be answered.
+        Questions aren't withdrawn as soon as their task stops waiting. That also happens when the
+        worker exits, and then a question can still be answered.
         """
         async with self._storing:
-            # After an attempt that was lost, the next worker asks the same questions.
+            # After a lost attempt, the next worker asks the same questions.
             if self._is_over or self._is_lost:
                 return
             events = await self._take_events()
@@ -181,7 +181,7 @@ class RunningTurn:
                 self.lose()
             except _ENGINE_ERRORS:
                 raise
-            except _CONTENT_ERRORS as exc:  # must not end the worker
+            except _CONTENT_ERRORS as exc:  # must not stop the worker
                 problem = redact_text(text_of(exc))
                 logger.warning(
                     "events of turn %s cannot be stored, watchers miss them: %s",
@@ -207,7 +207,7 @@ class RunningTurn:
         with self._scope:
             try:
                 outcome = await self._attempt(make_session)
-                # Waits for a `flush` that is storing events.
+                # Wait for a `flush` that is storing events.
                 async with self._storing:
                     self._is_over = True
                     await self._finish(outcome)
@@ -220,8 +220,8 @@ class RunningTurn:
     async def _finish(self, outcome: Outcome) -> None:
         """Record the end.
 
-        An end that can't be stored is recorded as a failure, since every further attempt would
-        end in the same way.
+        An end that can't be stored is recorded as a failure, since every further attempt would end
+        the same way.
         """
         try:
             await self._store.finish(self.turn, outcome, await self._take_events())
@@ -239,7 +239,7 @@ class RunningTurn:
 
     async def _attempt(self, make_session: SessionFactory) -> Outcome:
         if self.turn.deaths > self._max_deaths:
-            # Replaying the turn kills its workers as well.
+            # Replaying the turn has killed workers as well.
             return self._too_many_deaths()
         if self.turn.deaths == self._max_deaths:
             return await self._end_unopened(self._too_many_deaths())
@@ -274,7 +274,7 @@ class RunningTurn:
             async with session:
                 outcome = await self._execute(session)
         except Exception as exc:  # noqa: BLE001 — opening or closing failed
-            # After an outcome, the session logs the failure.
+            # If there is an outcome, the session has logged the failure.
             outcome = outcome or await self._end_unopened(_failed(exc, None))
         return await self._end_unopened(outcome) if self._stopped and self._is_behind else outcome
 
@@ -289,7 +289,7 @@ class RunningTurn:
     async def _end_unopened(self, end: Outcome) -> Outcome:
         """Return the end of a turn without a usable session, with its recorded conversation.
 
-        The session was not made or opened, or was stopped in the meantime.
+        The session couldn't be created or opened, or was stopped in the meantime.
         """
         played: Outcome | None = None
         try:
@@ -303,7 +303,7 @@ class RunningTurn:
             )
         if self._stop_wanted is not None:
             if played is not None and played.state == "completed":
-                # The turn had done everything when it was stopped.
+                # The turn had finished all its steps when it was stopped.
                 return played
             logger.info(
                 "turn %s was stopped; its session did not open: %s", self.turn.turn_id, end.error
@@ -312,7 +312,7 @@ class RunningTurn:
         return attrs.evolve(end, messages=None if played is None else played.messages)
 
     async def _play_back(self) -> Outcome:
-        """Replay the recorded steps in another session, and stop where they end."""
+        """Replay the recorded steps in another session, and stop after the last of them."""
         session = _playback_session(self.turn.session_id, self._session)
         session.coordinator.register_step_wrapper(self._steps)
         self._session, self._stopped, self._is_behind, self._is_played_back = (
@@ -358,10 +358,10 @@ class RunningTurn:
         )
 
     async def _before_new_step(self, step: Step) -> None:
-        """Honour a stop before anything new starts. A model call is cancelled.
+        """Apply a stop request before a new step starts. A model call is cancelled.
 
-        No tool runs alongside a model call. Where the records of a replayed turn end, the loop
-        refuses tool calls as after a graceful stop. An immediate one would interrupt calls of the
+        No tool runs alongside a model call. After the last record of a replayed turn, the loop
+        refuses tool calls as after a graceful stop. An immediate stop would interrupt calls of the
         same answer that have recorded results.
         """
         self._is_behind = False
@@ -372,7 +372,7 @@ class RunningTurn:
         reason = None if self._stop_wanted is None else self._stop_wanted.reason
         if step.kind == "model":
             token.request_immediate(reason=reason)
-            # The cancellation needs another turn of the event loop to arrive.
+            # The cancellation arrives in a later round of the event loop.
             await anyio.sleep_forever()
         elif self._is_played_back:
             token.request_graceful(reason=reason)
@@ -394,7 +394,7 @@ class RunningTurn:
             and isinstance(messages, list)
             and len(messages) > _MAX_SHOWN_MESSAGES
         ):
-            # Every request repeats the whole conversation.
+            # Shorten the list, because every request repeats the whole conversation.
             left_out = len(messages) - _MAX_SHOWN_MESSAGES
             data = {**data, "messages": messages[left_out:], "messages_left_out": left_out}
         if _is_larger(data, _MAX_EVENT_SIZE):
@@ -402,11 +402,11 @@ class RunningTurn:
         self._events.append((event, data))
 
     async def _take_events(self) -> list[str]:
-        """Return the events that aren't stored yet as JSON. A thread searches them for secrets."""
+        """Return the unstored events as JSON. A thread removes secrets from them."""
         events, self._events = self._events, []
         texts: list[str] = []
         if events:
-            # Bounded by the size of the events.
+            # The time is bounded by the size of the events.
             with anyio.CancelScope(shield=True):
                 texts = await anyio.to_thread.run_sync(_slim, events, limiter=self._threads)
         return texts
@@ -418,7 +418,7 @@ class RunningTurn:
     ) -> str:
         """Store the question and wait for an answer, in this process or a later one."""
         call = current_call()
-        # The options as clients see them.
+        # The keys are the options as clients see them.
         offered = {storable_text(option, allows_nul=False): option for option in options}
         is_tool = call is not None and call.kind == "tool"
         key = "" if call is None else f"{call.turn_number}/{call.iteration}/{call.call_id}"
@@ -450,12 +450,12 @@ class RunningTurn:
 def _playback_session(session_id: str, session: AmplifierSession | None) -> AmplifierSession:
     """Return a session for replaying a turn. It can always be opened.
 
-    Its model is never called, since the turn is stopped at its first call without a record.
+    The model is never called, since the turn is stopped at the first call without a record.
 
     Args:
         session_id: The session of the turn.
-        session: The turn's own session, if it could be made. Its loop may begin conversations with
-            a system prompt.
+        session: The turn's own session, if it could be created. Its loop may start conversations
+            with a system prompt.
     """
     own: Any = {} if session is None else session.config["session"]["orchestrator"]
     system_prompt = (
@@ -477,14 +477,14 @@ def _playback_session(session_id: str, session: AmplifierSession | None) -> Ampl
 async def _conversation(context: Any) -> list[dict[str, JSON]]:
     """Return the conversation of a context with the journal of its compactions.
 
-    With the journal, the next turn repeats none of these decisions.
+    Thanks to the journal, the next turn doesn't repeat these decisions.
     """
     records = context.compaction_records() if hasattr(context, "compaction_records") else []
     return with_compactions(await context.get_messages(), records)
 
 
 def plan_problem(session: AmplifierSession, plan: Mapping[str, str]) -> str | None:
-    """Return why this session can't continue a turn that started with this plan. None if it can."""
+    """Return the reason why a session can't continue a turn with this plan, or None if it can."""
     changes = plan_changes(dict(plan), session.config)
     if not changes:
         return None
@@ -496,7 +496,7 @@ def plan_problem(session: AmplifierSession, plan: Mapping[str, str]) -> str | No
 
 
 def call_factory(make_session: SessionFactory, session_id: str) -> AmplifierSession:
-    """Return the session that the application makes.
+    """Return the session that the application creates.
 
     Raises:
         TypeError: The function returned anything else.
@@ -504,7 +504,7 @@ def call_factory(make_session: SessionFactory, session_id: str) -> AmplifierSess
     """
     try:
         session: Any = make_session(session_id)
-    # SystemExit would end this worker, and every other one that takes the turn.
+    # SystemExit would end this worker, and every other worker that takes the turn.
     except SystemExit as error:
         raise RuntimeError(
             f"make_session called sys.exit({error.code!r:.80}); expected an AmplifierSession"
@@ -525,7 +525,10 @@ def call_factory(make_session: SessionFactory, session_id: str) -> AmplifierSess
 
 
 def _raise_engine_error(exc: Exception) -> None:
-    """Raise an error of the engine, even from a group of failed calls. It doesn't end a turn."""
+    """Raise an error of the engine, even from a group of failed calls.
+
+    Such errors don't end a turn.
+    """
     leaves: list[BaseException] = [exc]
     while leaves:
         leaf = leaves.pop()
@@ -543,7 +546,10 @@ def _failed(exc: Exception, messages: list[dict[str, JSON]] | None) -> Outcome:
 
 
 def _slim(events: list[tuple[str, Any]]) -> list[str]:
-    """Return names and payloads as JSON without secrets. A very large one has only plain values."""
+    """Return names and payloads as JSON without secrets.
+
+    A very large payload is reduced to its plain values.
+    """
     slim: list[str] = []
     for name, data in events:
         try:
@@ -571,7 +577,7 @@ def _plain(data: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _is_larger(value: object, size: int) -> bool:
-    """Return whether a value has more characters and parts than ``size``, reading no more."""
+    """Return whether a value has more than ``size`` characters and parts, without reading more."""
     waiting: list[Any] = [value]
     while waiting and size >= 0:
         part = waiting.pop()

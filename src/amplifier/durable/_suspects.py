@@ -13,28 +13,28 @@ MAX_DEATHS = 3
 """Default number of workers that may die while they run a turn, for example out of memory."""
 
 MAX_PAUSE = 60.0
-"""Maximum number of seconds before a turn that workers have died with is tried again."""
+"""Maximum number of seconds before a turn is retried after workers have died while running it."""
 
 
 class EngineOptions(TypedDict, total=False):
     """Options of `open_engine`.
 
     Attributes:
-        poll: Seconds between two looks at the running turns. A stop, an answer or an event may
-            take that long to arrive. 0.2 by default.
-        pickup: Seconds between two looks at the queue. A turn may wait that long for a free
-            worker. 1 by default. Each look costs a worker without work about 5 ms of processor
-            time.
+        poll: Seconds between two checks of the running turns. A stop, an answer or an event may be
+            delayed that long. 0.2 by default.
+        pickup: Seconds between two checks of the queue. A turn may wait that long for a free
+            worker. 1 by default. Each check costs an idle worker about 5 ms of processor time.
         lease: Seconds without a sign of life after which a worker counts as dead. 10 by default.
             A file has one worker, so it doesn't need a lease.
-        patience: Seconds for which a worker retries a database that went away before it gives up.
-            30 by default.
-        attempts: The number of workers that may die while they run a turn before the turn fails.
-            3 by default.
+        patience: Seconds for which a worker retries an unreachable database before it gives up. 30
+            by default.
+        attempts: The number of workers that may die while running a turn before the turn fails. 3
+            by default.
         stuck: Seconds for which a worker keeps its turns while their code blocks its event loop.
             300 by default.
-        version: The version of the workers' code. A turn that has started runs only on workers of
-            its version, and a new one on the latest. None leaves the decision to the plan alone.
+        version: The version of the workers' code. A turn that has started runs only on workers with
+            the same version, and a new turn runs on the latest version. With None, only the plan
+            matters.
         encryption_key: A key of ``cryptography.fernet.Fernet``. Prompts, results, events and
             conversations are encrypted with it, and every process needs it. None stores them
             unencrypted.
@@ -55,7 +55,7 @@ class Settings:
     """`EngineOptions` with their values.
 
     Raises:
-        ValueError: One of them is invalid.
+        ValueError: An option is invalid.
     """
 
     poll: float = 0.2
@@ -88,11 +88,11 @@ class Settings:
 
     @property
     def suspect(self) -> range:
-        """Numbers of dead workers at which a turn may be the cause, and is tried again alone."""
+        """Numbers of dead workers for which the turn is a suspect and is retried alone."""
         return range((self.attempts + 1) // 2, self.attempts)
 
     def pause_after(self, deaths: int) -> float:
-        """Return the seconds before such a turn is tried again."""
+        """Return the seconds before a suspect is retried."""
         if deaths not in self.suspect:
             return 0.0
         return min(self.lease * 2.0 ** min(deaths - self.suspect.start, 10), MAX_PAUSE)
@@ -103,12 +103,12 @@ class CallLimit:
     """Limits for the calls that each worker makes to one tool, or to models.
 
     Attributes:
-        at_once: The number of calls at the same time. None for no limit.
-        per_second: The number of calls in a second, evenly spread. None for no limit.
+        at_once: The maximum number of simultaneous calls. None for no limit.
+        per_second: The maximum number of calls per second, evenly spread. None for no limit.
         retries: The number of times a failed call is repeated before the model receives the error.
-            Only a tool that declares ``repeatable = True`` is repeated.
-        backoff: Seconds before the first repetition. Each further pause is twice as long, up to a
-            minute.
+            Only calls to tools that declare ``repeatable = True`` are repeated.
+        backoff: Seconds before the first repetition. Each further pause is twice as long as the
+            previous one, up to a minute.
     """
 
     at_once: int | None = attrs.field(
@@ -138,7 +138,7 @@ class CallLimits:
         self._next: dict[str, float] = {}
 
     def pauses(self, name: str) -> list[float]:
-        """Return the seconds before each further try of a tool."""
+        """Return the seconds to wait before each retry of a tool."""
         limit = self._limits.get(name, CallLimit())
         return [
             min(limit.backoff * 2.0 ** min(number, 30), MAX_PAUSE)
@@ -146,7 +146,7 @@ class CallLimits:
         ]
 
     async def enter(self, name: str) -> Callable[[], object]:
-        """Wait until a call may start. Return the function to call at its end."""
+        """Wait until a call may start. Return a function to call when the call has ended."""
         limit, slots = self._limits.get(name), self._slots.get(name)
         if slots is not None:
             await slots.acquire()
@@ -165,12 +165,12 @@ class CallLimits:
 NO_LIMITS = CallLimits({})
 
 
-# A turn that workers have died with is a suspect. It pauses before its next attempt, and then runs
-# alone, so that it can't take other turns down with it.
+# A turn is a suspect if workers have died while running it. It pauses before its next attempt, and
+# then runs alone, so that it can't kill a worker that is running other turns.
 
 
 class Admission:
-    """Decides when a worker starts a turn that it was given.
+    """Decides when a worker starts a turn that DBOS has given it.
 
     Args:
         settings: The settings of the engine.
@@ -181,7 +181,7 @@ class Admission:
         self._settings = settings
         self._is_asking = is_asking
         self._admitted: dict[object, str] = {}
-        # Waiting ones first, then running ones.
+        # Waiting suspects come first, then running ones.
         self._suspects: list[object] = []
 
     @asynccontextmanager
@@ -192,12 +192,12 @@ class Admission:
         pause: float,
         still_waits: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncIterator[None]:
-        """Wait until a turn may start. It counts as running until the block exits.
+        """Wait until a turn may start. The turn counts as running until the block exits.
 
         Args:
             turn_id: The turn.
-            deaths: The number of workers that have died while they ran it.
-            pause: Seconds that a suspect waits in any case.
+            deaths: The number of workers that have died while running the turn.
+            pause: Minimum number of seconds that a suspect waits.
             still_waits: Called while a suspect waits for others. False ends the wait.
         """
         ticket = object()
@@ -220,7 +220,7 @@ class Admission:
     def _must_wait(self, ticket: object, is_suspect: bool) -> bool:
         """Return whether a turn has to wait for a suspect, or as a suspect for the others.
 
-        Turns that wait for an answer hold up neither.
+        Turns that wait for an answer delay neither.
         """
         busy = [other for other, turn_id in self._admitted.items() if not self._is_asking(turn_id)]
         waiting = [other for other in self._suspects if other not in self._admitted]

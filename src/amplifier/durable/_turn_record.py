@@ -55,14 +55,14 @@ _STORE_CONVERSATION = """
 
 
 class HandedOver(BaseException):
-    """Leaves the workflow of a turn that continues elsewhere.
+    """Exits the workflow of a turn that continues elsewhere.
 
     DBOS would record an Exception as the workflow's end.
     """
 
 
 class _EventsOver(BaseException):
-    """Leaves the step in which events are written, so that DBOS doesn't record it."""
+    """Exits the step in which events are written, so that DBOS doesn't record it."""
 
 
 @attrs.define(eq=False)
@@ -122,8 +122,8 @@ class EventWriter:
 # in every attempt. Results are found by name. So neither tools that run at the same time nor a plan
 # that has changed can give a result to another call.
 #
-# DBOS refuses every step of a worker that no longer owns the workflow. Where DBOS finds a step of
-# the new owner in its place, `_record` refuses it.
+# DBOS refuses every step of a worker that no longer owns the workflow. If DBOS finds a step of the
+# new owner in the same place, `_record` refuses it.
 
 
 @attrs.define(eq=False)
@@ -133,13 +133,13 @@ class TurnRecord:
     Attributes:
         turns: The turns of the database.
         turn_id: The id of the turn.
-        worker: The name of the worker that runs it.
+        worker: The name of the worker that runs the turn.
         context: The context of the workflow, for DBOS.
         datasource: DBOS's access to the conversation.
         writer: Writes the events.
-        recording: Scopes of everything that is being recorded. They are cancelled when the
-            database is given up.
-        outcome: The end of the turn, for its workflow. None before.
+        recording: Cancel scopes of the writes in progress. They are cancelled if the worker gives
+            up on the database.
+        outcome: The end of the turn, for its workflow. None until it has ended.
     """
 
     turns: Turns
@@ -158,10 +158,10 @@ class TurnRecord:
     # ── beginning ──
 
     async def claim(self) -> ClaimedTurn | None:
-        """Take the turn with its records. Return None if it has ended.
+        """Claim the turn and return it with its records, or None if it has ended.
 
         Raises:
-            TurnLost: It doesn't belong to this worker.
+            TurnLost: The turn doesn't belong to this worker.
         """
         return await self.turns.database(self._claim)
 
@@ -175,11 +175,11 @@ class TurnRecord:
         if row.forked_from is not None:
             session_id, messages = self._forked(row, marks.base)
         elif stored_by == self.turn_id and marks.worker is None:
-            # Stored as ended, but its worker died before DBOS caught up.
+            # The end is stored, but its worker died before DBOS recorded it.
             self.outcome = outcome
             return None
         elif marks.worker is not None and marks.base is not None and stored_by == self.turn_id:
-            # Someone has rewound it after its end.
+            # The turn was rewound after its end.
             messages = messages[: marks.base]
         self._attempt = marks.attempt + 1
         base = marks.base if marks.base is not None else len(messages)
@@ -239,10 +239,10 @@ class TurnRecord:
     async def begin_step(
         self, step: StepName, slot: StepReservation, plan: Plan | None
     ) -> StopRequest | None:
-        """Record that a call starts now, with the plan of a new turn.
+        """Record that a call starts, and the plan if the turn is new.
 
         Returns:
-            A stop that was requested before, or None.
+            A stop that was requested earlier, or None.
         """
 
         def begin() -> StopRequest | None:
@@ -255,7 +255,7 @@ class TurnRecord:
     async def finish_step(
         self, step: StepName, slot: StepReservation, result: object, plan: Plan | None
     ) -> None:
-        """Record the result of a step, with the plan of a new turn."""
+        """Record the result of a step, and the plan if the turn is new."""
 
         def finish() -> None:
             self._note_plan(plan)
@@ -291,19 +291,20 @@ class TurnRecord:
         return self.turns.stop_of(marks)
 
     async def _in_workflow(self, work: Callable[[], T]) -> T:
-        """Run some work in the context of the workflow.
+        """Run a function in the context of the workflow.
 
-        Once started it is finished, unless the database is given up. DBOS waits without a limit for
-        a database that is away. The work insists on its own statements beside DBOS.
+        Once started, the function runs to completion unless the worker gives up on the database.
+        DBOS waits for an unreachable database without a limit. The function retries the statements
+        that it makes itself.
 
         Raises:
-            EngineUnavailableError: The database was given up.
+            EngineUnavailableError: The worker gave up on the database.
             TurnLost: Another worker has the turn.
         """
 
         def run() -> T:
             try:
-                # A context cannot be entered by two threads.
+                # Two threads can't enter the same context.
                 return self.context.copy().run(self.turns.database.run, work)
             except LOST:
                 raise TurnLost from None
@@ -347,7 +348,7 @@ class TurnRecord:
         return {ids[row.workflow_id]: row.input["args"][0] for row in rows}
 
     async def withdraw(self, turn: ClaimedTurn, name: str) -> None:
-        """Remove a question without a waiter, unless it was answered."""
+        """Remove a question that nothing waits for, unless it was answered."""
 
         def withdraw() -> None:
             self._read_stop()
@@ -374,7 +375,7 @@ class TurnRecord:
     def _hold(self, outcome: Outcome) -> None:
         turns = self.turns
         if self._read_stop() is not None:
-            # It came after the worker last looked. The next worker acts on it.
+            # The request arrived after the worker's last check. The next worker handles it.
             turns.mark(self.turn_id, worker=None)
             turns.client.resume_workflows([self.turn_id], queue_name=TURNS)
             return
@@ -407,6 +408,6 @@ class TurnRecord:
             return end
 
         while self.datasource.run_tx_step({"name": "conversation"}, store) is not end:
-            # Another worker's end, or one from before the turn was rewound, is in this slot.
+            # This slot holds an end from another worker, or from before the turn was rewound.
             self._read_stop()
         return end

@@ -40,7 +40,7 @@ TURNS: Final = "amplifier-turns"
 WAITING: Final = "amplifier-waiting"
 QUESTIONS: Final = "amplifier-questions"
 WORKERS: Final = "amplifier-workers"
-"""Queues without workers. Their rows wait."""
+"""Queues without workers, in which rows wait."""
 
 TURN, SCHEDULE, NOTICE = "amplifier-turn", "amplifier-schedule", "amplifier-notice"
 """Names of the workflows."""
@@ -68,14 +68,14 @@ _FORGET = "DELETE FROM amplifier_conversations WHERE session_id = :session"
 
 @attrs.frozen(kw_only=True)
 class Details:
-    """The third input of a turn's workflow, after its session and its prompt.
+    """The third argument of a turn's workflow, after the session and the prompt.
 
     Attributes:
         number: The number of the turn in its session, counted from 1.
-        since: The time at which it was started, in seconds since 1970.
-        due_at: The time at which it may start, in seconds since 1970. None for at once.
-        deadline_at: The time at which it fails, in seconds since 1970. None for never.
-        notify: The address that is called when it has ended, or None.
+        since: The time at which the turn was started, in seconds since 1970.
+        due_at: The time from which the turn may run, in seconds since 1970. None for immediately.
+        deadline_at: The deadline of the turn, in seconds since 1970. None for no deadline.
+        notify: The address to notify when the turn has ended, or None.
     """
 
     number: int
@@ -90,14 +90,15 @@ class Marks:
     """The attributes of a turn's workflow.
 
     Attributes:
-        attempt: The number of times a worker has started or continued it.
-        deaths: The number of these workers that have died since.
-        worker: The worker that runs it. None when it was handed over.
-        last: The worker that ran it last.
-        plan: Hashes of the plan that it started with. None while nothing is recorded.
+        attempt: The number of times a worker has started or continued the turn.
+        deaths: The number of workers that died while running it.
+        worker: The worker that runs it. None once it has been handed over.
+        last: The worker that ran the turn most recently.
+        plan: Hashes of the plan that the turn started with. None until something is recorded.
         stop: The requested stop, as the serializer writes it.
-        held: The reason why it is held, as the serializer writes it.
-        base: The number of messages in the conversation before it. None before the first attempt.
+        held: The reason why the turn is held, as the serializer writes it.
+        base: The number of messages in the conversation before the turn. None before the first
+            attempt.
     """
 
     attempt: int = 0
@@ -140,19 +141,19 @@ def answer_id(turn_id: str, name: str) -> str:
 
 
 # A turn is a workflow on a queue. Its attributes (`Marks`) hold everything for which DBOS has no
-# column. A turn that waits behind another one of its session is on a second queue without workers,
-# and so is a held one. Whoever ends a turn moves the next one of its session. The partitions of
-# DBOS would do that as well, but DBOS works on them in any order, without regard to priorities.
+# column. A turn that waits for another turn of its session is on a second queue without workers,
+# and so is a held turn. Whoever ends a turn moves the next one of its session. DBOS's partitions
+# could do this, but DBOS processes them in any order, without regard to priorities.
 #
 # A question is a row of a queue without workers, and so is its answer. The answer's id is derived
-# from the question's, so of two answers the database takes the first. A schedule is a row that
-# waits for its time. When it runs, it starts its turn and leaves the next row.
+# from the question's, so the database accepts only the first of two answers. A schedule is a row
+# that waits for its time. When the row runs, it starts a turn and inserts the row for the next one.
 
 
 class Turns:
     """The turns of one database.
 
-    Every method blocks, so it has to be called through `Database`.
+    Every method blocks, so call it through `Database`.
     """
 
     def __init__(self, database: Database, version: str | None = None) -> None:
@@ -187,7 +188,7 @@ class Turns:
         self.client.update_workflow_attributes(turn_id, marks, merge=True)
 
     def seal(self, value: object) -> str:
-        """Write a secret mark as the other data is stored."""
+        """Serialize a confidential mark, with encryption if there is a key."""
         return self.database.serializer.serialize(value)
 
     def unseal(self, text: str | None) -> Any:
@@ -202,7 +203,7 @@ class Turns:
     def conversation(
         self, session_id: str
     ) -> tuple[list[dict[str, JSON]], str | None, dict[str, JSON] | None]:
-        """Return the messages of a session, the turn that stored them, and its end."""
+        """Return the messages of a session, the id of the turn that stored them, and its end."""
         with self.database.engine.connect() as connection:
             row = connection.execute(sa.text(_CONVERSATION), {"session": session_id}).first()
         if row is None or row.messages is None:
@@ -220,7 +221,8 @@ class Turns:
                 suppress(dbos_error.DBOSWorkflowIDInUseError),
                 self.database.engine.begin() as connection,
             ):
-                # Locks the session until the transaction ends, so no other turn of it can start.
+                # This locks the session until the transaction ends, so that no other turn can start
+                # in it.
                 number = connection.execute(
                     sa.text(_NEXT_TURN), {"session": session_id}
                 ).scalar_one()
@@ -229,7 +231,7 @@ class Turns:
                     connection.rollback()
                     check_same_turn(turn_id, (session_id, prompt), tuple(known.input["args"][:2]))
                     return
-                # Stored as ended, but DBOS hasn't caught up.
+                # A turn may be stored as ended before DBOS has recorded its end.
                 ended = connection.execute(sa.text(_LAST_ENDED), {"session": session_id}).scalar()
                 ahead = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
                 if ahead and not queue:
@@ -253,7 +255,7 @@ class Turns:
 
         Args:
             session_id: The session.
-            ended: A turn that has ended, even if DBOS hasn't caught up.
+            ended: A turn that has ended, even if DBOS hasn't recorded its end yet.
         """
         rows = [row for row in self.open_turns(session_id) if row.workflow_id != ended]
         first = rows[0] if rows else None
@@ -427,9 +429,9 @@ class Turns:
         Args:
             turn_id: The turn.
             offset: The offset of the first batch.
-            position: The position of the last event before it.
+            position: The position of the last event before that batch.
         """
-        # Read it before the events, so that no event before the turn's end is missed.
+        # Read the status before the events, so that no event before the end is missed.
         is_over = self.row(turn_id, load_input=False, load_output=False).status in ENDED
         events: list[WatchedEvent] = []
         batches = self.client.read_stream(turn_id, EVENTS, offset=offset, timeout_seconds=0.0)
@@ -460,7 +462,7 @@ class Turns:
         ):
             known = self.client.list_workflows(workflow_ids=[answer_id(turn_id, name)])
             if known and known[0].input["args"] == [option]:
-                # The same answer again, for example after a lost connection.
+                # The same answer was sent twice, for example after a lost connection.
                 return
         check_answer(status, name, option)
         row = {
@@ -481,14 +483,14 @@ class Turns:
                 ) from None
 
     def request_stop(self, turn_id: str, graceful: bool, reason: str | None) -> None:
-        """Record that a turn is to end. One that hasn't started ends now."""
+        """Record a request to stop a turn. A turn that hasn't started ends immediately."""
         row = self.row(turn_id, load_output=False)
         if row.status in ENDED:
             return
         marks = marks_of(row)
         known = self.stop_of(marks)
         if graceful and known is not None and not known.graceful:
-            # An immediate stop that was acknowledged can't become a graceful one.
+            # An immediate stop that was acknowledged can't turn graceful.
             return
         self.mark(turn_id, stop=self.seal({"graceful": graceful, "reason": reason}))
         if row.status in QUEUED and marks.attempt == 0:
@@ -500,7 +502,7 @@ class Turns:
             self.requeue(row)
 
     def resume(self, turn_id: str) -> None:
-        """Continue a held turn with any plan, or a turn of another version with this one."""
+        """Continue a held turn with any plan, or a turn of another version with this version."""
         row = self.row(turn_id, load_output=False)
         if row.status not in QUEUED:
             return
@@ -535,7 +537,7 @@ class Turns:
         return self.conversation(session_id)[0]
 
     def forget(self, before: float) -> int:
-        """Delete turns that ended before a moment, with everything that belongs to them."""
+        """Delete turns that ended before a given time, with all their data."""
         names = [
             row.workflow_id
             for row in self._pages(
@@ -588,8 +590,8 @@ class Turns:
                 row = _waiting_row(following)
                 self.client.enqueue_in_transaction(connection, row, attrs.asdict(following))
 
-    # A worker that prolongs a schedule while it is being removed would revive it. So both of them
-    # hold a row of our own table, which no other transaction can write until they end.
+    # If a worker prolonged a schedule during its removal, the schedule would come back. So both
+    # operations lock a row of our own table, which no other transaction can write until they end.
     @contextmanager
     def _schedule_lock(self, name: str) -> Iterator[sa.Connection]:
         key = {"session": f"schedule?{name}"}
@@ -599,7 +601,7 @@ class Turns:
             connection.execute(sa.text(_FORGET), key)
 
     def schedules(self, name: str | None = None) -> list[Schedule]:
-        """Return all schedules, or the one with a name."""
+        """Return all schedules, or the one with this name."""
         latest: dict[str, Schedule] = {}
         for row in self._schedule_rows(name):
             schedule = Schedule(**row.input["args"][0])
@@ -622,7 +624,7 @@ class Turns:
                 rows = self._schedule_rows(name)
             if not rows:
                 return was_there
-            # A worker may have prolonged it before this, so another look follows.
+            # A worker may have prolonged the schedule before this, so check again.
             self.client.delete_workflows([row.workflow_id for row in rows])
             was_there = True
 
@@ -631,13 +633,13 @@ class Turns:
     def enqueue_notice(
         self, turn_id: str, url: str, tries: int = 0, waits: int = 0, seconds: float = 0.0
     ) -> None:
-        """Let a worker report the end of a turn to the address it was started with.
+        """Have a worker report the end of a turn to the address passed at its start.
 
         Args:
             turn_id: The turn.
             url: The address.
             tries: The number of failed tries so far.
-            waits: The number of times the turn hadn't ended yet.
+            waits: The number of times that the turn was found still open.
             seconds: Seconds to wait before the next try.
         """
         options: dict[str, Any] = {
@@ -666,7 +668,7 @@ def _waiting_row(schedule: Schedule) -> dict[str, Any]:
 
 
 def read_question(row: Any) -> Question:
-    """Return the question of a row."""
+    """Return the question stored in a row."""
     details = row.input["args"][0]
     return Question(**{**details, "options": tuple(details["options"])})
 

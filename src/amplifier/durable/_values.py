@@ -1,4 +1,4 @@
-"""The values that engines return, store and give to workers, and their stored form."""
+"""Values that engines return, store and pass to workers, and their stored form."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from amplifier.contracts import CallKind
 from amplifier.shared_sessions import Question
 
 TurnState: TypeAlias = Literal["queued", "running", "held", "completed", "failed", "stopped"]
-"""The state of a turn: the first three are open, the others final.
+"""The state of a turn. The first three states are open, the others final.
 
 A ``held`` turn waits for a worker with its plan, or for `DurableEngine.resume`.
 """
 
 BLOCKS = "\x1eblocks:"
-"""Begins a stored prompt that is JSON.
+"""The prefix of a stored prompt that is JSON.
 
-The JSON is a list of blocks, a text that begins like this, or an object with the prompt and the
-schema of its answer.
+The JSON is a list of blocks, a text that itself starts with this prefix, or an object with the
+prompt and the schema of its answer.
 """
 
 PLAN_CHANGED = "PlanChanged"
-"""The error type of a turn that is held because workers have another plan."""
+"""The error type of a turn that is held because the workers have a different plan."""
 
 Plan: TypeAlias = Mapping[str, str]
 """Hashes of the modules of a plan."""
@@ -49,15 +49,16 @@ class TurnStatus:
     Attributes:
         turn_id: The id of the turn.
         session_id: The id of its session.
-        state: Its state.
+        state: The state of the turn.
         attempt: The number of times a worker has started or continued it.
-        takeovers: The number of workers that died while they ran it, so that another took over.
-        started: The time at which it was handed over with `DurableEngine.start`, in seconds since
-            1970.
-        ended: The time at which it ended. None while it is open.
-        worker: The worker that runs it, or ran it last.
-        answer: The text of a completed turn. For one that was stopped gracefully, the text so far.
-        error_type: The class of the error that it failed with or is held for.
+        takeovers: The number of times another worker took over because a worker died while running
+            the turn.
+        started: The time of the call to `DurableEngine.start`, in seconds since 1970.
+        ended: The time at which the turn ended. None while it is open.
+        worker: The worker that runs the turn, or ran it most recently.
+        answer: The text of a completed turn. After a graceful stop, the text so far.
+        error_type: The class of the error with which the turn failed, or because of which it is
+            held.
         error: The message of that error.
         questions: The questions that wait for an answer. Empty in `DurableEngine.list`.
     """
@@ -77,7 +78,7 @@ class TurnStatus:
 
     @property
     def is_final(self) -> bool:
-        """True if it has ended."""
+        """True if the turn has ended."""
         return self.state in ("completed", "failed", "stopped")
 
 
@@ -103,12 +104,13 @@ class WatchedEvent:
     """An event of a turn as a watcher receives it.
 
     Attributes:
-        position: Its number, counted from 1 over all attempts. `DurableEngine.watch` can continue
-            after it.
-        attempt: The attempt that emitted it. Events of an attempt that was killed may be missing,
-            and come again in the next.
+        position: The number of the event, counted from 1 over all attempts. Pass it to
+            `DurableEngine.watch` to continue after this event.
+        attempt: The attempt that emitted the event. Events of a killed attempt may be missing, and
+            occur again in the next attempt.
         name: The name of the event.
-        data: Its payload as JSON, without secrets. A very large one has only the plain values.
+        data: The payload as JSON, without secrets. A very large payload is reduced to its plain
+            values.
     """
 
     position: int
@@ -134,9 +136,9 @@ class Schedule:
     Attributes:
         name: The name of the schedule.
         session_id: The id of the session.
-        prompt: The prompt of each turn as the engine stores it. One in blocks is JSON.
+        prompt: The prompt of each turn as the engine stores it. A prompt in blocks is JSON.
         every: Seconds from one turn to the next.
-        next_at: The time at which the next one is due, in seconds since 1970.
+        next_at: The time at which the next turn is due, in seconds since 1970.
     """
 
     name: str
@@ -159,7 +161,7 @@ class StepName:
     """A model call or a tool call as it is recorded.
 
     Attributes:
-        key: The key of the call, the same in every attempt. In a child session it begins with the
+        key: The key of the call, the same in every attempt. In a child session it starts with the
             key of the call that runs the child.
         kind: The kind of the call.
         name: The name of the tool. Empty for a model call.
@@ -196,16 +198,16 @@ class ClaimedTurn:
         turn_id: The id of the turn.
         session_id: The id of its session.
         number: The number of the turn in its session, counted from 1.
-        prompt: Its prompt, as engines store it.
-        attempt: The fencing number of this worker.
-        plan: The plan of the worker that recorded something first. None if nothing is recorded.
+        prompt: The prompt as engines store it.
+        attempt: The number of the attempt, which serves as a fencing token.
+        plan: The plan of the worker that made the first record. None if there are no records.
         messages: The conversation before the turn.
         results: The results of finished steps, keyed by record name.
         started: The number of times each tool call has started, keyed by record name.
         stop: The stop that was requested before this attempt, or None.
-        deaths: The number of workers that have died while they ran it.
-        since: The time at which it was started, in seconds since 1970. 0 if unknown.
-        deadline_at: The time at which it fails, in seconds since 1970. None for never.
+        deaths: The number of workers that have died while running the turn.
+        since: The time at which the turn was started, in seconds since 1970. 0 if unknown.
+        deadline_at: The deadline of the turn, in seconds since 1970. None for no deadline.
     """
 
     turn_id: str
@@ -224,7 +226,7 @@ class ClaimedTurn:
 
     @property
     def has_new_plan(self) -> bool:
-        """True if someone has resumed it with another plan than it started with."""
+        """True if the turn was resumed with a plan other than the one it started with."""
         return self.plan is None and bool(self.results or self.started)
 
 
@@ -243,7 +245,7 @@ class Outcome:
 
 
 def prompt_of(turn: ClaimedTurn) -> tuple[Any, dict[str, Any] | None]:
-    """Return the prompt of a turn as a session takes it, and the schema of a typed answer."""
+    """Return the prompt of a turn in the form for a session, and the schema of a typed answer."""
     if not turn.prompt.startswith(BLOCKS):
         return turn.prompt, None
     stored = orjson.loads(turn.prompt.removeprefix(BLOCKS))
@@ -282,13 +284,12 @@ def without_compactions(
 # ── storable text and JSON ────────────────────────────────────────────────────────────────────────
 
 
-# Everything that can't be stored is replaced, and the rest stays as it is. The content of a model's
-# answer, a tool's result or an exception must not keep a turn from being recorded, nor end the
-# worker that records it.
+# Content that can't be stored is replaced. No model answer, tool result or exception may prevent a
+# turn from being recorded, or end the worker that records it.
 
 
 def storable_text(text: str, *, allows_nul: bool) -> str:
-    """Replace lone surrogates, and NUL where that isn't allowed, by U+FFFD.
+    """Replace lone surrogates, and NUL where it isn't allowed, with U+FFFD.
 
     Args:
         text: Any text.
@@ -303,7 +304,7 @@ def as_json(value: object) -> str:
     """Return a value as JSON. Objects and integers beyond 64 bits become text."""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
-    # A lone surrogate, a large integer, or a value that is too deep or contains itself.
+    # The value has a lone surrogate or a large integer, is too deep, or contains itself.
     except TypeError:
         plain = rebuild(
             value,
@@ -319,7 +320,7 @@ def _storable_value(value: Any, frames: Sequence[Frame]) -> Any:
     if isinstance(value, str):
         return storable_text(value, allows_nul=True)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        # Python refuses to write very long ones in decimal.
+        # Python refuses to convert very long integers to decimal.
         return str(value) if value.bit_length() < 10_000 else hex(value)
     if isinstance(value, dict):
         return {storable_text(str(key), allows_nul=True): item for key, item in value.items()}
@@ -333,7 +334,7 @@ def _object_text(value: object) -> str:
 def storable_key(key: str) -> str:
     """Return a step's key as it is stored.
 
-    The model chooses a part of it, and an index of Postgres has limits.
+    The model chooses a part of the key, and Postgres limits the size of indexed values.
     """
     if len(key) <= _MAX_KEY_LENGTH and key == storable_text(key, allows_nul=False):
         return key

@@ -1,4 +1,4 @@
-"""A worker: it runs the turns that DBOS gives it, and takes over turns of dead workers."""
+"""The worker, which runs the turns that DBOS gives it, and takes over turns of dead workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 logger = logging.getLogger("amplifier.durable")
 
 _LOOKS = 4
-"""Looks at the other workers in one lease."""
+"""Number of checks of the other workers per lease."""
 _ENDING_SECONDS = 5.0
 _WORKER = "worker?"
 """Precedes the name of a worker in the id of its row."""
@@ -85,7 +85,7 @@ def _run_notice(turn_id: str, url: str, tries: int, waits: int) -> None:
 class LoopWatch:
     """Checks from a thread whether the event loop runs.
 
-    It counts looks and not seconds, so that a suspended process doesn't count as stuck.
+    It counts checks instead of seconds, so that a suspended process doesn't count as stuck.
 
     Args:
         settings: The settings of the engine.
@@ -96,13 +96,13 @@ class LoopWatch:
         self._looks = 0
 
     def note_life(self) -> None:
-        """Show that the loop runs. Called on it a few times per lease."""
+        """Record that the loop is running. It calls this a few times per lease."""
         self._looks = 0
 
     def is_stuck(self) -> bool:
-        """Return whether the loop has been blocked for too long, so that it loses its turns.
+        """Return whether the loop has been blocked for so long that the worker loses its turns.
 
-        Called from the thread, `_LOOKS` times per lease.
+        The thread calls this `_LOOKS` times per lease.
         """
         self._looks += 1
         seconds = self._looks * self._settings.lease / _LOOKS
@@ -117,14 +117,14 @@ class LoopWatch:
 
 
 # Each worker is a row of DBOS that waits on a queue without workers. A count in that row is its
-# sign of life. A worker counts as dead if its count doesn't change over a lease's number of looks.
-# Looks are better than seconds, because a suspended worker doesn't look either.
+# sign of life. A worker counts as dead if its count doesn't change over the number of checks in a
+# lease. Checks are better than seconds, because a suspended worker makes no checks.
 
 
 class OtherWorkers:
     """The other workers of a database.
 
-    It shows them that this worker lives, and takes over the turns of dead ones.
+    It records for them that this worker is alive, and takes over the turns of dead workers.
     """
 
     def __init__(self, turns: Turns, name: str, lease: float) -> None:
@@ -136,7 +136,7 @@ class OtherWorkers:
         self._looked = time.monotonic()
 
     def enlist(self) -> None:
-        """Show that this worker lives, before it gets turns."""
+        """Record that this worker is alive, before it receives turns."""
         self._turns.client.enqueue(
             {
                 "queue_name": WORKERS,
@@ -147,7 +147,7 @@ class OtherWorkers:
         )
 
     def look(self) -> None:
-        """Show that this worker lives, and take over the turns of dead ones."""
+        """Record that this worker is alive, and take over the turns of dead workers."""
         client = self._turns.client
         self._beats += 1
         client.update_workflow_attributes(_WORKER + self._name, {"beats": self._beats})
@@ -158,11 +158,11 @@ class OtherWorkers:
             row.workflow_id.removeprefix(_WORKER): int(row.attributes["beats"]) for row in rows
         }
         if self._name not in beats:
-            # The others took it for dead.
+            # Other workers have treated this one as dead.
             self.enlist()
         now = time.monotonic()
         if now - self._looked > self._lease:
-            # This worker was suspended. It starts over, so the others get the time of a lease.
+            # This worker was suspended. Start counting again, so that the others have a full lease.
             self._seen = {}
         self._looked = now
         self._seen = {
@@ -176,7 +176,8 @@ class OtherWorkers:
         dead = {name for name, (_, looks) in self._seen.items() if looks >= _LOOKS}
         living = {self._name, *beats} - dead
         if min(living) != self._name:
-            # One living worker is enough. Two would do no harm, since DBOS refuses stale ones.
+            # It is enough if one living worker does this. Two would do no harm, since DBOS refuses
+            # stale updates.
             return
         for name in dead:
             logger.info("worker %s has died; its turns go on here or elsewhere", name)
@@ -190,7 +191,7 @@ class OtherWorkers:
 
 
 def take_over(turns: Turns, living: set[str]) -> None:
-    """Make the turns of workers that aren't alive ready for others."""
+    """Make the turns of dead workers available to others."""
     rows = turns.client.list_workflows(
         name=[TURN, SCHEDULE, NOTICE], status="PENDING", load_input=False, load_output=False
     )
@@ -209,10 +210,10 @@ def take_over(turns: Turns, living: set[str]) -> None:
 
 @asynccontextmanager
 async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
-    """Hold the lock of the only worker of a file.
+    """Hold the lock that limits a file to one worker.
 
     Raises:
-        SessionStateError: Another worker holds it. The message names that worker.
+        SessionStateError: Another worker holds the lock. The message names that worker.
     """
     if fcntl is None:
         raise AmplifierError(
@@ -240,7 +241,7 @@ async def only_worker(database: Database, name: str) -> AsyncIterator[None]:
 
 
 class Worker:
-    """Runs turns until it is cancelled or asked to leave.
+    """Runs turns until it is cancelled or asked to exit.
 
     Args:
         turns: The turns of the database.
@@ -248,7 +249,7 @@ class Worker:
         duty: The task of the worker.
 
     Attributes:
-        name: The name of the worker, which is never used again.
+        name: The unique name of the worker.
     """
 
     def __init__(self, turns: Turns, settings: Settings, duty: Duty) -> None:
@@ -316,7 +317,7 @@ class Worker:
         try:
             yield
         finally:
-            # Otherwise the others would notice only after the lease.
+            # Otherwise the other workers would notice only after a lease.
             with (
                 anyio.move_on_after(_ENDING_SECONDS, shield=True),
                 suppress(DurableError, DatabaseDown),
@@ -358,7 +359,7 @@ class Worker:
             try:
                 yield
             finally:
-                # The wait is bounded, and so is DBOS's: 10 seconds for each thread.
+                # This wait is bounded, and so is DBOS's own: 10 seconds for each thread.
                 with anyio.CancelScope(shield=True):
                     await anyio.to_thread.run_sync(self._end)
         finally:
@@ -381,19 +382,19 @@ class Worker:
                 "serializer": self._database.serializer,
                 "log_level": "ERROR",
                 "run_migrations": False,
-                # Its listener would keep a connection open, and nothing here waits for messages.
+                # The listener would keep a connection open, and nothing here waits for messages.
                 "use_listen_notify": False,
-                # Its thread sleeps that long before it ends.
+                # The listener's thread sleeps this long before it ends.
                 "notification_listener_polling_interval_sec": 0.5,
             }
         )
         if DBOS.executor_id != self.name:
-            # The application has its own instance, which it hasn't launched yet.
+            # The application has its own DBOS instance, not launched yet.
             raise _in_use("for the application itself")
         try:
             self._launch_instance()
         except BaseException:
-            # Otherwise this process could not start another worker.
+            # Otherwise this process couldn't start another worker.
             DBOS.destroy()
             raise
 
@@ -402,7 +403,8 @@ class Worker:
             self._database.url, engine=self._database.engine, serializer=self._database.serializer
         )
         DBOS.listen_queues([TURNS])
-        # It has to exist before the launch, since DBOS looks for new queues only once a second.
+        # The queue has to exist before the launch, since DBOS checks for new queues only once a
+        # second.
         self._turns.client.register_queue(
             TURNS,
             worker_concurrency=self._duty.concurrency,
@@ -411,14 +413,14 @@ class Worker:
         DBOS.launch()
         if self._database.is_sqlite:
             # DBOS gives new turns to the version that was registered last. SQLite before 3.42
-            # counts these times in whole seconds, so after a rollback another may be the last.
-            # A file has one worker, which can decide.
+            # stores these times in whole seconds, so after a rollback another version may count as
+            # the latest. A file has only one worker, so set its version explicitly.
             DBOS.set_latest_application_version(DBOS.application_version)
 
     def _end(self) -> None:
-        """Give DBOS time to record the ends of turns, then end it.
+        """Give DBOS time to record the ends of turns, then shut it down.
 
-        The turns that were running are being cancelled now.
+        The running turns are being cancelled at this point.
         """
         deadline = time.monotonic() + _ENDING_SECONDS
         with suppress(DatabaseDown, DurableError):
@@ -438,9 +440,9 @@ class Worker:
     # ── in the threads of DBOS ──
 
     def run_turn(self, turn_id: str, session_id: str, notify: str | None) -> dict[str, Any]:
-        """Run a turn and return its end. This thread writes the events in the meantime."""
+        """Run a turn and return its end. Meanwhile this thread writes the events."""
         self._handed_over.discard(turn_id)
-        # Its place in the order is drawn before other threads draw theirs.
+        # Reserve the writer's place in the order of steps before other threads reserve theirs.
         writer = EventWriter(self._database, self._portal, DBOS.reserve_step())
         record = TurnRecord(
             turns=self._turns,
@@ -472,9 +474,9 @@ class Worker:
         return record.outcome
 
     def _with_patience(self, work: Callable[[], T]) -> T:
-        """Run some work on a database that may be away for a while.
+        """Run a function on a database that may be unreachable for a while.
 
-        After a failure the next worker repeats it.
+        If that fails, the next worker repeats the function.
         """
         try:
             return self._portal.call(self._database, work)
@@ -482,16 +484,16 @@ class Worker:
             raise HandedOver from error
 
     def start_due(self, workflow_id: str, schedule: Schedule) -> None:
-        """Start the turn of a schedule, and let the schedule wait for the next one.
+        """Start the turn of a schedule, and queue the schedule for the next one.
 
-        One turn makes up for all that were missed.
+        A single turn replaces all missed turns.
         """
 
         def start() -> None:
             if not self._turns.client.list_workflows(workflow_ids=[workflow_id], load_input=False):
                 return
             with suppress(TurnConflictError):
-                # An application has used the id for another turn.
+                # This raises if the application has used the id for another turn.
                 self._turns.start(
                     schedule.session_id, schedule.prompt, schedule.turn_id, True, TurnPolicy()
                 )
@@ -504,7 +506,7 @@ class Worker:
     def call_back(self, turn_id: str, url: str, tries: int, waits: int) -> None:
         """Report the end of a turn to its address.
 
-        It is tried again later if that fails, or if the turn hasn't ended yet.
+        The report is retried later if it fails, or if the turn hasn't ended yet.
         """
 
         def again(tries: int, waits: int, seconds: float) -> None:
@@ -537,7 +539,7 @@ class Worker:
                     MAX_TRIES,
                 )
         except BaseException as error:
-            # The worker is leaving.
+            # The worker is exiting.
             raise HandedOver from error
 
     # ── on the event loop ──
@@ -553,11 +555,12 @@ class Worker:
         except TurnLost:
             pass
         except KeyboardInterrupt:
-            # Raised here it would end the event loop, and AnyIO's threads would stay.
+            # If it were raised here, it would end the event loop, and AnyIO's threads would remain.
             self._failures.append(InterruptedWorker())
             self._fail()
         except Exception as error:
-            # While this worker lives, DBOS takes the workflow for running. So it has to end.
+            # While this worker lives, DBOS considers the workflow running. So the worker has to
+            # end.
             self._failures.append(error)
             self._fail()
             raise
@@ -567,7 +570,7 @@ class Worker:
                 self._is_idle.set()
 
     async def _or_fail(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run a task of the worker. Its failure ends the worker, even one that waits for DBOS."""
+        """Run a task of the worker. Its failure ends the worker, even while that waits for DBOS."""
         try:
             await task()
         except Exception:
@@ -580,7 +583,7 @@ class Worker:
         self._group.cancel_scope.cancel()
 
     async def _take_in_order(self, record: TurnRecord) -> None:
-        """Run a turn as soon as it is admitted. A suspect runs alone."""
+        """Run a turn once it is admitted. A suspect runs alone."""
         row = await self._database(
             lambda: self._turns.row(record.turn_id, load_input=False, load_output=False)
         )
@@ -599,7 +602,7 @@ class Worker:
             if turn is None:
                 return
             if record.turn_id in self._running:
-                # The others took this worker for dead, and DBOS gave it its own turn.
+                # Others treated this worker as dead, and DBOS gave it back its own turn.
                 self._running[record.turn_id][0].lose()
             running = RunningTurn(record, turn, self._settings.attempts, self._duty.limits)
             self._running[record.turn_id] = running, record
@@ -620,7 +623,7 @@ class Worker:
             await self._is_idle.wait()
 
     async def _listen(self) -> None:
-        """Pass news to the running turns, and their events to watchers, until cancelled."""
+        """Deliver stops and answers to turns, and their events to watchers, until cancelled."""
         while True:
             await anyio.sleep(self._settings.poll)
             for running, _ in list(self._running.values()):
@@ -666,9 +669,9 @@ class Worker:
                 running[turn_id][0].answer(name, option)
 
     async def _adopt(self) -> None:
-        """Requeue held turns that started with this worker's plan, and turns that can stop waiting.
+        """Requeue held turns that started with this worker's plan, and turns that need not wait.
 
-        It looks for them until cancelled.
+        The search repeats until cancelled.
         """
         while True:
             waiting = await self._database(self._waiting)
@@ -709,9 +712,9 @@ class Worker:
         return rows
 
     async def _beat(self) -> None:
-        """Show that this worker lives, and look after the others, until cancelled.
+        """Record that this worker is alive, and check the others, until cancelled.
 
-        It works in a thread, since a tool may block the loop.
+        This runs in a thread, since a tool may block the loop.
         """
         async with anyio.create_task_group() as group:
             group.start_soon(

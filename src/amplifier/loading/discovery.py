@@ -34,7 +34,7 @@ ENTRY_POINT_GROUP: Final = "amplifier.modules"
 BUILT_IN_SOURCE: Final = "builtin"
 """The source that pins a built-in module, even if another distribution provides the id."""
 BUILT_IN_GROUP: Final = "amplifier.builtin_modules"
-"""The entry point group of our own modules. Published programs expect theirs in the other one."""
+"""The entry point group of built-in modules. Published programs use the other group."""
 SEARCH_PATH_VARIABLE: Final = "AMPLIFIER_MODULES"
 TYPE_TO_MOUNT_POINT: Final[Mapping[str, str]] = MappingProxyType(
     {kind: contract.mount_point for kind, contract in CONTRACTS.items()}
@@ -47,7 +47,7 @@ _OUR_MODULES: Final = "amplifier.modules."
 
 _Stamp = tuple[int, int, int] | None
 
-# The published kernel returns these for a module that declares nothing.
+# The published kernel returns this version for a module that declares none.
 _UNKNOWN_VERSION: Final = "1.0.0"
 _UNKNOWN_TYPE: Final = "tool"
 
@@ -55,8 +55,8 @@ _UNKNOWN_TYPE: Final = "tool"
 # A module is listed before the user decides to trust it, so nothing here imports one or runs its
 # code. Types are read from the syntax tree, versions from metadata.
 #
-# Published modules have the ids of built-in ones, such as ``tool-bash`` or ``provider-openai``.
-# An installed one takes precedence, because someone chose to install it. A plan pins a module with
+# Published modules have the ids of built-in ones, such as ``tool-bash`` or ``provider-openai``. An
+# installed module takes precedence, because someone chose to install it. A plan pins a module with
 # the source ``"builtin"`` or ``{"distribution": "NAME"}``.
 
 
@@ -64,21 +64,23 @@ _UNKNOWN_TYPE: Final = "tool"
 @final
 @attrs.frozen(kw_only=True, cache_hash=True)
 class FoundModule:
-    """A module that was found and not imported. Another one of the same id may be in use.
+    """A module that was found but not imported. Another module with the same id may be in use.
 
     Attributes:
         module_id: The id of the module.
         import_name: The Python module to import. Empty for a module in a directory.
-        attribute: The dotted name of the mount function in it. Empty for the Python module itself.
-        distribution: The installed distribution that provides it. Empty without one.
+        attribute: The dotted name of the mount function in that module. Empty for the module
+            itself.
+        distribution: The installed distribution that provides the module. Empty without one.
         version: The version of the distribution.
         metadata: The metadata directory of the distribution.
         is_built_in: True for a module of this package.
         root: The directory of a module that was found by a path, or None.
         registered: The object that was registered in process under this id, or None.
-        registered_type: The kind as which it was registered. None if it declares its own.
-        is_used: True if a plan that names the id without a source gets this one.
-        is_contested: True if other distributions claim the id as well and none is used.
+        registered_type: The kind under which the object was registered. None if the object declares
+            it.
+        is_used: True if a plan that names the id without a source gets this module.
+        is_contested: True if several distributions claim the id, so that none is used.
     """
 
     module_id: str
@@ -101,7 +103,7 @@ class FoundModule:
 
     @property
     def origin(self) -> str:
-        """The place it comes from, for people: a distribution, a path, or ``built in``."""
+        """The origin of the module to show to users: a distribution, a path, or ``built in``."""
         if self.root is not None:
             return f"path {self.root}"
         if self.distribution:
@@ -112,7 +114,7 @@ class FoundModule:
 
     @property
     def source(self) -> str | dict[str, str] | None:
-        """The ``source`` by which a plan pins the module. None if it can't be pinned."""
+        """The ``source`` with which a plan pins the module. None if it can't be pinned."""
         if self.root is not None:
             return str(self.root)
         if self.is_built_in:
@@ -139,10 +141,11 @@ class FoundModule:
 
     @cached_property
     def info(self) -> ModuleInfo:
-        """Its line in a listing.
+        """The entry of the module in a listing.
 
         Raises:
-            ModuleLoadError: It declares a kind that doesn't exist, or its package is missing.
+            ModuleLoadError: The module declares a kind that doesn't exist, or its package is
+                missing.
         """
         first_line, declared, _ = self._declarations()
         declared = declared if self.registered_type is None else self.registered_type
@@ -196,7 +199,8 @@ class FoundModule:
 _DECLARATIONS: Final = ("__amplifier_module_type__", "__amplifier_backends__")
 
 
-# A listing reads them several times, and a syntax tree is slow to make and large to keep.
+# Cache the declarations, because a listing reads them several times, and a syntax tree is slow to
+# build and large to keep.
 @lru_cache(maxsize=512)
 def _read_declarations(file: Path, _: _Stamp) -> tuple[str, object, object]:
     try:
@@ -210,7 +214,7 @@ def _read_declarations(file: Path, _: _Stamp) -> tuple[str, object, object]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 if isinstance(target, ast.Name) and target.id in _DECLARATIONS:
-                    # A value that is computed is known only after an import.
+                    # A computed value is available only after an import.
                     with suppress(ValueError):
                         declared.setdefault(target.id, ast.literal_eval(node.value))
     kind, backends = (declared.get(name) for name in _DECLARATIONS)
@@ -246,7 +250,7 @@ def is_readable(module: FoundModule) -> bool:
 def nearest_module(unknown: str, known: Iterable[str]) -> str | None:
     """Return the id that an unknown one probably misspells, or None.
 
-    Many ids begin with the same type, so the part after it has to be similar, too.
+    Many ids start with the same type, so the part after it has to be similar as well.
     """
     for candidate in nearest_names(unknown, known, cutoff=0.75):
         name, other = (
@@ -258,9 +262,9 @@ def nearest_module(unknown: str, known: Iterable[str]) -> str | None:
 
 
 # ── installed distributions ──────────────────────────────────────────────────────────────────────
-# Entry points are read by hand instead of through `importlib.metadata`. To import it costs more
-# (email, csv, zipfile) than to read the one section we want, and its cache misses a distribution
-# installed within one tick of the file system's clock.
+# Entry points are read by hand instead of through `importlib.metadata`. Importing it (with email,
+# csv and zipfile) costs more than reading the one section needed here, and its cache misses a
+# distribution installed within one tick of the file system's clock.
 
 Index = Mapping[str, tuple[FoundModule, ...]]
 
@@ -272,14 +276,14 @@ _METADATA_DIRECTORY: Final = re.compile(
 )
 
 # A directory changed this recently may change again with the same modification time, because file
-# systems count in up to two seconds. So its content isn't cached.
+# systems have a resolution of up to two seconds. So its content isn't cached.
 _SETTLED_AFTER_NS: Final = 2_000_000_000
 
 
-# Replaced, never changed, so that no lock is needed.
+# These are replaced but never changed, so that no lock is needed.
 _last: tuple[list[tuple[str, _Stamp]], Index] = ([], MappingProxyType({}))
 _read: Mapping[str, tuple[_Stamp, tuple[FoundModule, ...]]] = MappingProxyType({})
-"""The claims of each entry of sys.path. One that changes often needn't slow down the others."""
+"""The claims of each entry of sys.path. An entry that changes often doesn't slow down others."""
 
 
 def installed_claims() -> Index:
@@ -287,11 +291,11 @@ def installed_claims() -> Index:
 
     One `os.stat` per entry of sys.path shows a distribution that was installed or removed since,
     but not a metadata file that was edited in place. Roots that loaders put on sys.path are left
-    out, or one session's sources would appear in another.
+    out, because otherwise the sources of one session would appear in another.
     """
     global _last, _read
     held = held_roots()
-    # A Path may be among them, which Python skips, too.
+    # Python skips entries that aren't text, such as a Path.
     entries: list[object] = [*sys.path]
     stamps = [
         (entry, stamp_of(entry))
@@ -332,7 +336,10 @@ def installed_claims() -> Index:
 
 
 def stamp_of(entry: str) -> _Stamp:
-    """Return a stamp that changes with a file or a list of files. None if it doesn't exist."""
+    """Return a stamp that changes with a file or a list of files.
+
+    None if the entry doesn't exist.
+    """
     try:
         # The empty entry is the working directory, which may change. Device and inode identify it.
         # This runs at every load, and a Path would double its cost.
@@ -353,7 +360,7 @@ def directory_stamps(*directories: Path) -> Stamps:
 def package_stamps(*packages: Path) -> Stamps:
     """Return the stamps of the first files of packages, and of their manifests.
 
-    Its list of files changes when it is imported, because its bytecode is written.
+    The list of files in a package changes when it is imported, because its bytecode is written.
     """
     return _stamps(
         name for package in packages for name in (package / "__init__.py", package / _MANIFEST)
@@ -378,9 +385,9 @@ def _normalized(distribution: str) -> str:
 def _read_directory(entry: str) -> Iterator[FoundModule]:
     """Yield the claims in one entry of sys.path."""
     try:
-        # There are thousands of names, few of which become paths.
+        # Few of thousands of names become paths.
         names = os.listdir(entry or ".")  # noqa: PTH208
-    # Raised for archives, too, which aren't searched.
+    # Archives raise this as well. They aren't searched.
     except OSError:
         return
     for name in sorted(name for name in names if name.endswith("-info")):
@@ -439,7 +446,10 @@ def _summary(metadata: str) -> str:
 
 
 def is_pin(source: object) -> bool:
-    """Return whether a source pins an installed module. Others are for a resolver, or are paths."""
+    """Return whether a source pins an installed module.
+
+    Other sources are paths or for a resolver.
+    """
     if isinstance(source, Mapping) and set(source) == {"distribution"}:
         name = source["distribution"]
         return isinstance(name, str) and bool(name.strip())
@@ -455,7 +465,8 @@ def choose(module_id: str, claims: Sequence[FoundModule], pin: Any = None) -> Fo
         pin: The source in the plan, if it pins one.
 
     Raises:
-        ModuleConflictError: Several third-party distributions claim the id, and the plan pins none.
+        ModuleConflictError: Several third-party distributions claim the id, and the plan doesn't
+            pin one.
         ModuleLoadError: The plan pins a module that doesn't exist.
     """
     if pin is not None:
@@ -525,7 +536,7 @@ def effective_search_paths(search_paths: Sequence[str | os.PathLike[str]]) -> li
 def find_directory(module_id: str, search_paths: Iterable[Path]) -> Path | None:
     """Return the first root of a module on the search paths, or None.
 
-    It is a directory ``amplifier-module-<id>``, or the bare package.
+    The root is a directory ``amplifier-module-<id>``, or the bare package.
     """
     for search_path in search_paths:
         root = search_path / f"{_DIRECTORY_PREFIX}{module_id}"
@@ -584,8 +595,8 @@ def path_from_source(source: object, module_id: str) -> Path:
 def find_package(root: Path, module_id: str) -> tuple[str, Path]:
     """Return the import name and the directory of the package in a module's root.
 
-    It is the root itself if that is a package, else ``amplifier_module_<id>`` in it, else the only
-    ``amplifier_module_*``.
+    This is the root itself if that is a package, otherwise ``amplifier_module_<id>`` in the root,
+    otherwise the only ``amplifier_module_*``.
 
     Raises:
         ModuleLoadError: There is no such directory, or no such package in it.
@@ -646,14 +657,14 @@ def _foreign_kind(root: Path) -> str | None:
 def _read_table(file: Path, name: str) -> dict[str, str]:
     """Return the texts at the top of a TOML file and in one of its tables.
 
-    An empty dict if the file can't be read.
+    The result is empty if the file can't be read.
     """
-    # The import would take four milliseconds of every start. Only modules in directories need it.
+    # Importing tomllib takes four milliseconds, and only modules in directories need it.
     import tomllib  # noqa: PLC0415
 
     try:
         content = tomllib.loads(read_file(file).decode("utf-8"))
-    # Bad TOML and bad UTF-8 are ValueErrors.
+    # Invalid TOML or UTF-8 raises ValueError.
     except (OSError, ValueError):
         return {}
     table = content.get(name)

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from amplifier.errors import ModuleConflictError, ModuleLoadError
 
-# Allow one import at a time, so that undoing a failed one doesn't tear down another one's modules.
+# Allow one import at a time, so that undoing a failed import doesn't remove the modules of another.
 import_lock: Final = threading.RLock()
 
 # The files of packages that were imported from a source directory, by name. A session without that
-# source must not get them because another session in the process has it.
+# source must not get such a package just because another session in the process uses it.
 _from_directories: Final[dict[str, str]] = {}
 
 MODULE_PREFIX: Final = "amplifier_module_"
@@ -34,13 +34,13 @@ def foreign_code(module_id: str, operation: str) -> Iterator[None]:
     """Turn any error of foreign code into a `ModuleLoadError` with the error as its cause.
 
     A module that calls ``sys.exit()`` has failed, and the process continues. A cancellation is a
-    failure, too, because none can reach code that doesn't wait.
+    failure as well, because a real one can't reach code that doesn't wait.
     """
     try:
         yield
     except KeyboardInterrupt:
         raise
-    # Foreign code may raise anything at all.
+    # Foreign code may raise anything.
     except BaseException as exc:
         missing = exc.name if isinstance(exc, ModuleNotFoundError) else None
         advice = f"; it needs {missing!r}, which cannot be found" if missing else ""
@@ -52,15 +52,15 @@ def foreign_code(module_id: str, operation: str) -> Iterator[None]:
 
 @contextmanager
 def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iterator[ModuleType]:
-    """Import the package in a directory under its own name, whatever is on sys.path.
+    """Import the package in a directory under its own name, regardless of sys.path.
 
     The module is examined in the block. The import is undone if it fails or if the block raises.
 
     Args:
         directory: The directory of the package, with its ``__init__.py``.
-        name: The name by which it is imported.
+        name: The name under which the package is imported.
         module_id: The id of the module, for messages.
-        root: The source of the module. Other packages imported from there are undone, too.
+        root: The source of the module. Imports of other packages from there are undone as well.
 
     Raises:
         ModuleConflictError: The name is taken by other code.
@@ -77,8 +77,8 @@ def package_from(directory: Path, name: str, module_id: str, root: Path) -> Iter
             return spec_from_file_location(name, init, submodule_search_locations=[str(directory)])
 
         finder: Any = SimpleNamespace(find_spec=find_spec)
-        # Only the import system makes other threads wait for a module that is half imported.
-        # Executing the spec here would not.
+        # The import system makes other threads wait for a partly imported module. Executing the
+        # spec here would not.
         sys.meta_path.insert(0, finder)
         try:
             with foreign_code(module_id, f"importing {name!r} from {directory}"):
@@ -96,7 +96,7 @@ def installed_module(name: str, module_id: str, origin: str) -> Iterator[ModuleT
     """Import a Python module, including one with a dotted name. It is undone like `package_from`.
 
     Raises:
-        ModuleConflictError: Other code than the installed one is imported under that name.
+        ModuleConflictError: Code other than the installed module is imported under that name.
         ModuleLoadError: The import failed.
     """
     top = name.partition(".")[0]
@@ -116,8 +116,8 @@ def installed_module(name: str, module_id: str, origin: str) -> Iterator[ModuleT
 def find_installed(name: str) -> ModuleSpec | None:
     """Return the spec by which Python would import a top-level package, or None.
 
-    Roots that loaders hold are left out, and so is sys.modules. Namespace packages don't count,
-    because any directory of that name is one.
+    This ignores sys.modules and the roots that loaders hold. Namespace packages don't count,
+    because any directory with that name is one.
     """
     held = held_roots()
     for finder in tuple(sys.meta_path):
@@ -142,7 +142,7 @@ def is_from_directory(name: str) -> bool:
 
 @contextmanager
 def _undone_on_failure(package: str, root: Path | None) -> Iterator[None]:
-    """Drop the modules that a failed import left behind, so that the next attempt starts afresh.
+    """Drop the modules that a failed import left behind, so that a new attempt starts clean.
 
     Python itself drops only the module that raised, not the modules it had imported. Nothing is
     dropped from a package that was imported earlier, because its users refer to its submodules.
@@ -168,7 +168,7 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
         spec = None if name in sys.builtin_module_names else find_installed(name)
         place = "the interpreter (built in)" if spec is None else str(spec.origin)
         raise _conflict(module_id, name, init, place, "belongs to the standard library")
-    # The import returns this one, and `package_from` checks it.
+    # The import returns the module found here, and `package_from` checks it.
     if sys.modules.get(name) is not None:
         return
     inside = os.path.realpath(init.parent) + os.sep
@@ -176,7 +176,7 @@ def _refuse_taken_name(name: str, init: Path, module_id: str) -> None:
         file = _file_of(module) if other.startswith(f"{name}.") else ""
         if file and not os.path.realpath(file).startswith(inside):
             raise _conflict(module_id, other, init, file)
-    # A source is there to replace an installed module of the same name. A package with a name
+    # A source is meant to replace an installed module with the same name. A package with a name
     # outside the convention must not become `requests` for the whole process.
     if not name.startswith(MODULE_PREFIX):
         with foreign_code(module_id, f"looking for {name!r}"):
@@ -213,9 +213,9 @@ def _is_from(module: ModuleType, file: Path | str) -> bool:
 
 # ── the alias of published modules ───────────────────────────────────────────────────────────────
 
-# A process of this package makes `amplifier_core` importable itself. A process that others start
-# may lack it, most often one with its own PYTHONPATH. If its error reaches us, the message names
-# the command that helps.
+# A process of this package makes `amplifier_core` importable itself. Processes started by other
+# code may lack the alias, usually because they set PYTHONPATH. If the error of such a process
+# arrives here, the message names the command that helps.
 ENABLE_ALIAS: Final = (
     "run `python -m amplifier.compat enable` once for all processes of this environment"
 )
@@ -225,7 +225,7 @@ _IMPORTS_ALIAS: Final = re.compile(rb"^\s*(?:from|import)\s+amplifier_core\b", r
 
 
 def is_built_in(package: str) -> bool:
-    """Return whether a Python module is one of ours."""
+    """Return whether a Python module is part of this package."""
     return package.partition(".")[0] == "amplifier"
 
 
@@ -242,7 +242,7 @@ def is_published(package: str) -> bool:
 def is_published_mount(mount: object) -> bool:
     """Return whether a mount function was written for the published kernel.
 
-    No published module has a structured one.
+    No published module has a structured mount.
     """
     return inspect.iscoroutinefunction(mount) and is_published(
         str(getattr(mount, "__module__", ""))
@@ -297,11 +297,11 @@ def held_roots() -> Container[str]:
 
 
 class HeldRoots:
-    """The roots that one loader holds on sys.path for its sessions, or for None without a session.
+    """The roots that one loader holds on sys.path, each for a session or for None.
 
     An entry stays until the last holder in the process gives it up. Holders keep the ``id()`` of a
-    session instead of a reference, so that a loader kept by an application doesn't keep a session
-    alive that was dropped without being closed.
+    session instead of a reference, so that a loader kept by an application doesn't keep alive a
+    session that was dropped without being closed.
     """
 
     __slots__ = ("_users",)
@@ -321,22 +321,22 @@ class HeldRoots:
     def end(self, user: object) -> None:
         """Give up the roots of a session that has closed.
 
-        The last session also gives up those held for None.
+        The last session gives up the roots held for None as well.
         """
         if id(user) in self._users:
             self._give_up(None if self._users == {id(user)} else {id(user)})
-            # This comes last, so that an interrupted call can be repeated.
+            # Do this last, so that an interrupted call can be repeated.
             self._users.discard(id(user))
 
     def add(self, root: str, user: object) -> bool:
         """Make a root importable for a session, or for None.
 
-        It is appended to sys.path. An entry before the standard library or installed packages
-        would replace them for every other import in the process.
+        It is appended to sys.path. An entry before the standard library or installed packages would
+        shadow them for every other import in the process.
 
         Returns:
-            True if the session holds it now and did not before. False as well if it was already on
-            sys.path without a loader.
+            True if the session newly holds the root. False if it held it before, or if the root was
+            on sys.path without a loader.
         """
         holder = (self, None if user is None else id(user))
         with _lock:
@@ -368,7 +368,8 @@ class HeldRoots:
                 if left := _holders[root] - held:
                     _holders[root] = left
                     continue
-                # An equal entry further in front isn't a loader's.
+                # Search from the end, because an equal entry further in front wasn't added by a
+                # loader.
                 for position in range(len(sys.path) - 1, -1, -1):
                     if sys.path[position] == root:
                         del sys.path[position]

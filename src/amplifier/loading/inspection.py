@@ -1,4 +1,4 @@
-"""Examine an imported module and make the record that the session mounts."""
+"""Examine an imported module and create the record that the session mounts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class LoadedModule:
         module_id: The id by which it was loaded.
         module_type: A key of `ModuleLoader.TYPE_TO_MOUNT_POINT`. None if the module declares no
             kind and the first word of its id isn't one. The section of the mount plan then decides.
-        mount: The module's mount function, which wasn't called yet.
+        mount: The module's mount function, not called yet.
         config: A copy of the module's config in the mount plan. Never None.
         on_session_ready: The module's async ``on_session_ready``, or None.
         origin: The place it came from, for people.
-        path: Its package directory or file, or None if unknown.
+        path: The package directory or file of the module, or None if unknown.
         backends: The ``__amplifier_backends__`` that the module declares, or None.
-        is_on_island: True if it is mounted on an asyncio island, in a session on trio.
+        is_on_island: True if the module is mounted on an asyncio island in a session on trio.
         complaint: A fault of the module that doesn't prevent its use, or None. It is logged at
             every load.
     """
@@ -47,7 +47,7 @@ class LoadedModule:
     module_id: str
     module_type: str | None
     mount: Callable[..., Any]
-    # It may hold credentials, so it isn't shown.
+    # The config may contain credentials, so the repr omits it.
     config: dict[str, Any] = attrs.field(factory=dict, repr=False)
     on_session_ready: Callable[..., Any] | None = None
     origin: str
@@ -58,7 +58,7 @@ class LoadedModule:
 
     @property
     def mount_point(self) -> str | None:
-        """The mount point of its kind. None if the kind is unknown."""
+        """The mount point for the module's kind. None if the kind is unknown."""
         return None if self.module_type is None else TYPE_TO_MOUNT_POINT[self.module_type]
 
     def with_config(self, config: dict[str, Any]) -> LoadedModule:
@@ -107,7 +107,7 @@ class LoadedModule:
 def is_structured(result: object) -> bool:
     """Return whether the result of a mount function is an async context manager.
 
-    It is looked up on the type, as ``async with`` does.
+    The methods are looked up on the type, as by ``async with``.
     """
     return hasattr(type(result), "__aenter__") and hasattr(type(result), "__aexit__")
 
@@ -118,7 +118,7 @@ def examine_registered(entry: FoundModule) -> LoadedModule:
     The Python module of a bare function isn't read, because it may define many modules.
 
     Raises:
-        ModuleLoadError: It can't be used.
+        ModuleLoadError: The object can't be used.
     """
     kind = type(entry.registered).__name__
     with foreign_code(entry.module_id, f"reading the attributes of a registered {kind}"):
@@ -138,9 +138,9 @@ def examine_imported(
     with foreign_code(entry.module_id, f"looking for mount in {module.__name__!r}"):
         target = find_target(module, entry.attribute)
         mount = getattr(target, "mount", target)
-        # These may declare something about the module, best first: the owner of mount, the Python
-        # module that defines it, its package. A package that only hosts modules, such as an
-        # application, declares nothing about any one of them.
+        # These objects may have declarations about the module, in order of precedence: the owner of
+        # mount, the Python module that defines it, its package. A package that only hosts modules,
+        # such as an application, has no declarations about any single one.
         defined_in = sys.modules.get(getattr(mount, "__module__", None) or "")
         top = module.__name__.partition(".")[0]
         package = sys.modules.get(top) if top.startswith(MODULE_PREFIX) else None
@@ -154,7 +154,7 @@ def examine_imported(
 
 
 def find_target(module: ModuleType, attribute: str) -> object:
-    """Return the target of an entry point, or a sentinel if there is nothing of that name."""
+    """Return the target of an entry point, or a sentinel if there is nothing with that name."""
     target: object = module
     for name in attribute.split(".") if attribute else ():
         target = getattr(target, name, _MISSING)
@@ -242,7 +242,7 @@ def usable_here(module: LoadedModule) -> LoadedModule:
     """
     try:
         running = anyio.get_cancelled_exc_class().__module__.partition(".")[0]
-    # No event loop is running. The module may be for a later one.
+    # No event loop is running, so the module may be for a later one.
     except RuntimeError:
         return module
     if module.backends is None or running in module.backends:
@@ -312,7 +312,8 @@ def _mount_of(kind: str, spec: ModuleSpec) -> Any:
 def _is_mount(thing: Any) -> bool:
     """Return whether the object is a mount function, by its name or its parameters.
 
-    It has two parameters, and it is named mount or the first one is the coordinator.
+    A mount function has two parameters, and either its own name is mount, or the first parameter is
+    the coordinator.
     """
     if not inspect.isroutine(thing):
         return False

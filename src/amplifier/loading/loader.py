@@ -70,10 +70,10 @@ Listing = dict[str, tuple[FoundModule, ...]]
 
 _RESOLVER_MOUNT_POINT: Final = "module-source-resolver"
 _EXTENSION: Final = "amplifier.compat"
-"""Sets the hooks of loaders when the first loader imports it.
+"""The module that sets the hooks of loaders. The first loader imports it.
 
-It is imported by name because it is a layer above, and late because most processes that import this
-package load no module.
+It is imported by name because it belongs to a higher layer, and late because most processes that
+import this package load no modules.
 """
 
 _known: Final[dict[FoundModule, tuple[ModuleType, object, LoadedModule]]] = {}
@@ -87,8 +87,8 @@ class _FromDirectory:
     Attributes:
         root: The directory, without symbolic links.
         holds_root: True if sessions that use it need the root on sys.path.
-        stamps: The stamps of the files that decide how it is loaded.
-        name: The name by which it was imported.
+        stamps: The stamps of the files that determine the result.
+        name: The name under which the package was imported.
         module: The imported package.
         loaded: The result of the load.
     """
@@ -101,7 +101,7 @@ class _FromDirectory:
     loaded: LoadedModule
 
     def is_current(self) -> bool:
-        """Return whether loading it again would give the same result."""
+        """Return whether loading the module again would give the same result."""
         return (
             sys.modules.get(self.name) is self.module
             and getattr(self.module, "mount", None) is self.loaded.mount
@@ -117,9 +117,9 @@ _known_in: Final[dict[tuple[Path, str], _FromDirectory]] = {}
 class ModuleLoader:
     """Finds modules, imports them and classifies them. Never mounts one.
 
-    Without a resolver a module is looked for in this order: among those registered in process,
-    among the entry points of installed distributions, on the search paths, among the built-in
-    modules, and as the importable package ``amplifier_module_<id>``.
+    Without a resolver, a module is searched for in this order: modules registered in process, entry
+    points of installed distributions, the search paths, built-in modules, and the importable
+    package ``amplifier_module_<id>``.
 
     One process holds one copy of a package. Sessions that load the same module share its Python
     module object, and a second source for the same package name is refused. Sessions may share a
@@ -156,7 +156,7 @@ class ModuleLoader:
         self.coordinator: Any = coordinator
         self._search_paths = list(search_paths or ())
         self._registered: dict[str, FoundModule] = {}
-        # Modules registered in process, as they were examined.
+        # The results of examining modules registered in process.
         self._loaded: dict[str, LoadedModule | None] = {}
         self._roots = HeldRoots()
         for module_id, module in (modules or {}).items():
@@ -169,17 +169,17 @@ class ModuleLoader:
         )
 
     def register(self, module_id: str, module: object, *, module_type: str | None = None) -> None:
-        """Make a module of this process loadable by id, from this loader.
+        """Make a module of this process loadable by id with this loader.
 
         Args:
-            module_id: The id by which it is loaded.
+            module_id: The id of the module.
             module: A mount function, or any object with a ``mount`` attribute, such as a Python
                 module. It may have ``on_session_ready`` and ``__amplifier_module_type__``.
-            module_type: Its kind, if neither the module nor the id's first word declares it.
+            module_type: The kind, if neither the module nor the first word of the id declares it.
 
         Raises:
             ModuleConflictError: Another object is registered under this id.
-            ModuleLoadError: It isn't a module id.
+            ModuleLoadError: The text isn't a module id.
         """
         _check_module_id(module_id)
         present = self._registered.get(module_id)
@@ -197,7 +197,7 @@ class ModuleLoader:
     def for_child(self, coordinator: Any) -> ModuleLoader:
         """Return a loader for a child session, with the same search paths and in-process modules.
 
-        It holds entries of sys.path independently.
+        The new loader holds entries of sys.path independently.
         """
         child = ModuleLoader(coordinator, self._search_paths)
         child._registered = dict(self._registered)
@@ -214,8 +214,8 @@ class ModuleLoader:
         Args:
             module_id: A valid id.
             source: The source, as ``source_hint`` of `load`. No resolver is asked.
-            listing: Filled with the installed modules, to look for several modules at once. An id
-                that isn't in it is looked up again.
+            listing: A dict that is filled with the installed modules, to share between several
+                searches. An id that isn't in it is looked up again.
 
         Raises:
             ModuleConflictError: Several distributions claim the id.
@@ -258,9 +258,9 @@ class ModuleLoader:
     async def discover(self) -> list[ModuleInfo]:
         """List the modules that can be loaded without a resolver, in search order.
 
-        Among several with one id the one in use is listed. If they contest the id, all are. No
-        module is imported. A module that can't be read is logged and left out. A kind that is
-        neither declared nor named by the id's first word is listed as a tool.
+        If several modules share an id, only the one in use is listed, or all if the id is
+        contested. No module is imported. A module that can't be read is logged and left out. A
+        module whose kind is neither declared nor named in its id is listed as a tool.
         """
         return [module.info for module in self.catalogue() if module.is_used or module.is_contested]
 
@@ -314,17 +314,17 @@ class ModuleLoader:
             source_hint: The module's source in the mount plan: ``"builtin"`` or ``{"distribution":
                 NAME}`` for an installed one, without asking a resolver. If there is no resolver,
                 any other source must be a filesystem path or a ``file:`` URI.
-            profile_source: The same under its older name.
+            profile_source: The older name of ``source_hint``.
             coordinator: The coordinator with the resolver, instead of the loader's.
             user: The session for which sys.path entries are held. Without one they are held until
                 `cleanup`, or until the last session that uses this loader has closed.
 
         Raises:
             ModuleNotFoundError: There is no such module.
-            ModuleLoadError: It was found but can't be used.
+            ModuleLoadError: The module was found but can't be used.
         """
         _check_module_id(module_id)
-        # The config is checked before a resolver downloads anything.
+        # Check the config before a resolver downloads anything.
         settings = _settings(module_id, config)
         resolver = _mounted_resolver(self.coordinator if coordinator is None else coordinator)
         source = profile_source if source_hint is None else source_hint
@@ -337,7 +337,7 @@ class ModuleLoader:
         except Exception as exc:
             if not means_not_found(exc):
                 raise
-            # An ImportError that names a package is a fault of the resolver, not an answer.
+            # An ImportError that names a package is an error in the resolver, not an answer.
             level = logging.WARNING if isinstance(exc, ImportError) and exc.name else logging.INFO
             logger.log(
                 level,
@@ -363,7 +363,7 @@ class ModuleLoader:
         listing: Listing | None = None,
         user: object = None,
     ) -> LoadedModule:
-        """Find and import a module without a resolver, and so without waiting.
+        """Find and import a module without a resolver, and thus without awaiting anything.
 
         Args:
             module_id: A valid id.
@@ -428,7 +428,8 @@ class ModuleLoader:
         stamps += package_stamps(directory, *root.glob(f"{MODULE_PREFIX}*"))
         self._announce_import(name)
         with import_lock:
-            # Packages next to the module's own are importable. A root that is a package has none.
+            # Packages next to the module's own package have to be importable. A root that is itself
+            # a package has no such neighbours.
             holds_root = directory != root
             newly_held = holds_root and self._roots.add(str(root), user)
             try:
@@ -457,12 +458,12 @@ class ModuleLoader:
             self.coordinator = user
 
     def release(self, user: object) -> None:
-        """Give up the sys.path entries that only a closed session used.
+        """Give up the sys.path entries that only the closed session used.
 
         A second call does nothing.
         """
         self._roots.end(user)
-        # The loader of a session must not keep it alive once it is closed.
+        # The loader must not keep a closed session alive.
         if self.coordinator is user:
             self.coordinator, self._former = None, weakref.ref(user)
 
@@ -514,7 +515,7 @@ AmplifierModuleLoader = ModuleLoader
 
 
 def _check_module_id(module_id: object) -> None:
-    """Raise if this isn't a module id. Ids become file and package names, so this comes first."""
+    """Raise if this isn't a module id. Do this first, because ids become file and package names."""
     if not is_module_id(module_id):
         raise ModuleLoadError(
             f"{show(module_id)} is not a module id; {MODULE_ID_RULE}",
@@ -541,7 +542,7 @@ def _mounted_resolver(coordinator: Any) -> Any:
         return None
     try:
         return coordinator.get(_RESOLVER_MOUNT_POINT)
-    # Coordinators of the published kernel raise this if nothing is mounted there.
+    # The published kernel's coordinators raise this if nothing is mounted there.
     except ValueError:
         return None
 
@@ -574,13 +575,14 @@ async def ask_resolver(
     method: Callable[..., Any], module_id: str, source_hint: object, profile_hint: object
 ) -> object:
     """Call a method of a resolver, sync or async. Its errors propagate."""
-    # Resolvers take their hints by both keywords, by either, by a second position, or not at all.
+    # Resolvers accept hints as both keywords, as one of them, as a second positional argument, or
+    # not at all.
     by_source, by_profile = {"source_hint": source_hint}, {"profile_hint": profile_hint}
     forms: list[dict[str, Any]] = [{**by_source, **by_profile}, by_source, by_profile]
     keywords = next((form for form in forms if can_call(method, module_id, **form)), {})
     try:
         inspect.signature(method)
-    # Raised for code in C, which is called as the contract has it.
+    # This is raised for C functions, which are called according to the contract.
     except ValueError:
         keywords = {}
     positional = (
@@ -601,8 +603,8 @@ async def resolve_source(source: Any) -> object:
 def means_not_found(exc: BaseException | None) -> bool:
     """Return whether a resolver's error means that the module is unknown.
 
-    It is recognized by its name, because resolvers raise ours, the builtin, or a class of their
-    framework.
+    The error is recognized by its name, because resolvers raise the class of this package, the
+    builtin, or a class of their framework.
     """
     return any(kind.__name__ == "ModuleNotFoundError" for kind in type(exc).__mro__)
 
@@ -613,7 +615,7 @@ def means_not_found(exc: BaseException | None) -> bool:
 ON_ISLAND: Final = (
     "needs asyncio; on trio it runs on an asyncio island, a thread with its own event loop"
 )
-"""The note of listings on a module that is for asyncio only."""
+"""The note in listings about an asyncio-only module."""
 
 REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "hooks-otel": ("opentelemetry", "otel"),
@@ -623,7 +625,7 @@ REQUIRED_PACKAGES: Final[Mapping[str, tuple[str, str]]] = {
     "tool-mcp": ("mcp", "mcp"),
     "tool-web": ("truststore", "providers"),
 }
-"""Built-in modules that need an extra: the import name of its package, and the extra."""
+"""For each built-in module that needs an extra: the import name of its package, and the extra."""
 
 _REMOVED_PROVIDER: Final = "provider-local"
 
@@ -631,7 +633,10 @@ _ORDER = ["orchestrator", "context", "provider", "tool", "hook", "resolver"]
 
 
 def all_modules() -> list[FoundModule]:
-    """Return every module, ordered by type and id. With one id, the one in use comes first."""
+    """Return every module, ordered by type and id.
+
+    Of several with the same id, the one in use comes first.
+    """
     return sorted(
         ModuleLoader().catalogue(),
         key=lambda entry: (_ORDER.index(entry.info.type), entry.info.id, not entry.is_used),
@@ -639,7 +644,7 @@ def all_modules() -> list[FoundModule]:
 
 
 def installed_modules() -> list[FoundModule]:
-    """Return the modules that a plan can name by id alone, and those with a contested id."""
+    """Return the modules that a plan can name with just the id, and those with a contested id."""
     return [entry for entry in all_modules() if entry.is_used or entry.is_contested]
 
 
@@ -655,11 +660,11 @@ def installed_ids() -> list[str]:
 def missing_package(module_id: str) -> tuple[str, str] | None:
     """Return the package that a built-in module lacks, and the extra that installs it.
 
-    None for any other module.
+    Return None for any other module.
     """
     try:
         used = ModuleLoader().locate(module_id)
-    # Other modules contest the id.
+    # The id is contested.
     except ModuleLoadError:
         return None
     return _lacking(module_id) if used is not None and used.is_built_in else None
@@ -674,7 +679,7 @@ def require_backend(name: str) -> None:
     """Raise if the backend isn't installed.
 
     Raises:
-        MissingExtraError: It is trio, which belongs to an extra.
+        MissingExtraError: Trio is requested but not installed. It belongs to an extra.
     """
     if name == "trio" and find_spec("trio") is None:
         raise MissingExtraError("--backend trio", extra="trio", missing="trio")
@@ -683,7 +688,7 @@ def require_backend(name: str) -> None:
 def runs_on_island(loaded: LoadedModule) -> bool:
     """Return whether a module runs on an asyncio island in a session on trio.
 
-    It declares asyncio without trio, or was written for the published kernel.
+    Such a module declares asyncio without trio, or was written for the published kernel.
     """
     if loaded.backends is not None:
         return "asyncio" in loaded.backends and "trio" not in loaded.backends
@@ -696,8 +701,8 @@ def runs_on_island(loaded: LoadedModule) -> bool:
 def missing_modules(plan: object) -> list[tuple[str, str]]:
     """Return the modules of a plan that aren't installed or lack a package.
 
-    A module with a ``source`` is checked only if that pins an installed distribution or the
-    built-in module. A plan with other problems is checked as far as it has the form of a plan.
+    A module with a ``source`` is checked only if the source pins an installed distribution or the
+    built-in module. An invalid plan is checked as far as it is well-formed.
 
     Returns:
         Paths in the plan, each with its problem.

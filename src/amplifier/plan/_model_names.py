@@ -20,7 +20,7 @@ LOCAL_MODEL_ADVICE = (
     "provider-openai-compatible, with 'openai-compatible:MODEL@http://127.0.0.1:8080/v1' as the "
     "model or with that address as base_url in a plan"
 )
-"""The replacement for provider-local and for the path of a model file."""
+"""The replacements for provider-local and for the path of a model file."""
 
 _PROVIDERS = ("anthropic", "openai", "openai-compatible", "offline", "mock")
 _PREFIX = "provider-"
@@ -99,7 +99,7 @@ def read_model_name(name: str, is_installed: Callable[[str], bool]) -> ModelName
 
 
 def _suggest_model(name: str) -> str:
-    """Return the end of a message about a model with an unknown provider."""
+    """Return the suggestion at the end of a message about a model with an unknown provider."""
     provider, separator, rest = (part.strip() for part in name.replace("/", ":", 1).partition(":"))
     if not separator:
         family = family_provider(provider)

@@ -1,4 +1,4 @@
-"""Reading of a plan: to a `MountPlan`, or to a list of all its problems."""
+"""Read a plan into a `MountPlan`, or into a list of all its problems."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def parse_plan(config: object, *, base_deadlines: Deadlines | None = None) -> Mo
 
     Args:
         config: The plan.
-        base_deadlines: Deadlines of the parent session. They apply where the plan sets none.
+        base_deadlines: Deadlines of the parent session. They apply if the plan sets none.
 
     Raises:
         PlanError: The plan cannot be used. The error lists every problem.
@@ -108,7 +108,7 @@ class _Reader:
     def read_safely(self, config: object, base: Deadlines) -> MountPlan | None:
         try:
             return self.read(config, base)
-        # The keys and values may be foreign objects, whose methods may raise anything.
+        # Keys and values may be foreign objects with methods that raise anything.
         except Exception as error:  # noqa: BLE001
             name = type(error).__name__
             self.problem("$", f"the plan cannot be read: {name} from one of its objects")
@@ -149,7 +149,7 @@ class _Reader:
                 self.unknown(key, known, path, noun)
 
     def unknown(self, key: object, known: Iterable[str], path: str, noun: str = "key") -> None:
-        """Report a key that nothing reads. A misspelling is a problem, any other a warning."""
+        """Report a key that nothing reads. A misspelling is a problem, other keys are warnings."""
         read = frozenset(known) - _UNREAD
         where, meant = format_path([key], path), misspelt_key(key, read)
         if meant is None:
@@ -166,7 +166,8 @@ class _Reader:
     ) -> ModuleSpec | None:
         """Read ``session.orchestrator`` or ``session.context``.
 
-        An id has its config in a section of the plan with the role's name. Otherwise it is a spec.
+        The value is a spec, or an id with its config in the section of the plan named after the
+        role.
         """
         path, entry, section = f"$.session.{name}", session.get(name), config.get(name)
         pinned = self.value(source, session.get(f"{name}_source"), f"{path}_source")
@@ -233,7 +234,7 @@ class _Reader:
         return ModuleSpec(path=path, thing=thing, **values) if "module" in values else None
 
     def check_instances(self, providers: list[ModuleSpec]) -> None:
-        """Check that instance ids are unique. One entry of each module may go without one."""
+        """Check that instance ids are unique. One entry of each module may omit it."""
         unnamed: dict[str, str] = {}
         named: dict[str, str] = {}
         for spec in providers:

@@ -1,7 +1,7 @@
 """The mount plan as TypedDicts, for plans that are written in Python and type-checked.
 
-They have the keys of the JSON Schema only, and accept modules themselves in place of ids. A plan
-with further data of the application is a ``dict[str, Any]``.
+They have only the keys of the JSON Schema, and accept module objects in place of ids. A plan with
+additional data of the application is a ``dict[str, Any]``.
 """
 
 # Annotations are evaluated here, because `__required_keys__` is wrong where they are strings.

@@ -45,7 +45,7 @@ def id_of_thing(thing: object, section: str, path: str) -> str:
 def places_of(plan: Mapping[str, object]) -> Iterator[tuple[Any, Any, str, str]]:
     """Yield the place of every module: its container, key or index, section and path.
 
-    Anything that is not a well-formed section is skipped.
+    Malformed sections are skipped.
     """
     if isinstance(session := plan.get("session"), Mapping):
         for role in ("orchestrator", "context"):
@@ -91,8 +91,8 @@ def replace_things(plan: Mapping[str, Any]) -> dict[str, Any]:
 def module_hashes(plan: Mapping[str, object]) -> dict[str, str]:
     """Return a hash of the entry of every module, without secrets.
 
-    `plan_changes` compares plans by their hashes, so a plan and its secrets need not be stored. A
-    module that the plan has twice gets a number.
+    `plan_changes` compares plans by their hashes, so a plan and its secrets need not be stored. If
+    the plan has a module twice, a number is added to its id.
     """
     hashes: dict[str, str] = {}
     for holder, key, _, _ in places_of(replace_things(plan)):
@@ -164,10 +164,11 @@ def plan_json(plan: Mapping[str, object]) -> str:
 
 
 def merge_plans(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one plan over another.
+    """Merge an overlay into a copy of a plan.
 
-    Mappings merge key by key at every depth. Of all other values, lists included, the overlay wins.
-    The result shares no dict or list with the arguments, but shares other objects.
+    Mappings merge key by key at every depth. For all other values, including lists, the overlay
+    takes precedence. The result shares no dict or list with the arguments, but shares other
+    objects.
 
     Raises:
         PlanError: An argument is not a mapping, contains itself, or is nested deeper than 1000

@@ -70,10 +70,10 @@ def type_from_id(module_id: str) -> str | None:
 def validate_session_id(text: object) -> str:
     """Return a session id if it is valid.
 
-    It cannot be a path, because it names files and appears in logs.
+    The id cannot be a path, because it is used in file names and logs.
 
     Raises:
-        PlanError: It is not valid.
+        PlanError: The id is not valid.
     """
     if type(text) is str and _SESSION_ID.fullmatch(text):
         return text
@@ -86,7 +86,7 @@ def new_session_id() -> str:
     return str(uuid.uuid4())
 
 
-# 300 years. With longer deadlines, the clocks of event loops lose precision or overflow.
+# This is 300 years. With longer deadlines, the clocks of event loops lose precision or overflow.
 MAX_DEADLINE_SECONDS: Final = 1e10
 _MAX_AMOUNT: Final = 10**15
 _AMOUNT: Final = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")

@@ -1,7 +1,7 @@
 """The conversation and the journals of a session, with one writer.
 
 Every message and step has a checksum, and the session has the number of its messages, because
-SQLite detects damage to its own structure only, not to the stored text.
+SQLite detects only damage to its own structure, not to the stored text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Conversation:
         """Lock the conversation for this writer, and return its messages.
 
         Raises:
-            SessionLockedError: Another session has it open.
+            SessionLockedError: Another session has the conversation open.
             StoreDamagedError: The file is damaged.
             UnsafeFolderError: A folder or file belongs to another user.
             OSError: The file cannot be opened.
@@ -84,7 +84,7 @@ class Conversation:
             raise
 
     def _report_lost(self, database: Database) -> None:
-        """Report that a session that was open before is missing from the index.
+        """Report that a previously opened session is missing from the index.
 
         The index is damaged, or its file was moved away or replaced.
         """
@@ -101,12 +101,12 @@ class Conversation:
         )
 
     def close(self) -> None:
-        """Release the conversation. It may be called again."""
+        """Release the conversation. Idempotent."""
         database, self._database = self._database, None
         lock, self._lock = self._lock, None
         if database is not None:
             database.close()
-        # Released after the file is closed, so that the next writer is alone.
+        # Release the lock after closing the file, so that the next writer is alone.
         if lock is not None:
             lock.release()
 
@@ -115,7 +115,7 @@ class Conversation:
     def append(self, texts: Sequence[str], steps: Iterable[Mapping[str, Any]] = ()) -> None:
         """Append messages, and write records to the step journal.
 
-        On return they are on disk. After an error none of them is stored.
+        On return, all are on disk. After an error, none is stored.
 
         Args:
             texts: The messages as JSON.
@@ -343,16 +343,16 @@ def _decode(position: Any, checksum: Any, body: Any) -> dict[str, Any] | None:
 
 
 def encode_message(message: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a message as JSON, and as it will be read back.
+    """Return a message as JSON text, and as the dict that will be read back.
 
     Raises:
-        ModelError: It cannot be written as JSON.
+        ModelError: The message cannot be written as JSON.
     """
     try:
         text = _text_of(message)
         stored: dict[str, Any] = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:
-        # This raises an error with the path.
+        # Raise an error that contains the path.
         canonical_dumps(message)
         raise ModelError([("", str(error))], subject=_NOT_JSON) from error
     # Tuples become arrays, which is allowed. Keys that are not text would become text.

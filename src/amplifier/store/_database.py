@@ -23,7 +23,7 @@ from .folders import close_to_others, sync_folder
 
 T = TypeVar("T")
 
-# A transaction waits this long for those of other processes, which take milliseconds.
+# A transaction waits this long for transactions of other processes, which take milliseconds.
 BUSY_SECONDS = 30.0
 
 _open: dict[Path, Database] = {}
@@ -91,13 +91,13 @@ class Database:
 
         Args:
             path: The file, in an existing folder.
-            create: Creates the tables of a new file. Other processes do not see it before.
+            create: Creates the tables of a new file, before other processes can see it.
             check: Checks the file, once per connection.
             busy_seconds: Seconds that a transaction waits for those of other processes.
 
         Raises:
-            StoreDamagedError: It is not a database, or not a regular file.
-            UnsafeFolderError: It belongs to another user.
+            StoreDamagedError: The file is not a database, or not a regular file.
+            UnsafeFolderError: The file belongs to another user.
             OSError: The file cannot be opened.
         """
         path = path.absolute()
@@ -125,7 +125,7 @@ class Database:
             return database
 
     def _keep_log(self) -> None:
-        """Turn on the write-ahead log. It changes a file without one, so check the file first."""
+        """Turn on the write-ahead log. This may change the file, so check it first."""
         if self._connection is not None:
             with self._translated():
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -150,7 +150,7 @@ class Database:
     def transaction(
         self, work: Callable[[sqlite3.Connection], T], *, only_reads: bool = False
     ) -> T:
-        """Run some work atomically. An exception rolls it back.
+        """Run a function in a transaction, which an exception rolls back.
 
         Args:
             work: Function of the connection.
@@ -167,7 +167,8 @@ class Database:
             if not only_reads and not self._is_in_place():
                 raise StoreDamagedError(self.path, "it was removed or replaced while it was open")
             connection = self._connection
-            # A writer takes the lock at once, because it reads the rows that it then changes.
+            # A writer acquires the lock immediately, because it first reads the rows that it
+            # changes.
             connection.execute("BEGIN" if only_reads else "BEGIN IMMEDIATE")
             try:
                 result = work(connection)
@@ -223,7 +224,7 @@ def _refuse_irregular(path: Path) -> None:
 def _create(path: Path, create: Callable[[sqlite3.Connection], None]) -> None:
     """Create the file under a temporary name, so that one sync suffices, and link it into place.
 
-    Another process may be faster, and then its file stays.
+    If another process is faster, its file is kept.
     """
     new = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -253,11 +254,11 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     )
     try:
         connection.execute("PRAGMA synchronous = FULL")
-        # Keeps the log below 1 MB, which is quickly checked and read.
+        # Keep the log below 1 MB, so that it is quick to check and read.
         connection.execute("PRAGMA wal_autocheckpoint = 256")
-        # Detects damage earlier.
+        # Detect damage earlier.
         connection.execute("PRAGMA cell_size_check = ON")
-        # Overwrites deleted rows in the file.
+        # Overwrite deleted rows in the file.
         connection.execute("PRAGMA secure_delete = ON")
     except BaseException:
         connection.close()
@@ -288,10 +289,10 @@ def _translate(error: Exception, path: Path) -> Exception:
 
 
 # ── damage in the write-ahead log ─────────────────────────────────────────────────────────────────
-# SQLite reads the log up to the first frame with a wrong checksum. Such a frame is normal after a
-# crash that interrupted a transaction. But SQLite writes and syncs one transaction at a time. If
-# two or more complete transactions follow a wrong frame, at least one of them had been
-# acknowledged, and SQLite would drop it silently.
+# SQLite reads the log up to the first frame with a wrong checksum. This is normal after a crash
+# that interrupted a transaction. But SQLite writes and syncs one transaction at a time. If two or
+# more complete transactions follow a wrong frame, at least one of them had been acknowledged, and
+# SQLite would drop it silently.
 #
 # The format is https://www.sqlite.org/fileformat2.html#the_write_ahead_log: a header of 32 bytes,
 # then frames, each of a header of 24 bytes and a page.
@@ -336,7 +337,7 @@ def _count_lost(path: Path) -> tuple[int, bytes]:
     for start in range(_HEADER, len(data) - _FRAME_HEADER - size + 1, _FRAME_HEADER + size):
         frame = data[start : start + _FRAME_HEADER + size]
         _, commits, frame_salts, first, second = struct.unpack_from(">II8sII", frame)
-        # The order is None once a frame was wrong.
+        # The order is None after the first wrong frame.
         if order is not None:
             checksum = _checksum(frame[:8] + frame[_FRAME_HEADER:], order, checksum)
             if frame_salts == salts and checksum == (first, second):

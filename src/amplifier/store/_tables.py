@@ -14,7 +14,7 @@ STORE_FILE = "store.db"
 # Number of the format. A release that changes it has to read the files of earlier releases.
 _FORMAT = 2
 
-# Marks the file as ours in its header.
+# The application id in the header of the file.
 _APPLICATION = 0x414D5053
 
 _TABLES = (

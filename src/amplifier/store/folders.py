@@ -32,7 +32,7 @@ EVERYTHING = stat.S_IRWXG | stat.S_IRWXO
 
 
 class SessionLockedError(AmplifierError):
-    """Another session, in this or another process, has the conversation open.
+    """The conversation is open in another session of this or another process.
 
     A conversation has one writer at a time.
 
@@ -55,7 +55,7 @@ class SessionLockedError(AmplifierError):
 
 
 class UnsafeFolderError(AmplifierError):
-    """Another user can read or change stored data, and this process must not revoke the rights.
+    """Another user can read or change stored data, and this process must not revoke those rights.
 
     Attributes:
         path: The folder or file.
@@ -81,7 +81,7 @@ def check_session_id(session_id: object) -> str:
     """Return a session id if it can be the name of a directory.
 
     Raises:
-        PlanError: It is not a session id.
+        PlanError: The value is not a session id.
     """
     if not isinstance(session_id, str) or _SESSION_ID.fullmatch(session_id) is None:
         rule = "expected 1 to 200 of: letters, digits, '.', '_', ':', '-', not beginning with '.'"
@@ -90,7 +90,7 @@ def check_session_id(session_id: object) -> str:
 
 
 def make_private_folder(folder: Path, revoked: int = EVERYTHING) -> None:
-    """Create a folder for its owner alone, with missing parents. Revoke others' rights on it.
+    """Create a folder and its parents for the owner alone. Revoke other users' rights on it.
 
     Args:
         folder: Path of the folder.
@@ -106,7 +106,7 @@ def make_private_folder(folder: Path, revoked: int = EVERYTHING) -> None:
         missing.append(existing)
         existing = existing.parent
     for path in reversed(missing):
-        # Another session may have been faster.
+        # Another session may have created it in the meantime.
         path.mkdir(0o700, exist_ok=True)
         sync_folder(path.parent)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -134,7 +134,7 @@ def close_to_others(status: os.stat_result, path: Path, revoked: int = EVERYTHIN
         revoked: The rights to revoke.
 
     Raises:
-        UnsafeFolderError: It belongs to another user.
+        UnsafeFolderError: The file or folder belongs to another user.
     """
     if status.st_uid != os.geteuid():
         reason = f"it belongs to the user with id {status.st_uid}, not to {os.geteuid()}"
@@ -166,7 +166,7 @@ class SessionLock:
         """Acquire the lock.
 
         Raises:
-            SessionLockedError: Another session has it.
+            SessionLockedError: Another session holds the lock.
             OSError: The file cannot be opened. A symbolic link is not followed.
         """
         if fcntl is None:
@@ -182,7 +182,7 @@ class SessionLock:
             except BlockingIOError:
                 raise SessionLockedError(folder, lock_holder(folder)) from None
             self.was_used: bool = os.fstat(self._file).st_size > 0
-            # The error of the next session names this process.
+            # The error in another session names this process.
             holder = {"pid": os.getpid(), "host": socket.gethostname()}
             with suppress(OSError):
                 os.truncate(self._file, 0)
@@ -193,7 +193,7 @@ class SessionLock:
 
     def release(self) -> None:
         """Release the lock."""
-        # Closing the file is not enough if a forked process has it open, too.
+        # Closing the file is not enough if a forked process has it open as well.
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
@@ -219,7 +219,7 @@ def is_locked(file: Path) -> bool:
 
 
 def lock_holder(folder: Path) -> str | None:
-    """Describe the process that has a session open. Return None if it cannot be read."""
+    """Describe the process that has a session open. Return None if the process is unknown."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(folder / LOCK_FILE, flags)

@@ -91,9 +91,9 @@ _COLUMNS = ", ".join(_FIELDS)
 
 
 class SessionIndex:
-    """The sessions in a folder, to list, show and delete them.
+    """Lists, reads and deletes the sessions in a folder.
 
-    Processes that write sessions are not disturbed.
+    This does not disturb processes that write sessions.
 
     Args:
         root: The folder. The first session creates it.
@@ -138,7 +138,8 @@ class SessionIndex:
         """
         query = f"SELECT used, {_COLUMNS} FROM sessions"
         rows: list[Any] = self._read(lambda db: db.execute(query).fetchall(), [])
-        # Times are stored in seconds. The column ``used`` decides within a second.
+        # Times are stored in whole seconds, so the column ``used`` orders the sessions within a
+        # second.
         entries = [(row[0], self._record(row)) for row in rows]
         entries.sort(key=_last_used, reverse=True)
         records = [record for _, record in entries]
@@ -256,7 +257,7 @@ class SessionIndex:
             OSError: The store cannot be written.
         """
         folder = self.folder(session_id)
-        # Keeps other processes from opening the session for now.
+        # Prevent other processes from opening the session during the deletion.
         lock = SessionLock(folder) if folder.is_dir() else None
         try:
             names = [session_id, *(name for name in self.names() if parent_of(name) == session_id)]
@@ -305,7 +306,7 @@ class SessionIndex:
 def parent_of(session_id: str) -> str | None:
     """Return the id of the session that delegated a task to this one, or None.
 
-    It is part of the ids that tool-task assigns.
+    The ids that tool-task assigns contain it.
     """
     match = _CHILD.fullmatch(session_id)
     return None if match is None else match[1]

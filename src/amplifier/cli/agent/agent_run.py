@@ -47,10 +47,10 @@ _TYPING_INTERVAL = 0.05
 """Seconds between two checks for typed text during a turn. Every fifth updates the live lines."""
 
 _MAX_RECAP = 200
-"""Characters of a message in a recap."""
+"""Maximum length of a message in a recap."""
 
 _MAX_SKILLS = 10
-"""Number of skills that are named at the start of a run."""
+"""Maximum number of skills to list at the start of a run."""
 
 _DECISION_SECONDS = 300.0
 """Time to answer whether a turn continues with a changed plan."""
@@ -69,8 +69,8 @@ class RunRequest:
         store: The stored sessions.
         session_id: The id of the resumed or the new session.
         prompt: The prompt, or None for a chat.
-        goes_on: True continues an interrupted turn, before the chat if there is a terminal.
-        accept_plan_changes: True continues it even if the plan has changed.
+        goes_on: True to continue an interrupted turn. At a terminal, the chat follows.
+        accept_plan_changes: True to continue the turn even if the plan has changed.
         provider: The provider as the user wrote it, or None for the default one.
         model: The model as the user wrote it, or None for the default one.
         plan: The user's own plan file, or None for the default plan.
@@ -78,16 +78,16 @@ class RunRequest:
         output_format: The format of standard output.
         resumed: The session to continue, or None for a new one.
         record: The file in which to record the answers of providers.
-        replay: The file from which to replay their answers.
+        replay: The file from which to replay the answers of providers.
         otel: The collector for traces and metrics.
         max_cost: The cost limit, in place of the plan's.
         max_total_tokens: The token limit, in place of the plan's.
-        mode: The mode of permissions.
-        yes: True allows everything.
-        quiet: True shows only the answer, warnings and errors.
-        plain: True renders nothing.
-        project_instructions: True gives the project's instructions to the model.
-        debug: True shows tracebacks and the library's log.
+        mode: The permission mode.
+        yes: True to allow everything.
+        quiet: True to show only the answer, warnings and errors.
+        plain: True to show the answer unrendered.
+        project_instructions: True to give the project's instructions to the model.
+        debug: True to show tracebacks and the library's log.
         configuration: The user's and the project's configuration, for the default plan and the
             theme.
     """
@@ -166,13 +166,13 @@ class _AgentRun:
         self._agent: TerminalAgent | None = None
         self._chat: Chat | None = None
         self._is_reopened = False
-        # The request to return to if the next session doesn't open.
+        # The request to return to if the next session can't be opened.
         self._earlier: RunRequest | None = None
         self._outcome: Ended | None = None
         self.exit_code: int = Exit.OK
 
     async def run(self) -> None:
-        """Run to the end, and raise only errors of standard output."""
+        """Run to the end. Only errors of standard output propagate."""
         self._signal_handler = SignalHandler(self._display)
         problem: Exception | None = None
         with anyio.open_signal_receiver(*handled_signals()) as signals:
@@ -182,7 +182,7 @@ class _AgentRun:
                 with self._signal_handler.scope:
                     try:
                         await self._run()
-                    # Reported below, outside of the group that would wrap it.
+                    # Report it below, outside the task group, which would wrap it.
                     except Exception as error:  # noqa: BLE001
                         problem = error
                 group.cancel_scope.cancel()
@@ -305,7 +305,7 @@ class _AgentRun:
         """Let the user decide whether to continue a turn whose plan has changed.
 
         Raises:
-            CommandError: The user declines, or there is no one to ask.
+            CommandError: The user declines, or there is no terminal.
         """
         request = self._request
         changes = plan_changes(request.store.turn_plan(request.session_id), plan)
@@ -330,7 +330,7 @@ class _AgentRun:
         )
 
     async def _go_on(self, agent: TerminalAgent) -> Ended:
-        """Continue the interrupted turn, or report it if it has ended by now."""
+        """Continue the interrupted turn, or report its outcome if it has ended in the meantime."""
         self._display.notice("Continuing the interrupted turn.")
         try:
             return await agent.run_turn(None)
@@ -416,7 +416,8 @@ class _AgentRun:
         if problem is not None:
             message, plan = error_message(problem), self._request.plan
             if plan is not None and isinstance(problem, UnknownModuleError):
-                # A session without its loop or its context does not check the rest of its plan.
+                # Without its loop or context, a session stops before it has checked the rest of its
+                # plan.
                 message += f" There may be more: amplifier plan check {shlex.quote(str(plan))}"
             self._outcome = Ended(status="error", error=problem)
             self.exit_code = exit_code_of(problem)

@@ -25,12 +25,12 @@ from .signals import SignalHandler
 _MEANING = {"Allow always": " (this very call, in this session)"}
 _NOTICE_LENGTH = 500
 _LEFT_OUT: Final = object()
-"""Stands for an optional value without an answer."""
+"""Marks an optional value that the user left out."""
 
 
 @attrs.frozen
 class AllowEverything:
-    """``--yes``: allows every question with the narrowest option, and shows it."""
+    """Implements ``--yes``: shows every question and allows it with the narrowest option."""
 
     _display: Display
 
@@ -46,8 +46,8 @@ class AllowEverything:
 class NoOneToAsk:
     """There is no one to ask.
 
-    A server whose client takes no questions continues the turn without the call. A command without
-    a terminal interrupts the turn, which can be resumed at a terminal.
+    If the client of a server can't show questions, the turn continues without the call. A command
+    without a terminal interrupts the turn, which can be resumed at a terminal.
 
     Attributes:
         resume: The command that resumes the turn, or None to continue without the call.
@@ -116,7 +116,7 @@ class AskAtTerminal:
                     return chosen
                 self._permissions.remember(rule)
                 return "Allow always"
-            # The time is over, or everything is being cancelled.
+            # The time is up, or everything is being cancelled.
             except BaseException:
                 self._terminal.write("\n")
                 raise
@@ -136,12 +136,12 @@ class AskAtTerminal:
         terminal = self._terminal
         terminal.line(terminal.styled("Permission needed", "yellow"))
         width, height = terminal.size()
-        # Mark the further rows of each, so that none looks like a separate line.
+        # Mark continuation rows, so that none looks like a separate line.
         lines: list[tuple[str, str, str | None]] = [
             ("", line, None) for line in visible_text(prompt, strict=True).splitlines()
         ]
         if (edit := self._display.edits.current()) is not None:
-            # It replaces the arguments that it shows.
+            # The edit replaces the arguments that it shows.
             lines = [line for line in lines if line[1] not in edit.covers]
             more = terminal.glyph("↪", ">")
             lines[-1:-1] = [(f"{line[:1]}{more} ", line, diff_style(line)) for line in edit.lines]
@@ -163,7 +163,7 @@ class AskAtTerminal:
                     self._display.notice("denied")
                     return False
             for row in rows[first : first + page]:
-                # Indented, so that no line of it looks like one of the command's own.
+                # Indent the text, so that no line of it looks like a message of the command.
                 terminal.line(f"  {terminal.glyph('│', '|')} {row}")
         return True
 
@@ -185,7 +185,7 @@ class AskAtTerminal:
     async def request_input(
         self, prompt: str, schema: dict[str, Any], timeout: float
     ) -> dict[str, Any] | None:
-        """Ask for one value after the other. Ctrl-C and the end of input decline."""
+        """Ask for the values one by one. Ctrl-C and the end of input decline."""
         async with self._asking():
             terminal = self._terminal
             terminal.line(terminal.styled("Input needed (Ctrl-C declines)", "yellow"))

@@ -55,12 +55,12 @@ class Chat:
         self._display = agent.display
         self._keyboard = keyboard
         self._terminal = terminal
-        # None for a terminal that can't move its cursor.
+        # None if the terminal can't move its cursor.
         self._line_prompt: LinePrompt | None = None
         self._was_interrupted = False
         self._is_over = False
         self._turn_runs = False
-        # Lines typed during a turn: lines for later, and lines that the turn hasn't read.
+        # Lines typed during a turn: commands for later, and lines that the turn hasn't read.
         self._typed: list[str | None] = []
         self._unread: list[str] = []
         self.commands: ChatCommands = ChatCommands(agent, terminal)
@@ -70,7 +70,7 @@ class Chat:
         )
 
     async def run(self) -> None:
-        """Chat until the person leaves or opens another session, see `ChatCommands.reopen`."""
+        """Chat until the user exits or opens another session, see `ChatCommands.reopen`."""
         self._greet()
         if self._terminal.can_move_cursor:
             self._line_prompt = await self._open_line_prompt()
@@ -149,7 +149,8 @@ class Chat:
         """
         if not self._terminal.at_line_start:
             self._terminal.write("\n")
-        # The line prompt reads Ctrl-C as a key in place of a signal, and raises KeyboardInterrupt.
+        # The line prompt receives Ctrl-C as a key instead of a signal, and raises
+        # KeyboardInterrupt.
         with suppress(KeyboardInterrupt), anyio.CancelScope() as scope:
             with self._agent.signal_handler.redirect_interrupts(scope.cancel):
                 line = await self._enter(self._prompt())
@@ -159,7 +160,7 @@ class Chat:
         dropped = "" if self._line_prompt is None else self._line_prompt.dropped
         if not dropped and self._agent.signal_handler.still_stops():
             return ""
-        # If text has been entered, Ctrl-C only drops that text.
+        # If text has been entered, Ctrl-C only discards that text.
         if self._was_interrupted and not dropped:
             return None
         self._was_interrupted = True
@@ -167,7 +168,10 @@ class Chat:
         return ""
 
     async def _enter(self, prompt: str) -> str | None:
-        """Return one line, and hold notices back, which would appear in the middle of it."""
+        """Return one line.
+
+        Hold back notices meanwhile, because they would appear in the middle of it.
+        """
         line_prompt = self._line_prompt
         self._display.pause(None if line_prompt is None else line_prompt.redraw)
         line: str | None = None
@@ -201,7 +205,7 @@ class Chat:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Send lines to the running turn that are typed inside the block."""
+        """Send lines typed during the block to the running turn."""
         self._turn_runs = True
         try:
             with self._keyboard.by_key() if self._terminal.can_move_cursor else nullcontext():
@@ -215,8 +219,11 @@ class Chat:
             self._unread.clear()
 
     def take_typed(self) -> None:
-        """Send typed lines to the running turn. Commands and unread lines come after it."""
-        # In a pause, typed text is the answer to a question.
+        """Send typed lines to the running turn.
+
+        Commands and unread lines wait until it has ended.
+        """
+        # While the display is paused, typed text answers a question.
         if not self._turn_runs or self._display.is_paused:
             return
         # Discard text after the end of input, so that it doesn't get to the shell.
@@ -239,7 +246,7 @@ class Chat:
     def _steer(self, message: str) -> bool:
         try:
             self._agent.session.steer(message)
-        # The turn is over, or its loop takes no messages.
+        # The turn is over, or its loop accepts no messages.
         except Exception:  # noqa: BLE001
             return False
         self._unread.append(message)
@@ -290,7 +297,7 @@ class ChatCommands:
         terminal: The terminal of the chat.
 
     Attributes:
-        reopen: Changes of the request for another session, set by a command that opens one.
+        reopen: The changes to the request for the next session. A command that opens one sets them.
     """
 
     def __init__(self, agent: TerminalAgent, terminal: Output) -> None:
@@ -542,7 +549,7 @@ class ChatCommands:
 def mentioned_files(message: str, notice: Callable[[str], None]) -> list[Any]:
     """Return the files of this folder that a message mentions as ``@PATH`` or ``@"PATH"``.
 
-    They are parts of a prompt. ``notice`` gets a message about each.
+    The files become parts of a prompt. ``notice`` receives a message about each.
     """
     blocks: list[Any] = []
     for word in dict.fromkeys(quoted or plain for quoted, plain in _MENTION.findall(message)):

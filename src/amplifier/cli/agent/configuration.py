@@ -70,7 +70,7 @@ class _File:
 
 @attrs.frozen
 class Value:
-    """One value, and the file or command that it comes from."""
+    """A value, and the file or command from which it comes."""
 
     value: Any
     origin: str
@@ -99,7 +99,7 @@ class Configuration:
         return attrs.evolve(self, values=values)
 
     def below(self, table: str) -> dict[str, Any]:
-        """Return the values of a table, by the rest of their paths."""
+        """Return the values of a table, keyed by the rest of their paths."""
         paths = [path for path in self.values if path.startswith(f"{table}.")]
         return {path.removeprefix(f"{table}."): self.values[path].value for path in paths}
 
@@ -136,7 +136,8 @@ def user_file() -> Path:
 
 
 # The project's file may come with someone else's repository. Until the user has trusted it, and
-# again after a change, only its rules that ask or deny are used. So it can only tighten the guards.
+# again after a change, only its rules that ask or deny are used. Thus it can only tighten the
+# rules.
 def read_configuration(directory: Path) -> Configuration:
     """Read the configuration for an agent that works in a folder.
 
@@ -191,7 +192,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def change_user_file(table: str, name: str, value: Any) -> Path:
-    """Set a value in a table of the user's file, or remove it with None. Comments stay.
+    """Set a value in a table of the user's file, or remove it with None. Comments are kept.
 
     Returns:
         The path of the file.
@@ -199,7 +200,7 @@ def change_user_file(table: str, name: str, value: Any) -> Path:
     Raises:
         CommandError: There is no such value to remove, or the file is invalid.
     """
-    # It is only needed to write.
+    # Only writing needs tomlkit.
     import tomlkit  # noqa: PLC0415
 
     file = user_file()
@@ -232,7 +233,7 @@ class Project:
         self.file: Path = self.root / ".amplifier" / "config.toml"
 
     def problem(self) -> str | None:
-        """Return why an existing file isn't read, or None."""
+        """Return the reason why an existing file isn't read, or None."""
         try:
             resolve_inside(self.file, self.root)
         except FileNotFoundError:
@@ -357,11 +358,11 @@ def rule_in_words(rule: Mapping[str, Any]) -> str:
 
 
 # ── keys ──
-# A file of the state folder has their names, so that the keyring is used only for existing keys.
+# A file in the state folder has their names, so that the keyring is used only for existing keys.
 
 _SERVICE = "amplifier"
 _problems: dict[str, str] = {}
-"""Problems by name, of keys that could not be read."""
+"""Problems with keys that could not be read, by name."""
 
 
 def key_names() -> list[str]:
@@ -440,7 +441,7 @@ def _keyring() -> Iterator[ModuleType]:
         ) from error
     try:
         yield keyring
-    # Backends are plug-ins, which may raise anything.
+    # Keyring backends are plug-ins and may raise anything.
     except Exception as error:
         raise CommandError(
             f"the keyring of this system refuses: {str(error) or type(error).__name__}"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 OFFLINE_PROVIDER: Final = "provider-offline"
 API_KEYS: Final = {"ANTHROPIC_API_KEY": "provider-anthropic", "OPENAI_API_KEY": "provider-openai"}
-"""The first key that is set selects the provider."""
+"""Providers by their keys. The first key that is set selects the provider."""
 
 DEFAULT_TOOLS: Final = (
     "tool-filesystem",
@@ -121,8 +121,8 @@ def build_plan(
         file: The user's own plan, or None for the default plan.
         provider: The user's provider, as a module id with or without ``provider-``.
         model: The user's model, in a form that `amplifier.plan.read_model_name` reads. A model
-            without a provider belongs to the provider that is named elsewhere, or to that of its
-            name.
+            without a provider belongs to the provider named elsewhere, or to the one that its name
+            suggests.
         environment: Variables. By default those of the process, with the keys of the keyring.
         directory: The folder of the agent. By default the process's working directory.
         project_instructions: True gives the model the project's instructions and skills, with the
@@ -160,14 +160,14 @@ def build_plan(
 
 
 def _protecting(plan: dict[str, Any], files: list[str], directory: Path) -> dict[str, Any]:
-    """Return the plan with those of its files protected that the agent could change."""
+    """Return the plan with protection for those of its files that the agent could change."""
     folders = {str(directory.absolute()), str(directory.resolve())}
     inside = [file for file in files if any(is_below(file, folder) for folder in folders)]
     session = plan.get("session")
     if not inside or not isinstance(session, dict):
         return plan
     changes = session.get("protected_places") or {}
-    # The modules report its errors.
+    # The modules report errors in this section.
     if not isinstance(changes, dict) or not isinstance(known := changes.get("add", []), list):
         return plan
     added = {"protected_places": {**changes, "add": [*known, *inside]}}
@@ -176,7 +176,7 @@ def _protecting(plan: dict[str, Any], files: list[str], directory: Path) -> dict
 
 def with_storage_paths(plan: dict[str, Any], *, sessions: Path) -> dict[str, Any]:
     """Return the plan with paths for the conversation and the events, where it has none."""
-    # A template, so that child sessions, which inherit the plan, use their own folders.
+    # Use a template, so that child sessions, which inherit the plan, use their own folders.
     escaped = str(sessions).replace("{", "{{").replace("}", "}}")
     events = f"{escaped}/{{session_id}}/{EVENTS_FILE}"
 
@@ -223,10 +223,10 @@ def _names_provider(model: str | None, available: Collection[str]) -> bool:
 def _read_model(
     model: str | None, provider: str | None, available: Collection[str], *, is_default: bool
 ) -> ModelName | None:
-    """Read the model of ``-m``. Its provider is empty if it isn't known.
+    """Read the model of ``-m``. The provider is empty if it is unknown.
 
     Raises:
-        CommandError: It can't be read, or names another provider than ``-p``.
+        CommandError: The name can't be read, or its provider differs from ``-p``.
     """
     if model is None:
         return None
@@ -260,7 +260,7 @@ def _with_named_model(
     """Return the plan with the model that the user named.
 
     Raises:
-        CommandError: The provider that would answer doesn't have it.
+        CommandError: The provider that would answer doesn't have that model.
     """
     plan = built.plan
     if named.model is not None:
@@ -417,7 +417,7 @@ def _plan_from_file(
     for entry in entries:
         names = _names_of(entry)
         if wanted in names or f"provider-{wanted}" in names:
-            # It goes first, because a loop calls the first provider.
+            # Put the entry first, because loops call the first provider.
             ordered = [entry, *(other for other in entries if other is not entry)]
             return AgentPlan(plan={**plan, "providers": ordered}, provider=names[0], notes=notes)
     added = _provider_id(wanted, available)

@@ -25,13 +25,13 @@ _MAX_BYTES = 16_000_000
 # Real plans have some thousand characters and some hundred tokens.
 _MAX_CHARACTERS = 1_000_000
 _MAX_TOKENS = 50_000
-"""Tokens of YAML. Its parser takes up to a tenth of a millisecond for one."""
+"""Maximum number of YAML tokens. The parser takes up to a tenth of a millisecond per token."""
 _MAX_KEPT = 100_000
-"""Characters of YAML that are parsed once for all sessions of a server."""
+"""Maximum size of YAML text that is parsed once for all sessions of a server."""
 _MAX_LEVELS = 100
-"""Levels of YAML. For each token its parser checks all of them."""
+"""Maximum depth of YAML. The parser checks all levels for each token."""
 _MAX_NUMBER = 500
-"""Characters of a number. YAML has numbers in base 60, whose parsing takes quadratic time."""
+"""Maximum length of a number. Parsing YAML's numbers in base 60 takes quadratic time."""
 
 
 class PlanFileError(CommandError):
@@ -39,11 +39,11 @@ class PlanFileError(CommandError):
 
 
 class UnknownFormat(PlanFileError):
-    """The file's extension isn't one of a plan."""
+    """The file's extension isn't that of a plan."""
 
 
 class _RepeatedKey(CommandError):
-    """A mapping has a key twice. Most parsers drop the first one, which may have the gate."""
+    """A mapping has a key twice. Most parsers drop the first entry, which may contain the gate."""
 
     def __init__(self, key: object, first: int, second: int) -> None:
         lines = f"line {first}" if first == second else f"lines {first} and {second}"
@@ -57,8 +57,8 @@ def read_plan_file(file: Path) -> Any:
     """Return the file's content as plain data.
 
     Raises:
-        PlanFileError: It can't be read or parsed.
-        MissingExtraError: It is YAML and PyYAML isn't installed.
+        PlanFileError: The file can't be read or parsed.
+        MissingExtraError: The file is YAML, and PyYAML isn't installed.
     """
     parse = _PARSERS.get(file.suffix.lower())
     if parse is None:
@@ -91,7 +91,8 @@ def change_module(
     Args:
         plan: The plan.
         module_id: The id of the module.
-        change: Takes an entry with its config, and returns its replacement, or None to remove it.
+        change: Receives an entry with its config. Returns the new entry, or None to remove the
+            entry.
         add: A section, and the entry to add there if the plan has none.
     """
     changed = merge_plans(plan, {})
@@ -139,11 +140,11 @@ def parse_yaml(text: str, *, is_plan: bool = True) -> Any:
         is_plan: Plans have no aliases. Other texts have no merge keys.
 
     Raises:
-        ValueError: It is invalid, or larger or deeper than any plan.
+        ValueError: The text is invalid, or larger or deeper than any plan.
         MissingExtraError: PyYAML isn't installed.
     """
     try:
-        # It belongs to an extra, which plans in TOML and JSON don't need.
+        # PyYAML belongs to an extra, which plans in TOML and JSON don't need.
         import yaml  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingExtraError("reading YAML plans", extra="cli", missing="pyyaml") from error
@@ -166,8 +167,8 @@ def parse_yaml(text: str, *, is_plan: bool = True) -> Any:
 def _bounded_loader(yaml: Any, is_plan: bool) -> Any:
     """Return PyYAML's loader with limits on size and depth, and an error for a repeated key.
 
-    With aliases, a few hundred bytes can expand to gigabytes: at once if merge keys copy them, and
-    otherwise when the value is copied, as plans are.
+    With aliases, a few hundred bytes can expand to gigabytes: during parsing if merge keys copy
+    them, or later when the plan is copied.
     """
 
     # PyYAML is imported on first use.
@@ -211,7 +212,7 @@ def _bounded_loader(yaml: Any, is_plan: bool) -> Any:
                     # PyYAML decides which keys are equal: 1 and 0x1 are.
                     is_text = key.tag.endswith((":str", ":value", ":merge"))
                     value = key.value if is_text else self.construct_object(key)
-                    # PyYAML rejects others, such as `!!map x`.
+                    # PyYAML rejects other keys, such as `!!map x`.
                     if isinstance(value, Hashable):
                         line = key.start_mark.line + 1
                         if value in lines:
@@ -281,7 +282,7 @@ def servers_of(content: object) -> dict[str, Any] | None:
         return None
     servers = content.get("mcpServers")
     if servers is None and "session" not in content and "tools" not in content:
-        # VS Code has this key.
+        # VS Code uses this key.
         servers = content.get("servers")
     return with_variables_of_plans(dict(servers)) if isinstance(servers, Mapping) else None
 

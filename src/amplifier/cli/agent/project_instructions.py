@@ -18,12 +18,12 @@ from .plan_files import parse_yaml
 
 NAMES: Final = ("AGENTS.md", "CLAUDE.md")
 MAX_BYTES: Final = 32 * 1024
-"""Size of all files together."""
+"""Maximum size of all files together."""
 SKILL_FOLDERS: Final = (".agents/skills", ".claude/skills", ".amplifier/skills")
-"""Folders of a project. The first two are those of other programs."""
+"""Folders of a project that contain skills. Other programs use the first two."""
 MAX_SKILLS: Final = 100
 MAX_SKILL_BYTES: Final = 256 * 1024
-"""Size of one ``SKILL.md``, which tool-filesystem can read at once."""
+"""Maximum size of a ``SKILL.md``, so that tool-filesystem can read it in one call."""
 _MAX_DESCRIPTION: Final = 1024
 _MAX_COMMAND: Final = 200_000
 
@@ -51,13 +51,16 @@ class ProjectInstructions:
 # another file. The search ends at the root of the repository or, outside of one, at the home
 # folder, so that it ignores other users' files in /tmp.
 def find_instructions(directory: Path) -> ProjectInstructions:
-    """Read the instructions for an agent that works in a folder. The nearest come last."""
+    """Read the instructions for an agent that works in a folder.
+
+    The instructions from the nearest folder come last.
+    """
     folders = _folders(directory)
-    # Compare their text, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
+    # Compare the texts, because CLAUDE.md is often a link to AGENTS.md, or a copy of it.
     texts: dict[str, str] = {}
     problems: list[str] = []
     remaining = MAX_BYTES
-    # The nearest first, so that there is room for it.
+    # Read the nearest file first, so that it fits into the limit.
     for number, folder in enumerate(folders):
         for name in NAMES:
             shown = visible_text("../" * number + name, multiline=False)
@@ -100,12 +103,12 @@ def _reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-# A skill is a folder with a SKILL.md. The model gets its name, description and path, and reads the
-# file when a request is about it.
+# A skill is a folder with a SKILL.md. The model receives the name, description and path of each,
+# and reads the file when a request calls for it.
 def _find_skills(folders: list[Path], problems: list[str]) -> dict[str, tuple[str, Path]]:
     """Return description and file of each skill, keyed by name.
 
-    Of two with the same name, the user's own one counts, then the nearest.
+    If several have the same name, the user's own skill takes precedence, then the nearest one.
     """
     skills: dict[str, tuple[str, Path]] = {}
     own = config_folder() / "skills"
@@ -137,8 +140,8 @@ def _read_skill(file: Path) -> tuple[str, str]:
     """Return the name and the description at the head of a ``SKILL.md``.
 
     Raises:
-        OSError: It can't be read.
-        ValueError: It has no such head.
+        OSError: The file can't be read.
+        ValueError: The file has no such head.
     """
     text = sanitize_text(read_file(file, most=MAX_SKILL_BYTES).decode("utf-8"))
     head, ended, _ = text.removeprefix("---\n").partition("\n---")
@@ -179,7 +182,7 @@ def resolve_inside(path: Path, root: Path) -> Path:
 def _folders(directory: Path) -> list[Path]:
     """Return the folder and those above it, up to its repository's root or the home folder.
 
-    Outside of both, return only the folder.
+    For a folder outside both, return only the folder itself.
     """
     here = directory.resolve()
     chain = [here, *here.parents]
@@ -207,7 +210,7 @@ def own_commands(
 ) -> dict[str, str]:
     """Return the texts of ``commands/NAME.md`` of the user, then of ``.amplifier`` in the project.
 
-    They are only text for the model. A link that leads out of the project isn't followed.
+    The commands are only text for the model. A link that leads out of the project isn't followed.
 
     Args:
         directory: The working folder.

@@ -55,7 +55,7 @@ class ServedSessions:
 
     @classmethod
     async def prepare(cls, store: SessionStore, display: Display, **options: Any) -> ServedSessions:
-        """Find the installed modules, and check the plan before the first client comes.
+        """Find the installed modules, and check the plan before the first client connects.
 
         Raises:
             CommandError: The plan can't be read, or the provider is unknown.
@@ -111,7 +111,8 @@ class ServedSessions:
             display_system=self.display,
             is_resumed=wanted.is_resumed,
         )
-        # Do this before it opens, because modules may start programs there while being mounted.
+        # Register the folder before the session opens, because modules may start programs there on
+        # mount.
         session.coordinator.register_capability("session.working_dir", str(directory))
         if session_id is not None:
             # Another process may have used the session since an earlier opening.
@@ -141,7 +142,10 @@ class ServedSessions:
 
 
 def _with_servers(plan: dict[str, Any], servers: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the plan with a client's MCP servers. The plan's own ones win over equal names."""
+    """Return the plan with a client's MCP servers.
+
+    The plan's servers take precedence over servers with the same name.
+    """
 
     def with_more(entry: dict[str, Any]) -> dict[str, Any]:
         config = dict(entry["config"])

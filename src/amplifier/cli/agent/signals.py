@@ -40,7 +40,7 @@ def run_observed(
 ) -> T:
     """Run a command with its keys, with traces, and with its tasks visible under a name.
 
-    A server on asyncio runs on uvloop, which comes with its extra.
+    On asyncio, a server runs on uvloop, which its extra installs.
     """
     require_backend(backend)
     load_keys()
@@ -69,7 +69,7 @@ async def until_signal(
     Args:
         serve: Runs the server.
         stop: Called for the first signal to end the server. Without it, the first signal cancels
-            the server. A second signal always does.
+            the server. A second signal always cancels it.
         handled: The signals. By default those of `handled_signals`.
     """
     ended_by: list[Signals] = []
@@ -88,7 +88,7 @@ async def until_signal(
             group.start_soon(watch)
             try:
                 await serve()
-            # Raised below, outside of the group that would wrap it.
+            # Raise the error below, outside the task group, which would wrap it.
             except Exception as error:  # noqa: BLE001
                 problem = error
             group.cancel_scope.cancel()
@@ -102,16 +102,11 @@ async def until_signal(
 #     the prompt waits   drop the line, on an empty line twice: leave      the session is closed,
 #     anything else      everything is cancelled                           exit code 128 + signal
 #
-#     while …            Ctrl-C                                            SIGTERM, SIGHUP
-#     a turn runs        1st: stop after the running step, 2nd: stop now   everything is cancelled,
-#     the prompt waits   drop the line, on an empty line twice: leave      the session is closed,
-#     anything else      everything is cancelled                           exit code 128 + signal
+# A Ctrl-C pressed shortly after the ones that stopped a turn has no effect, because the user may
+# press the key again before the turn has ended.
 #
-# A Ctrl-C that comes shortly after those that stopped a turn changes nothing, because fingers are
-# faster than the end of a turn.
-#
-# Code that doesn't stop can't be ended from inside. So a Ctrl-C that comes seconds after "stop now"
-# ends the process immediately, even if something is left behind.
+# Code that ignores its cancellation can't be ended from inside the process. So a Ctrl-C pressed
+# seconds after "stop now" ends the process immediately, even if something is left behind.
 class SignalHandler:
     """Decides the effect of a signal.
 
@@ -129,7 +124,7 @@ class SignalHandler:
         self._token: Any = None
         self._on_interrupt: Callable[[], None] | None = None
         self._stopping_since: float | None = None
-        # The time of the latest Ctrl-C that stopped a turn, or came shortly after that.
+        # The time of the latest Ctrl-C that stopped a turn or followed shortly after one that did.
         self._interrupted_at = -math.inf
         self.scope: anyio.CancelScope = anyio.CancelScope()
         self.ended_by: Signals | None = None
@@ -179,7 +174,7 @@ class SignalHandler:
             self._on_interrupt = before
 
     def still_stops(self) -> bool:
-        """Return whether a Ctrl-C came shortly after those that stopped a turn."""
+        """Return whether the latest Ctrl-C followed shortly after those that stopped a turn."""
         now, before = time.monotonic(), self._interrupted_at
         self._interrupted_at = now if now - before < FORCE_EXIT_AFTER else -math.inf
         return self._interrupted_at == now

@@ -66,10 +66,10 @@ class TerminalAgent:
 
         Args:
             log: The log of the modules. A provider that declines logs the reason.
-            wanted: The provider that the user chose. No other one may answer in its place.
+            wanted: The provider that the user chose. No other provider may answer in its place.
 
         Raises:
-            CommandError: There is no provider, or not the chosen one.
+            CommandError: There is no provider, or the chosen one is missing.
             AmplifierError: A module of the plan can't be used.
         """
         failures = self.session.failures
@@ -124,7 +124,7 @@ class TerminalAgent:
             attached: Further blocks of the prompt.
 
         Raises:
-            BrokenPipeError: The reader of the answer has gone.
+            BrokenPipeError: The reader of the answer has closed the pipe.
             OutputLostError: The answer can't be written.
             NoUnfinishedTurnError: There is no turn to continue.
         """
@@ -170,7 +170,7 @@ class TerminalAgent:
         self.store.write(self.record, **({} if stays_interrupted else {"turn_plan": None}))
 
     def latest_in_words(self) -> str:
-        """Return the tool calls, the time and the cost of the latest turn as text."""
+        """Return the number of tool calls, the time and the cost of the latest turn as text."""
         calls = len(self.latest.tools)
         return f"{calls} tool call{'' if calls == 1 else 's'}, {spent(self.latest)}"
 
@@ -268,5 +268,5 @@ def list_failures(failures: Sequence[ModuleFailure]) -> list[str]:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Return the reason of a failed module, preferably from an `AmplifierError` that caused it."""
+    """Return the reason why a module failed, preferably from an `AmplifierError` that caused it."""
     return error_message(error.__cause__ if isinstance(error.__cause__, AmplifierError) else error)

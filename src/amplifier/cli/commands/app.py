@@ -45,7 +45,7 @@ class _App(LazyGroup):
         """Run the requested command."""
         try:
             return super().invoke(ctx)
-        # click would exit with the code of a failure.
+        # click would exit with the code for a failure.
         except BrokenPipeError as error:
             message = "the reader of the output has gone"
             raise CommandError(message, exit_code=Exit.BROKEN_PIPE) from error
@@ -116,10 +116,10 @@ def run(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return Exit.INTERRUPTED
-    # Completion ends this way.
+    # Shell completion ends with this exception.
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
-    # The last place before the shell, which gets one message and no traceback.
+    # Nothing outside handles errors, so print one message instead of a traceback.
     except Exception as error:  # noqa: BLE001
         return _report_error(error, debug=global_options.debug)
     return ended if isinstance(ended, int) else Exit.OK
@@ -140,7 +140,7 @@ def _report_error(error: Exception, *, debug: bool) -> int:
         return code
     if debug:
         print(traceback_text(error), file=sys.stderr)
-    # Indented, so that no line of untrusted text looks like one of the command's own.
+    # Indent the text, so that no line of untrusted text looks like a message of the command.
     message = error_message(error).replace("\n", "\n  ")
     print(f"amplifier: {message}", file=sys.stderr)
     return code

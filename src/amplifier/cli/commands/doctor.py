@@ -51,7 +51,7 @@ _OPTIONAL = {
     "yaml": ("cli", "plans in YAML"),
     "jsonschema_rs": ("validation", "checking tool input against schemas"),
 }
-"""The extra and the purpose of packages that belong to no single module."""
+"""The extra and the purpose of each package that doesn't belong to a single module."""
 
 _REQUIRED_MODULES = {"loop-streaming", "context-persistent", OFFLINE_PROVIDER}
 _DEFAULT_MODULES = {
@@ -116,7 +116,7 @@ def find_running(folder: Path, wanted: str) -> RunningCommand:
     """Return the command of a process id, a session id, or ``last``.
 
     Raises:
-        CommandError: There is none, or several, because servers share a name.
+        CommandError: There is no such command, or several, because servers share a name.
     """
     running = running_commands(folder)
     matches = [
@@ -142,7 +142,7 @@ def find_running(folder: Path, wanted: str) -> RunningCommand:
 def _findings(check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    # A failing check is a finding, too.
+    # A failing check is a finding as well.
     except Exception as error:  # noqa: BLE001
         yield Finding(check.__name__.removeprefix("_check_"), "problem", error_message(error))
 
@@ -182,7 +182,7 @@ def _check_modules() -> Iterator[Finding]:
     loader = ModuleLoader()
     broken, published, on_island = 0, list[str](), list[str]()
     for module_id in module_ids:
-        # It is reported with its extra.
+        # The module is reported with its extra.
         if missing_package(module_id) is not None:
             continue
         try:

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .app import run  # noqa: PLC0415
 
         return run(arguments)
-    # While the commands are imported.
+    # Ctrl-C was pressed while the commands were being imported.
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except ModuleNotFoundError as error:
@@ -43,10 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fill_closed_streams() -> bool:
-    """Replace closed standard streams by the null device. Return whether standard output was open.
+    """Replace closed standard streams with the null device.
 
-    Python has None in their place, and the next opened file gets their descriptor. A conversation
-    could be opened as descriptor 1, and child processes would write their output to it.
+    Return whether standard output was open.
+
+    Python sets them to None, and the next opened file receives their descriptor. A conversation
+    could be opened as descriptor 1, and child processes would write their output into it.
     """
     had_output = sys.stdout is not None
     if None not in (sys.stdin, sys.stdout, sys.stderr):
@@ -57,6 +59,6 @@ def _fill_closed_streams() -> bool:
     os.close(descriptor)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # It stays open as long as the process.
+            # The stream stays open until the process ends.
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
     return had_output

@@ -217,7 +217,7 @@ def _run(
             if shows_failed or len(errors) < len(opened):
                 await work(opened)
         for error in errors:
-            # It is in the log as well.
+            # The log has the same error.
             log.pop_about(error.partition("\n")[0])
             click.echo(f"{click.style('✗', fg='red')} {visible_text(error)}", err=True)
         return Exit.FAILED if errors else Exit.OK
@@ -409,7 +409,7 @@ def import_servers(file: Path) -> None:
     read_mcp_options({"servers": servers})
     for name, server in servers.items():
         _note_secrets(name, server)
-    # It belongs to an extra.
+    # PyYAML belongs to an extra.
     import yaml  # noqa: PLC0415
 
     section = {"tools": [{"module": "tool-mcp", "config": {"servers": servers}}]}
@@ -443,7 +443,7 @@ def serve(
     generated and printed to standard error unless --token-file or the variable
     AMPLIFIER_SERVE_TOKEN has one. The options for host, port, token and origins apply only to http.
     """
-    # Imported here, so other commands start faster.
+    # Import these here, so that other commands start faster.
     from amplifier.servers.access import (  # noqa: PLC0415
         listen_on,
         reachability_warning,
@@ -467,7 +467,7 @@ def serve(
     if transport == "http":
         host, user_token = http["host"], read_token(http["token_file"], none=http["no_token"])
         token = secrets.token_urlsafe(32) if user_token is None else user_token
-        # It may raise, so call it before anything listens.
+        # This may raise, so call it before anything listens.
         names = server_names(host, http["hosts"], has_token=token != "")
         listening = listen_on(host, http["port"])
 

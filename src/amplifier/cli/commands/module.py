@@ -318,7 +318,7 @@ def finish(
     else:
         show_report(report, streams.out, verbose=verbose)
     publish(report, files)
-    # The page that lists reports works without one that could not be stored.
+    # A report that can't be stored is only missing from the page that lists reports.
     with suppress(OSError):
         open_store().keep_report(report.module, report.verdict, "\n".join(report.lines()))
     return _VERDICT_EXITS[report.verdict]
@@ -369,7 +369,7 @@ def _write(name: str, file: Path, report: Report) -> None:
 
 
 def announce(subject_name: str, streams: StandardStreams, *, quiet: bool) -> None:
-    """Print the current check if there is no progress line, as in a script."""
+    """Announce the check if there is no progress line, as in a script."""
     if not quiet and not streams.share_a_terminal:
         click.echo(f"examining {subject_name}", err=True)
 
@@ -392,8 +392,8 @@ def show_progress(
     )
     from rich.table import Column  # noqa: PLC0415
 
-    # Disable markup, because the text may have brackets. A longer text than one line could not be
-    # removed.
+    # Disable markup, because the text may contain brackets. Text longer than one line could not be
+    # erased.
     text = TextColumn(
         "{task.description}",
         markup=False,

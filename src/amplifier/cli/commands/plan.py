@@ -70,7 +70,7 @@ def _show_line(text: str, *, err: bool = False) -> None:
 def _expanded(content: Any) -> tuple[Any, list[Problem], list[str]]:
     """Return the plan with replaced variables, their problems, and notes about unset ones.
 
-    They may be set where the plan is used, so a plan can be checked without its keys.
+    Variables may be set only where the plan is used, so a plan can be checked without its keys.
     """
     if not isinstance(content, dict):
         return content, [], []

@@ -213,7 +213,7 @@ def _run_request(
     _change_directory(directory, resumed)
     configuration = read_configuration(Path.cwd())
     if servers is not None:
-        # Even a file without servers must not get any.
+        # A file without servers must not get the configured ones.
         configuration.values["mcpServers"] = Value({}, str(servers))
     configuration.values.update(
         {f"mcpServers.{name}": Value(server, str(servers)) for name, server in added.items()}
@@ -266,7 +266,7 @@ def _prompt(
     if argument is None or argument == "-":
         data = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
     else:
-        # An argument that isn't UTF-8 has its bytes as surrogates.
+        # In an argument that isn't UTF-8, surrogates stand for the invalid bytes.
         data = argument.encode(errors="surrogateescape")
     if len(data) > _MAX_PROMPT_BYTES:
         raise CommandError(f"the prompt is longer than {_MAX_PROMPT_BYTES // 2**20} MiB")
@@ -294,7 +294,7 @@ def _new_id(store: SessionStore, wanted: str | None) -> str:
 
 
 def _change_directory(directory: str | None, resumed: SessionRecord | None) -> None:
-    """Change to the user's directory, by default to the session's, whose files it is about."""
+    """Change to the user's directory, by default to that of the session."""
     recorded = None if resumed is None else resumed.directory
     here: str | None = None
     # The working directory may have been deleted.

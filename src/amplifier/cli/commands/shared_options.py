@@ -29,7 +29,7 @@ def open_store(*, writable: bool = False) -> SessionStore:
     """Return the sessions of this user.
 
     Raises:
-        CommandError: ``writable`` is True, and they aren't.
+        CommandError: ``writable`` is True, and the folder isn't writable.
     """
     # ``--version`` and ``--help`` don't need the store and its imports.
     from amplifier.cli._sessions import (  # noqa: PLC0415
@@ -59,9 +59,9 @@ debug_option: Decorator = click.option(
 
 
 class LazyGroup(click.Group):
-    """A group of commands that imports a command on request, so that the others start quickly.
+    """A group that imports a command only when it is needed, so that others start quickly.
 
-    Each takes ``--debug``.
+    Each command accepts ``--debug``.
 
     Args:
         lazy: The place of each command, as ``file:attribute`` in this package.
@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
         super().add_command(cmd, name)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command, if there is one of that name."""
+        """Import the command with this name, if there is one."""
         if cmd_name in self._lazy and cmd_name not in self.commands:
             file, _, attribute = self._lazy[cmd_name].partition(":")
             self.add_command(
@@ -125,7 +125,7 @@ class LazyGroup(click.Group):
             and not ctx.resilient_parsing
             and self.get_command(ctx, name) is None
         ):
-            # Only needed after a mistake.
+            # Only an error needs this import.
             from amplifier._internal.spelling import suggestion  # noqa: PLC0415
 
             ctx.fail(f"No such command {name!r}{suggestion(name, self.list_commands(ctx)) or '.'}")
@@ -244,11 +244,11 @@ def import_http_server(purpose: str) -> Any:
 
 
 def read_token(file: Path | None, *, none: bool) -> str | None:
-    """Return the user's token for HTTP. It is empty for no token, and None to generate one.
+    """Return the user's token for HTTP: an empty text for no token, or None to generate one.
 
     Raises:
-        CommandError: It can't be read.
-        PlanError: It is invalid.
+        CommandError: The token can't be read.
+        PlanError: The token is invalid.
     """
     # ``--help`` doesn't need them.
     from amplifier.cli._exit_codes import CommandError  # noqa: PLC0415

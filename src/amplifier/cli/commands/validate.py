@@ -141,7 +141,7 @@ def validate_python(target: str, **options: Any) -> int:
 
 
 def login_for(url: str) -> Any:
-    """Return a function that makes the login of a configured server of this URL, or None."""
+    """Return a function that creates the login for the configured server with this URL, or None."""
     # Only needed for URLs.
     from amplifier.cli.agent.configuration import read_configuration  # noqa: PLC0415
     from amplifier.modules.tools.mcp import login_of, read_mcp_options  # noqa: PLC0415
@@ -211,7 +211,10 @@ def _examine(
 
 
 def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json: bool) -> Report:
-    """Examine the tools. At a terminal, ask first about those neither permitted nor skipped."""
+    """Examine the tools.
+
+    At a terminal, first ask about tools that are neither permitted nor skipped.
+    """
     from amplifier.conformance.tool_servers.run import check_tools  # noqa: PLC0415
 
     asks = streams.share_a_terminal and not as_json
@@ -232,7 +235,7 @@ def _run(subject: Subject, choice: Choice, streams: StandardStreams, *, as_json:
 
     report = run()
     if asked:
-        # The server is restarted after the answer, because some don't wait so long.
+        # Restart the server after the answer, because some servers don't wait that long.
         choice = _ask(choice, asked[0])
         report = run()
     return report

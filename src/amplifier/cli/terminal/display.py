@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 OutputFormat: TypeAlias = Literal["text", "json", "json-trace"]
 
 MAX_LIVE_LINES = 8
-"""Lines that don't fit into the window could not be cleared."""
+"""Maximum number of live lines. Lines that don't fit into the window could not be cleared."""
 
 _TARGET_ARGUMENTS = ("file_path", "path", "command", "pattern", "url", "query", "prompt", "agent")
-"""The arguments that best describe a tool call, the best first."""
+"""The arguments that best describe a tool call, in order of preference."""
 
 _MAX_DIFF_LINES = 20
-"""Lines of a finished edit. A question shows all of them."""
+"""Maximum number of lines shown for a finished edit. A question shows all of them."""
 
 _MAX_ARGUMENT = 60
 _REDRAW_INTERVAL = 0.05
@@ -45,10 +45,10 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _STYLING = re.compile(r"\x1b\[[0-9;]*m")
 
 
-# Standard output receives only the answer. Everything else goes to standard error, as lines that
-# stay. At a terminal that can move its cursor, the answer is rendered Markdown, and live lines are
+# Standard output receives only the answer. Everything else goes to standard error, as permanent
+# lines. At a terminal that can move its cursor, the answer is rendered Markdown, and live lines are
 # below: the current block of the answer, the running tools, the time and the tokens of the turn.
-# They are redrawn from the first changed one, and cleared before anything else is written. The
+# They are redrawn from the first changed line, and cleared before anything else is written. The
 # cursor is never hidden, so that nothing has to be restored if the process is killed.
 class Display:
     """Shows turns.
@@ -285,14 +285,14 @@ class Display:
             self.line(self._err.styled(more, "dim"))
 
     def _cut(self, text: str, reserved: int) -> str:
-        """Return text that fits one row of the terminal. Files and pipes get all of it."""
+        """Shorten text to one row of the terminal. Files and pipes receive all of it."""
         width = self._err.width() - reserved
         if not self._err.can_move_cursor or cell_len(text) <= width:
             return text
         return set_cell_size(text, max(width - 1, 1)) + self._err.glyph("…", "~")
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Stop the clock of the running calls while a person is asked."""
+        """Stop the clock of the running calls while a question is open."""
         return person_is_asked(self._running)
 
     # ── live lines ──
@@ -344,7 +344,7 @@ class Display:
         return [*rows, *typed]
 
     def clear_live_lines(self) -> None:
-        """Remove the live lines. They come back with the next ones."""
+        """Remove the live lines until they are drawn again."""
         self._erase(self._live_rows)
         self._live_rows = []
 
@@ -378,7 +378,7 @@ class Display:
         """Show the lines that were held back, after the answer to a question."""
         self.is_paused = False
         self._redraw_prompt = None
-        # The person has pressed Enter, or the caller has ended the line.
+        # The user has pressed Enter, or the caller has ended the line.
         self._err.at_line_start = True
         held_back, self._held_back = self._held_back, []
         for text in held_back:
@@ -402,7 +402,7 @@ def spent(record: TurnRecord, *, digits: int = 1) -> str:
 
 
 def summary(use: ToolUse) -> str:
-    """Return a tool call in one line: the tool, its most telling argument, the others shortened."""
+    """Return a tool call in one line: the tool, its main argument, and the others shortened."""
     arguments = {key: value for key, value in use.arguments.items() if key not in CONTENT_ARGUMENTS}
     best = next((key for key in _TARGET_ARGUMENTS if isinstance(arguments.get(key), str)), None)
     if best is None:
@@ -449,7 +449,7 @@ _SESSION_LOGGER = "amplifier.session"
 class LogNotices(logging.Handler):
     """Shows warnings as notices of one line each.
 
-    They can be held back, because an error message may include some of them.
+    Notices can be held back, because an error message may include some of them.
 
     Args:
         display: Shows them.
@@ -460,7 +460,7 @@ class LogNotices(logging.Handler):
         super().__init__(logging.DEBUG if debug else logging.WARNING)
         self._display = display
         self._debug = debug
-        # None while notices are shown at once.
+        # None while notices are shown immediately.
         self._held: list[tuple[str, str]] | None = None
 
     def hold(self) -> None:
@@ -468,7 +468,7 @@ class LogNotices(logging.Handler):
         self._held = []
 
     def show_held(self) -> None:
-        """Show held notices, and don't hold new ones."""
+        """Show held notices, and stop holding new ones."""
         held, self._held = self._held, None
         for text, level in held or ():
             self._display.notice(text, level)

@@ -30,7 +30,7 @@ class Keyboard:
 
     Attributes:
         typed_ahead: Keys that the line prompt has read beyond the end of its line.
-        draft: The beginning of an unfinished line. The line prompt begins with it.
+        draft: The beginning of an unfinished line, with which the line prompt starts.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class Keyboard:
             return b""
 
     def discard_input(self) -> None:
-        """Discard typed input, which can't be the answer to a question that comes later."""
+        """Discard typed input, because it can't answer a question that is asked later."""
         self.typed_ahead = []
         self._read = b""
         with suppress(termios.error, OSError):

@@ -48,7 +48,7 @@ from amplifier.cli.terminal.output import Output
 _MAX_MENU_ROWS = 8
 _MENTION = re.compile(r'(?<!\S)@("[^"]*|[^\s"]*)$')
 MAX_ENTRIES = 1000
-"""Entries of the history. The file is cut back to them when it holds twice as many."""
+"""Maximum number of history entries. A file with twice as many is cut back to this number."""
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -154,7 +154,8 @@ class LinePrompt:
                 default=draft,
                 pre_run=self._exit_if_cancelled,
                 reserve_space_for_menu=min(self._menu_rows, max(self._size().rows - 2, 0)),
-                # Its exception handler would wait for Enter, and SignalHandler handles signals.
+                # The exception handler of prompt_toolkit would wait for Enter, and SignalHandler
+                # handles signals.
                 set_exception_handler=False,
                 handle_sigint=False,
             )
@@ -213,15 +214,15 @@ class LinePrompt:
         try:
             await anyio.sleep_forever()
         finally:
-            # In this order: the prompt checks the flag after it has set its loop, so it either
-            # reads the flag or gets the call.
+            # Keep this order. The prompt checks the flag after it has set its loop, so it either
+            # reads the flag or receives the call.
             self._is_cancelled = True
             self._call_in_prompt(self._exit_if_cancelled)
 
     def _call_in_prompt(self, function: Callable[[], None]) -> None:
         loop = self._session.app.loop
         if loop is not None:
-            # The loop may have been closed by now.
+            # The loop may have been closed in the meantime.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(function)
 
@@ -260,11 +261,12 @@ class _Completer(Completer):
 class PromptHistory(History):
     """The messages entered in earlier chats, in a file: one JSON string per line, oldest first.
 
-    Only its owner may read it. If it can't be read or written, a chat works without it.
+    Only its owner may read the file. If it can't be read or written, the chat works without it.
 
     Args:
-        path: The file. It is created with the first entry, and so is its folder.
-        recent: Messages that come after them, oldest first, such as those of a resumed session.
+        path: The file. The first entry creates it and its folder.
+        recent: Messages to append to the file's entries, oldest first, such as those of a resumed
+            session.
     """
 
     def __init__(self, path: Path, recent: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Markdown of a model as rows of a terminal, while it arrives.
+"""Render the Markdown of a model as rows of a terminal while it arrives.
 
 Import this module only to render an answer, because importing rich.markdown takes time.
 """
@@ -24,11 +24,14 @@ from rich.theme import Theme
 from amplifier._internal.json import visible_text
 
 MAX_BLOCK = 6_000
-"""Characters of a block. A longer one is rendered in parts, so that no text blocks the terminal."""
+"""Maximum size of a block.
+
+A longer one is rendered in parts, so that it can't block the terminal.
+"""
 
 _MIN_WIDTH = 10
 _MAX_LEVELS = 12
-"""Levels of nesting. Deeper text is shown unrendered, because parsers and terminals drop it."""
+"""Maximum nesting. Deeper text is shown unrendered, because parsers and terminals drop it."""
 
 _LANGUAGES = re.compile(
     "bash|c|cpp|css|diff|dockerfile|go|html|ini|java|javascript|js|json|kotlin|lua|make|markdown|"
@@ -37,7 +40,7 @@ _LANGUAGES = re.compile(
 )
 """Highlighted languages. The model names the lexer, and not all lexers are fast on every text."""
 
-# rich would not show HTML, definitions of links and images, and would show <addresses> twice.
+# rich would hide HTML, images and link definitions, and would show <addresses> twice.
 _PARSER = (
     MarkdownIt()
     .enable(["strikethrough", "table"])
@@ -98,7 +101,7 @@ class MarkdownRows:
         return self._separated(self._rendered[1])
 
     def finish(self) -> list[str]:
-        """Return the rest. Text that is added later begins a new block."""
+        """Return the remaining rows. Text that is added later starts a new block."""
         rows = self.unfinished()
         self._has_rows, self._is_part, self._pending = self._has_rows or bool(rows), False, ""
         return rows
@@ -110,8 +113,8 @@ class MarkdownRows:
     def _finished(self) -> list[str]:
         """Remove complete blocks, and return their rows.
 
-        Only complete lines count, because the rest of a line can still make it part of the block
-        before.
+        Only complete lines count, because the rest of a line may still make it part of the previous
+        block.
         """
         complete, _, begun = self._pending.rpartition("\n")
         blocks = _blocks(complete + "\n")

@@ -25,14 +25,14 @@ class Output:
     Args:
         stream: The stream to write to.
         is_required: True if the command is useless without this stream.
-        plain: True treats a terminal as one that can neither move its cursor nor show colours, for
-            screen readers.
+        plain: True to treat a terminal as unable to move its cursor or show colours, for screen
+            readers.
 
     Attributes:
         is_terminal: True if it is a terminal.
         can_move_cursor: True if the terminal can move its cursor.
         has_colour: True if the text may be coloured.
-        is_lost: True if the reader has gone, so that writing has stopped.
+        is_lost: True once the reader has closed the stream, so that nothing more is written.
         at_line_start: True if the last written text ended a line.
     """
 
@@ -55,7 +55,7 @@ class Output:
         """Write and flush.
 
         Raises:
-            BrokenPipeError: The reader of a required stream has gone.
+            BrokenPipeError: The reader of a required stream has closed it.
             OutputLostError: A required stream can't be written for another reason, such as a full
                 disk.
         """
@@ -64,7 +64,7 @@ class Output:
         try:
             self._stream.write(text)
             self._stream.flush()
-        # The reader has gone, or the terminal or file was closed.
+        # The reader has closed the stream, or the terminal or file was closed.
         except (OSError, ValueError) as error:
             self.is_lost = True
             if not self._is_vital or self._has_hung_up(error):
@@ -76,7 +76,10 @@ class Output:
         self.at_line_start = text.endswith("\n")
 
     def _has_hung_up(self, error: Exception) -> bool:
-        """Return whether a terminal was closed. Its signal then decides how the command ends."""
+        """Return whether a terminal was closed.
+
+        In that case its signal determines how the command ends.
+        """
         return self.is_terminal and isinstance(error, OSError) and error.errno == errno.EIO
 
     def line(self, text: str = "") -> None:
@@ -118,14 +121,14 @@ class StandardStreams:
 
     @property
     def share_a_terminal(self) -> bool:
-        """True if both are shown on a terminal."""
+        """True if both streams are shown on a terminal."""
         return self.out.is_terminal and self.err.is_terminal
 
     @staticmethod
     def discard_unwritable() -> None:
-        """Discard buffered text whose reader has gone.
+        """Discard buffered text that can no longer be written.
 
-        Otherwise Python would try to write it at exit, and end with 120.
+        Otherwise Python would try to write it at exit, and exit with 120.
         """
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -149,7 +152,7 @@ def print_table(
         for row in shown:
             print("\t".join(row))
         return
-    # Importing rich takes a fifth of a second, which pipes save.
+    # Import rich only for a terminal, because this takes a fifth of a second.
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -166,7 +169,7 @@ def print_table(
 
 
 def is_terminal(stream: Any) -> bool:
-    """Return whether a stream is a terminal. A closed one isn't."""
+    """Return whether a stream is a terminal. A closed stream isn't."""
     try:
         return bool(stream.isatty())
     except (AttributeError, ValueError):

@@ -48,17 +48,17 @@ P = ParamSpec("P")
 
 # The application's coordinator has no owner. A module's coordinator is the same class with the
 # module as its owner, so everything registered through it carries the module's id. That is how a
-# module that fails can be undone and named, and why no module can remove the registrations of
-# another one.
+# failing module can be undone and named in a report, and no module can remove the registrations of
+# another.
 #
 # All coordinators of a session share one ``__dict__``. It holds their state, and attributes that
 # published modules set on their coordinator for other modules to read.
 
 
 class ModuleCoordinator(Coordinator):
-    """The modules of one session, and their way to each other and to the host.
+    """Give the modules of one session access to each other and to the host.
 
-    Registering through a module's coordinator raises `SessionStateError` once the module was
+    Registering through a module's coordinator raises `SessionStateError` once the module has been
     undone or the session is closed.
 
     Args:
@@ -76,7 +76,7 @@ class ModuleCoordinator(Coordinator):
 
     # Only the kernel uses ``mounts`` (mounted modules and capabilities), ``cleanups`` (steps of the
     # closing), ``hosting`` (tasks of the session), ``watch`` (reports calls that don't react to
-    # their cancellation), ``closing_time`` (shared by everything in the closing) and ``effects``
+    # their cancellation), ``closing_time`` (shared by all steps of the closing) and ``effects``
     # (the effects of hooks on the running turn).
 
     __slots__ = ("_own_hooks", "_owner")
@@ -115,7 +115,7 @@ class ModuleCoordinator(Coordinator):
         self._is_closed = False
         self._hooks.belong_to(self._session_id, self._parent_id, self.watch, self.closing_time)
 
-    # Set on the class, because few sessions ask the user anything.
+    # The default is on the class, because few sessions ever prompt the user.
     _approvals: Approvals | None = None
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class ModuleCoordinator(Coordinator):
 
         Args:
             module: The id of the module.
-            on_failure: The failure policy of its handlers, unless they are registered with one.
+            on_failure: The failure policy of handlers that the module registers without one.
         """
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__
@@ -145,7 +145,7 @@ class ModuleCoordinator(Coordinator):
 
     @property
     def module_id(self) -> str | None:
-        """The module that this coordinator was made for, or None for the application's."""
+        """The id of the module that this coordinator was made for. None for the application's."""
         return None if self._owner is None else self._owner.name
 
     def _check(self, operation: str) -> None:
@@ -155,7 +155,7 @@ class ModuleCoordinator(Coordinator):
     async def undo(self, module: str) -> None:
         """Run the cleanups of a module and remove everything it registered.
 
-        From then on the module can register nothing but cleanups.
+        Afterwards the module can register only cleanups.
         """
         try:
             await self.clean_up(module)
@@ -178,7 +178,10 @@ class ModuleCoordinator(Coordinator):
 
     @property
     def session(self) -> Any:
-        """The session, for its child sessions. None without one, or once it is gone."""
+        """The session, from which a module forks child sessions.
+
+        None if there is no session anymore.
+        """
         session = self._session
         return session() if type(session) is weakref.ref else session
 
@@ -194,12 +197,15 @@ class ModuleCoordinator(Coordinator):
 
     @property
     def config(self) -> dict[str, JSON]:
-        """The mount plan, the same object that the session was given."""
+        """The mount plan. This is the dict that was passed to the session, not a copy."""
         return self._config
 
     @property
     def hooks(self) -> HookRegistry:
-        """The hook registry. A module's registers on behalf of the module."""
+        """The hook registry.
+
+        A handler registered through a module's registry belongs to that module.
+        """
         if self._owner is None:
             return self._hooks
         if self._own_hooks is None:
@@ -280,11 +286,14 @@ class ModuleCoordinator(Coordinator):
 
     # ── mount points, capabilities and contributions ──
 
-    # A type checker uses the contract's signatures, of which there is one for each mount point.
+    # Type checkers use the signatures of the contract, which has an overload for each mount point.
     if not TYPE_CHECKING:
 
         def mount(self, mount_point: str, module: object, name: str | None = None) -> NoopAwaitable:
-            """Put a module at a mount point. It happens at the call, and awaiting is optional."""
+            """Put a module at a mount point.
+
+            The call itself does this, so awaiting the result is optional.
+            """
             owner = self._owner
             if owner is not None:
                 owner.check("a mount")
@@ -294,7 +303,8 @@ class ModuleCoordinator(Coordinator):
         def get(self, mount_point: str, name: str | None = None) -> Any:
             """Return the module at a mount point, or None.
 
-            For providers and tools, return one by its name, or the dict of all.
+            For providers and tools, return the one with this name, or without a name the dict of
+            all.
             """
             if mount_point == "hooks" and self._owner is not None:
                 return self.hooks
@@ -305,7 +315,7 @@ class ModuleCoordinator(Coordinator):
             return self.get(mount_point)
 
     def owner_of(self, mount_point: str, name: str | None = None) -> str | None:
-        """Return the module that mounted it, or None if no module did."""
+        """Return the id of the module that filled a mount point, or None if no module did."""
         return self.mounts.owner_of(mount_point, name)
 
     def unmount(self, mount_point: str, name: str | None = None) -> NoopAwaitable:
@@ -376,21 +386,24 @@ class ModuleCoordinator(Coordinator):
             ``inject_context`` with ephemeral items only, or ``continue``.
 
         Raises:
-            ValueError: An injection is longer than ``session.injection_size_limit``. None was
+            ValueError: An injection is longer than ``session.injection_size_limit``. Nothing was
                 stored.
         """
         return await process_hook_result(self, result, event, hook_name)
 
     @property
     def approvals(self) -> Approvals:
-        """The questions of this session, and the answers that it remembers."""
+        """The approvals of this session, including the answers that it remembers."""
         if self._approvals is None:
             self._approvals = Approvals(self._hooks.emit, self.watch)
         return self._approvals
 
     @property
     def _current_turn_injections(self) -> int:
-        """Estimated tokens that hooks have injected in this turn. The seeds read this name."""
+        """Estimated tokens that hooks have injected in this turn.
+
+        Published modules read this attribute.
+        """
         return self.effects.injected_tokens
 
     def reset_turn(self) -> None:
@@ -406,10 +419,10 @@ class ModuleCoordinator(Coordinator):
 
         Args:
             answer: The result, which is returned as it is if it isn't awaitable.
-            operation: The call, for the error.
+            operation: The description of the call for the error message.
 
         Raises:
-            DeadlineExceeded: It was late.
+            DeadlineExceeded: The deadline passed.
         """
         if not isawaitable(answer):
             return answer
@@ -438,7 +451,7 @@ class ModuleCoordinator(Coordinator):
         """
 
         async def call() -> T:
-            # Names the code in the text of a failure, and takes cancellations out of groups.
+            # This puts the name into the text of a failure, and unwraps cancellations from groups.
             with contain_errors(who):
                 return await fn(*args, **options)
 
@@ -456,7 +469,7 @@ class ModuleCoordinator(Coordinator):
     # ── cancellation, background work, cleanup ──
 
     def request_cancel(self, immediate: bool = False) -> None:
-        """Ask the running turn to stop. Safe from threads and signal handlers."""
+        """Ask the running turn to stop. This is safe to call from threads and signal handlers."""
         if immediate:
             self._cancellation.request_immediate()
         else:
@@ -475,7 +488,7 @@ class ModuleCoordinator(Coordinator):
             fn: The work.
             args: Its arguments.
             name: The name of the task.
-            fatal: End the session if it crashes.
+            fatal: End the session if the work crashes.
 
         Raises:
             SessionStateError: The session wasn't opened with ``async with`` and has no task group.
@@ -492,7 +505,7 @@ class ModuleCoordinator(Coordinator):
         """Keep an async context manager open in a separate task until the session closes.
 
         Returns:
-            A function that exits it earlier.
+            A function that exits the context manager earlier.
 
         Raises:
             SessionStateError: The session wasn't opened with ``async with`` and has no task group.
@@ -513,8 +526,8 @@ class ModuleCoordinator(Coordinator):
     def register_cleanup(self, cleanup_fn: Cleanup | None) -> None:
         """Call ``cleanup_fn()``, sync or async, when the session closes.
 
-        An object that isn't callable is ignored. An undone module may still register one, for a
-        resource that it opened too late.
+        An object that isn't callable is ignored. An undone module may still register a cleanup, for
+        a resource that it opened too late.
         """
         if self._owner is not None:
             self._owner.check("a cleanup", undone_may=True)
@@ -533,15 +546,16 @@ class ModuleCoordinator(Coordinator):
         """Run all registered cleanups, or those of the module. The last one runs first.
 
         Raises:
-            BaseException: The first KeyboardInterrupt or exit among them, once all have run.
+            BaseException: The first KeyboardInterrupt or exit that a cleanup raised, once all have
+                run.
         """
         await self.clean_up(self.module_id)
 
     async def clean_up(self, owner: str | CleanupEntry | None) -> None:
-        """Run the cleanups of one module, or one step, or all. Each runs once."""
+        """Run the cleanups of one module, one single step, or everything. Each runs once."""
         failures: list[CleanupFailure] = []
         budget = self.closing_time
-        # Infinite means that the session isn't being closed.
+        # An infinite budget means that the session isn't being closed.
         if budget.until == math.inf:
             budget = TimeBudget.starting_now(self.deadlines.teardown)
         name = "amplifier cleanup" if owner is None else f"amplifier cleanup of {owner}"
@@ -572,7 +586,7 @@ class ModuleCoordinator(Coordinator):
     # ── the session's side ──
 
     def open(self, plan: MountPlan, loop: Loop, announce: Callable[[], None]) -> None:
-        """Take the settings of the plan and let work be started.
+        """Apply the settings of the plan and accept background work.
 
         Args:
             plan: The plan that the session opens with.
@@ -592,7 +606,7 @@ class ModuleCoordinator(Coordinator):
         )
 
     def begin_closing(self) -> TimeBudget:
-        """Start the time of the closing, which everything in it shares."""
+        """Start the time budget of the closing, which all its steps share."""
         teardown = self.deadlines.teardown
         if teardown is not None:
             now = current_time()
@@ -601,7 +615,7 @@ class ModuleCoordinator(Coordinator):
         return self.closing_time
 
     def refuse_work(self) -> None:
-        """Refuse tasks from now on. All cleanups have run, so nothing would end a new one."""
+        """Refuse new tasks. All cleanups have run, so nothing would end a task started now."""
         self.hosting.is_shut = True
         self.watch.start(None)
 
@@ -609,7 +623,7 @@ class ModuleCoordinator(Coordinator):
         """Drop everything that modules registered, and the reference to the session."""
         self._is_closed = True
         self.closing_time.until = math.inf
-        # First, because on trio the group waits for its timer.
+        # Stop the watchdog first: on trio the task group waits for its timer.
         self.watch.stop()
         self._cancellation.detach()
         self.unregister_owner(None)
@@ -618,7 +632,7 @@ class ModuleCoordinator(Coordinator):
 
 
 class _OwnedPoints(UserDict[str, Any]):
-    """The live mount points for one module, whose hooks are its own."""
+    """The live mount points as one module sees them, with its own hook registry at "hooks"."""
 
     def __init__(self, points: dict[str, Any], hooks: HookRegistry) -> None:
         self.data = points

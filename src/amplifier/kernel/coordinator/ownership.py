@@ -29,7 +29,7 @@ Call = Callable[[], Awaitable[T]]
 """A model call or tool call, or a check before it."""
 
 Limiter = AbstractAsyncContextManager[object]
-"""Something a call runs inside, such as `anyio.CapacityLimiter`."""
+"""A context manager around a call, such as `anyio.CapacityLimiter`."""
 
 # ── slots ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -42,7 +42,7 @@ _CAPABILITY = "capability"
 _EMPTY: Final = object()
 
 Key = tuple[str, str | None]
-"""A slot: its mount point or `_CAPABILITY`, and its name where there are several."""
+"""A slot: its mount point or `_CAPABILITY`, and its name if that mount point holds several."""
 
 _Layer = tuple[str | None, object]
 """The owner of a value, or None for the application, and the value."""
@@ -56,20 +56,20 @@ class NoopAwaitable:
 
     def __await__(self) -> Generator[None, None, None]:
         return
-        # Makes this a generator, which __await__ must return.
+        # The yield makes this a generator, as ``__await__`` requires.
         yield
 
 
 COMPLETED = NoopAwaitable()
 
 
-# The current values are in plain dicts, which are read without this class and may be written by
-# hand. A value that wasn't put there by a module belongs to the application.
+# The current values are in plain dicts. Other code reads these directly and may write to them. A
+# value that no module has put there belongs to the application.
 #
 # Several modules may use one slot. When the module on top is removed, the value that it had
-# replaced comes back. So beside the dicts there is a stack of layers for every slot in which a
-# module has a value. The topmost value in it may be out of date, because the dict may have been
-# changed.
+# replaced comes back. For this, every slot in which a module has a value has a stack of layers in
+# addition to the dict. The topmost value of the stack may be out of date, because the dict may have
+# been changed.
 
 
 class MountTable:
@@ -82,8 +82,8 @@ class MountTable:
         points: The mounted modules by mount point.
         capabilities: The capabilities by name.
         strict: True makes it an error to replace a module that another module has mounted.
-        instance: The module that is being mounted, and the name of its first provider in the
-            plan. None if the plan doesn't name one.
+        instance: The module that is being mounted, and the name that the plan gives its first
+            provider. None if the plan gives no name.
         meter: Wraps a module at a named point into one that counts its calls. None without a
             budget.
     """
@@ -135,13 +135,13 @@ class MountTable:
         self._put((point, name), module, owner)
 
     def unmount(self, point: str, name: str | None, owner: str | None = None) -> None:
-        """Empty a slot. A name that isn't there is fine.
+        """Empty a slot. An unknown name is ignored.
 
-        If a module does it, the value that its own had replaced comes back.
+        When a module empties it, the value that the module had replaced comes back.
 
         Raises:
             ValueError: The point is unknown or needs a name.
-            ContractError: The owner tries to unmount a module that another one has mounted.
+            ContractError: The owner tries to unmount something that another module has mounted.
         """
         point, name = self._resolve(point, name)
         if point == "hooks":
@@ -180,7 +180,7 @@ class MountTable:
         return mounted
 
     def owner_of(self, point: str, name: str | None = None) -> str | None:
-        """Return the module that mounted it, or None if no module did."""
+        """Return the id of the module that filled a slot, or None if no module did."""
         layers = self._layers.get((point, None if point in SINGLE_POINTS else name))
         return layers[-1][0] if layers else None
 
@@ -193,7 +193,7 @@ class MountTable:
         ]
 
     def _resolve(self, point: object, name: str | None) -> tuple[str, str | None]:
-        # A synonym in the contracts.
+        # The contracts allow these synonyms of two mount points.
         if point == "session" and name in ("orchestrator", "context"):
             return name, None
         if not isinstance(point, str) or point not in self.points:
@@ -264,14 +264,14 @@ class MountTable:
         return [] if present is _EMPTY else [(None, present)]
 
     def _set(self, key: Key, layers: list[_Layer]) -> None:
-        """Write the topmost value, and keep the layers if one of them is a module's."""
+        """Write the topmost value, and keep the layers if one of them belongs to a module."""
         point, name = key
         value = layers[-1][1] if layers else _EMPTY
         if name is None:
             self.points[point] = None if value is _EMPTY else value
         else:
             named = self.capabilities if point == _CAPABILITY else self.points[point]
-            # The application may have put something other than a dict there by hand.
+            # The application may have replaced the dict with something else.
             if isinstance(named, dict) and value is not _EMPTY:
                 named[name] = value
             elif isinstance(named, dict) and name in named:
@@ -327,9 +327,9 @@ class Contributor:
 class Contributions:
     """All contributors of one session.
 
-    They are called one after another, in the order of registration. Each has a deadline, and so
-    has the whole collection. One that fails or is late is logged and skipped, and the others
-    still run (L4).
+    Contributors are called one after another, in the order of registration. Each has a deadline,
+    and so does the whole collection. A contributor that fails or is late is logged and skipped, and
+    the others still run (L4).
     """
 
     __slots__ = ("_channels",)
@@ -340,7 +340,7 @@ class Contributions:
     def register(
         self, channel: object, name: object, callback: object, owner: Owner | None
     ) -> None:
-        """Add a contributor. Names may be equal.
+        """Add a contributor. Its name need not be unique.
 
         Raises:
             TypeError: Channel or name isn't a non-empty string, or the callback isn't callable.
@@ -354,7 +354,10 @@ class Contributions:
         self._channels.setdefault(channel, []).append(contributor)
 
     def unregister_owner(self, module: str | None) -> None:
-        """Remove the contributors of a module, or of all modules, and then empty channels."""
+        """Remove the contributors of a module, or of all modules.
+
+        Channels without contributors disappear.
+        """
         remaining = {
             channel: [item for item in contributors if not belongs_to(item.owner, module)]
             for channel, contributors in self._channels.items()
@@ -415,7 +418,7 @@ def _require_text(argument: str, value: object) -> str:
 
 @attrs.define(eq=False)
 class _WrapperRegistration:
-    """One wrapper, and the module that registered it."""
+    """A step wrapper and the module that registered it."""
 
     wrapper: StepWrapper
     owner: Owner | None
@@ -470,9 +473,9 @@ class StepWrappers:
         Args:
             step: The step.
             run: Makes the call.
-            admit: Decides whether it is made. Returns None, or the result in its place.
-            limiter: Both run inside it.
-            seconds: The time for the wrappers before the call, and again after it.
+            admit: Decides whether the call is made. Returns None, or a result to use instead.
+            limiter: A context manager around ``admit`` and ``run``.
+            seconds: The time that the wrappers have before the call, and again after it.
         """
         with call_scope(step.call):
             if self._registered:
@@ -497,16 +500,16 @@ async def _make_call(
 
 
 # The deadline of the wrappers isn't a ReusableDeadline, which bounds one call into third-party code
-# and takes a late result, or an error after the deadline, for a timeout. Here the call of the loop
-# runs inside the wrappers. Once it was made, its result or its error must reach the loop even if a
-# wrapper blocked for too long on the way out, or the step would be lost although it has happened.
-# So there is one plain scope, which only cancels: a deadline for the way in, none while the call
-# runs under its own deadline, and another one for the way out.
+# and treats a late result, or an error after the deadline, as a timeout. Here the orchestrator's
+# call runs inside the wrappers. Once the call has been made, its result or error must reach the
+# orchestrator even if a wrapper blocks for too long on the way out. Otherwise the step would be
+# lost although it has happened. So a single plain cancel scope has a deadline for the way in, none
+# while the call runs under its own deadline, and a new one for the way out.
 
 
 @attrs.define(eq=False)
 class _WrappedStep:
-    """One step with wrappers around it."""
+    """A step with wrappers around it."""
 
     _wrappers: tuple[_WrapperRegistration, ...]
     _step: Step
@@ -563,7 +566,7 @@ class _WrappedStep:
             self._start_clock()
 
     async def _start(self) -> None:
-        """Run the functions of the step that come right before the call, under the deadline."""
+        """Run the step's own functions for its start, right before the call, under the deadline."""
         self._start_clock()
         await self._step.start()
         self._stop_clock()

@@ -1,1 +1,1 @@
-"""Handlers of events: registration, dispatch, and the merging and carrying out of results."""
+"""Event handlers: register them, call them, merge their results and carry these out."""

@@ -43,7 +43,7 @@ logger: logging.Logger = logging.getLogger("amplifier.hooks")
 SLOW_HANDLER_SECONDS = 5.0
 """Seconds after which a handler is logged as slow, once."""
 
-# Characters of an invalid answer that are searched for secrets, and that the log then shows.
+# Maximum number of characters of an invalid answer to redact and log.
 _MAX_SEARCHED = 10_000
 _MAX_SHOWN = 200
 
@@ -57,15 +57,15 @@ class Registration:
         handler: The handler.
         priority: A handler with a lower priority runs earlier.
         seq: The number of the registration, which orders handlers of one priority.
-        name: Its name for logs and ``unregister``.
-        seconds: Its deadline. Infinite for no limit.
-        on_failure: The effect of its failure: "continue" skips it, "deny" makes it a gate.
+        name: The handler's name, for logs and ``unregister``.
+        seconds: The handler's deadline in seconds. Infinite for no limit.
+        on_failure: The effect of a failure: "continue" skips the handler, "deny" makes it a gate.
         owner: The module that registered it, or None for the application.
-        fields: The fields of a payload that it receives, including the kernel's own. None means the
-            whole payload. Its answer is about these fields only.
-        on_demand: True if it needs no field that no other handler receives.
-        live: False once it was removed.
-        slow_logged: True once it was logged as slow.
+        fields: The fields of a payload that the handler receives, including the kernel's own. None
+            means the whole payload. The answer applies to these fields only.
+        on_demand: True if the handler requires no field that no other handler receives.
+        live: False once the registration has been removed.
+        slow_logged: True once the handler has been logged as slow.
     """
 
     event: str
@@ -92,7 +92,7 @@ class Registration:
 
     @property
     def is_gate(self) -> bool:
-        """True if its failure denies the event."""
+        """True if a failure of the handler denies the event."""
         return self.on_failure == "deny"
 
     def copy_of(self, payload: JSON) -> JSON:
@@ -101,15 +101,15 @@ class Registration:
         Raises:
             ModelError: The payload is circular or too deep.
         """
-        # The payload of amplifier_core's registry may be something other than a dict.
+        # Through amplifier_core's registry, a payload may be something other than a dict.
         if self.fields is None or not isinstance(payload, dict):
             return copy_json(payload)
         return copy_json({field: payload[field] for field in self.fields if field in payload})
 
 
-# This is the hot path of the kernel. A dispatch opens one cancel scope at most, when the first
-# handler has something to await, and moves its deadline from handler to handler. So `run` does
-# the steps of ReusableDeadline.run itself, and a handler that is sync costs no scope at all.
+# This is the hot path of the kernel. A dispatch opens at most one cancel scope, when the first
+# handler returns an awaitable, and moves its deadline from handler to handler. So `run` performs
+# the steps of ReusableDeadline.run itself, and sync handlers need no scope at all.
 
 
 class Dispatch:
@@ -194,8 +194,8 @@ class Dispatch:
                 if now - began > SLOW_HANDLER_SECONDS and not registration.slow_logged:
                     registration.slow_logged = True
                     logger.warning("%s is slow: it took %.1f s", registration, now - began)
-                # The handler blocked, or swallowed its cancellation. A handler that started too
-                # late isn't blamed for the time of others.
+                # The handler blocked, or swallowed its cancellation. A handler that started after
+                # the deadline isn't blamed for the delay.
                 if is_armed and began < deadline.until <= now:
                     if self._handle_failure(registration, deadline.reset_expired()):
                         break
@@ -210,7 +210,7 @@ class Dispatch:
     def _gates_to_rerun(self, handlers: tuple[Registration, ...]) -> Iterator[Registration]:
         """Yield the gates that ran before a later handler changed the input of a tool.
 
-        They decided about another input than the one the tool is called with.
+        Their decision was about an input other than the one that the tool is called with.
         """
         if self._changed_by is not None and self._verdict is not None:
             self._is_rerun = True
@@ -220,7 +220,7 @@ class Dispatch:
                     yield registration
 
     def wait_info(self) -> WaitInfo | None:
-        """Describe the handler that is awaited, for reports about sessions that hang."""
+        """Describe the awaited handler, for reports about sessions that hang."""
         return self._deadline.wait_info()
 
     def result(self) -> HookResult:
@@ -243,7 +243,7 @@ class Dispatch:
             return self._add(HookResult(action="deny", reason=str(problem)), registration)
         if not registration.is_gate:
             return False
-        # A gate that forgets its ``return`` answers None.
+        # A gate without a ``return`` statement returns None.
         advice = "a gate must return a HookResult, such as HookResult() to let the event pass"
         text = f"it returned {answer!r}; {advice}"
         missing = ContractError(text, module=registration.module, clause="H3")
@@ -313,7 +313,7 @@ async def collect(
     until = current_time() + timeout
 
     async def ask(index: int, registration: Registration) -> None:
-        # A faster handler may have removed it.
+        # A faster handler may have removed this one.
         if not registration.live:
             return
         try:
@@ -324,11 +324,11 @@ async def collect(
             answers[index] = answer
         except DeadlinePassed:
             logger.warning("%s gave no answer within %g s: skipped", registration, timeout)
-        except Exception as exc:  # foreign code, whose other exceptions were contained
+        except Exception as exc:  # foreign code
             words = failure_words(exc)
             logger.error("%s failed with %s: skipped", registration, words, exc_info=exc)
         except KeyboardInterrupt as interrupt:
-            # Out of a task it would stop asyncio's loop, and the group would wrap it.
+            # If a task raised it, it would stop asyncio's loop, and the task group would wrap it.
             interrupts.append(interrupt)
             group.cancel_scope.cancel()
 
@@ -337,7 +337,7 @@ async def collect(
             for index, registration in enumerate(handlers):
                 group.start_soon(ask, index, registration, name=str(registration))
     except BaseExceptionGroup as wrapped:
-        # Trio wraps a KeyboardInterrupt of the waiting emitter.
+        # Trio wraps a KeyboardInterrupt that hits the waiting emitter.
         interrupts += wrapped.exceptions
     if interrupts:
         try:
@@ -351,7 +351,7 @@ async def collect(
             result = parse_answer(answer)
             if result is not None and result.data is not None:
                 collected.append(copy_json(result.data))
-        # A ModelError is raised for data that contains itself.
+        # Data that contains itself raises ModelError.
         except (InvalidAnswer, ModelError) as problem:
             _log_invalid(registration, answer, problem, "skipped")
     return collected
@@ -369,7 +369,7 @@ def _has_same_input(before: JSON, after: JSON) -> bool:
 def _log_invalid(
     registration: Registration, answer: object, problem: Exception, outcome: str
 ) -> ContractError:
-    """Log an answer that can't be understood, and return the same as an error."""
+    """Log an invalid answer, and return it as an error."""
     text = f"returned {_shown(answer)}; expected a HookResult, a dict with its keys or None"
     if str(problem) != INVALID_RESPONSE:
         text += f" ({problem})"

@@ -29,8 +29,8 @@ DEFAULT_OPTIONS = ("Allow", "Deny")
 _ALLOWING_ANSWERS = frozenset({"allow", "allow once", "allow always"})
 _MAX_SHOWN_PROMPT = 200
 
-# Hook, event, prompt and options: everything the user saw. With a shorter key, "Allow always"
-# would cover a question that was never shown.
+# A question is identified by hook, event, prompt and options: everything the user saw. With a
+# shorter key, "Allow always" would cover a question that was never shown.
 _Question = tuple[str, str, str, tuple[str, ...]]
 
 
@@ -48,7 +48,7 @@ class TurnEffects:
 
 
 class HookHost(Coordinator, Protocol):
-    """The coordinator, as far as results are carried out through it.
+    """The part of the coordinator that carrying out a result needs.
 
     Attributes:
         effects: The effects of hooks on the running turn.
@@ -58,7 +58,7 @@ class HookHost(Coordinator, Protocol):
 
     @property
     def approvals(self) -> Approvals:
-        """The questions of this session, and the answers to remember."""
+        """The approvals of this session, including remembered answers."""
 
     @property
     def injection_size_limit(self) -> int | None:
@@ -103,7 +103,8 @@ async def process_hook_result(
 def _note_denial(coordinator: HookHost, denial: HookResult, event: str) -> HookResult:
     """Record a denial that ends the turn.
 
-    A published loop returns its text as if the model had written it. The turn compares the two.
+    A published loop returns the text of the denial as if the model had written it. The turn
+    compares its answer with this record.
     """
     if event in (PROMPT_SUBMIT, PROVIDER_REQUEST):
         text = f"Operation denied: {denial.reason}"
@@ -121,10 +122,10 @@ async def _show_message(coordinator: HookHost, result: HookResult, hook_name: st
         logger.debug("no display system for a message of %s: %s", source, text)
         return
     try:
-        # The Protocol's show_message is sync. An async one is awaited all the same.
+        # In the Protocol show_message is sync, but an async one is awaited.
         shown: object = call_foreign(display.show_message, text, result.user_message_level, source)
         await coordinator.call_bounded(shown, "display.show_message")
-    except Exception:  # the display system is foreign code, and a message isn't worth a turn
+    except Exception:  # foreign code, and a message isn't worth a turn
         logger.exception("the display system failed to show a message of %s", source)
 
 
@@ -149,7 +150,10 @@ class Decision:
 async def _ask(
     coordinator: HookHost, result: HookResult, event: str, hook_name: str
 ) -> HookResult | None:
-    """Ask all gates of a result. Return the denial, or None if everything was allowed."""
+    """Request the approvals of all gates of a result.
+
+    Return the denial, or None if everything was allowed.
+    """
     try:
         gates = gates_of(result, hook_name)
     except InvalidAnswer as problem:
@@ -162,7 +166,7 @@ async def _ask(
 
 
 class Approvals:
-    """Asks the user the questions of one session, and remembers answers.
+    """Asks the user for the approvals of one session, and remembers answers.
 
     A missing, failing or late approval system never lets anything through by accident. Only an
     explicit "allow" does, or a gate's own default when its time runs out.
@@ -183,10 +187,13 @@ class Approvals:
     async def ask(
         self, system: ApprovalSystem | None, gates: list[ApprovalGate], event: str
     ) -> Decision:
-        """Ask every gate in order, each under its own deadline. The first denial decides."""
+        """Request the approval of every gate in order, each under its own deadline.
+
+        The first denial decides.
+        """
         decision = Decision(True, "")
         for gate in gates:
-            # Whoever shows the prompt, nothing in it is hidden.
+            # Make invisible characters visible, whichever system shows the prompt.
             prompt = visible_text(gate.prompt or DEFAULT_PROMPT, strict=True)
             options = list(gate.options or DEFAULT_OPTIONS)
             question = (gate.hook_name, event, prompt, tuple(options))
@@ -201,7 +208,7 @@ class Approvals:
                 decision = Decision(True, reason, remembered=True)
             else:
                 terms = {"timeout": gate.timeout, "default": gate.default}
-                # The first one here asks first, even if its handler is slow.
+                # Prompt in the order of arrival, even if a handler of this event is slow.
                 async with self._order:
                     await self._emit("approval:required", {**about, **terms})
                 decision = await self._decide(system, gate, prompt, options)
@@ -227,7 +234,7 @@ class Approvals:
             )
             return Decision(False, "No approval system available")
         try:
-            # The Protocol's method is async. A sync one is accepted all the same.
+            # In the Protocol this method is async, but a sync one is accepted.
             answer: object = call_foreign(
                 system.request_approval, prompt, options, gate.timeout, gate.default
             )
@@ -313,7 +320,7 @@ def _charge(coordinator: HookHost, items: list[ContextInjection]) -> None:
     """Check the size of injections and count their tokens.
 
     Raises:
-        ValueError: One is longer than the limit. None was counted.
+        ValueError: An injection is longer than the limit. Nothing was counted.
     """
     limit = coordinator.injection_size_limit
     for item in items:

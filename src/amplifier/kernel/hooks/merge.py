@@ -33,7 +33,7 @@ _LEVELS = {"info": 0, "warning": 1, "error": 2}
 class InvalidAnswer(ValueError):
     """The answer of a handler can't be understood.
 
-    Its text is the reason of a denial, because gates fail closed (L7).
+    The text of the error becomes the reason of a denial, because gates fail closed (L7).
     """
 
 
@@ -65,7 +65,7 @@ def parse_answer(answer: object) -> HookResult | None:
     """Return the answer of a handler as a HookResult, or None for a plain continue.
 
     Raises:
-        InvalidAnswer: It is anything else.
+        InvalidAnswer: The answer is anything else.
     """
     if answer is None:
         return None
@@ -78,7 +78,7 @@ def parse_answer(answer: object) -> HookResult | None:
                 return None
             known = {key: value for key, value in answer.items() if key in _KNOWN_KEYS}
             if known.get("action") == "ask_user" and "approval_timeout" in known:
-                # Checked here, because the model would read "5" and True as numbers.
+                # Check this here, because the model would convert "5" and True to numbers.
                 _check_approval_timeout(known["approval_timeout"])
             if known:
                 return HookResult(**known)
@@ -138,7 +138,8 @@ class Verdict:
         self.gates: dict[int, list[ApprovalGate]] = {}
         self._event = event
         if event in (TOOL_PRE, TOOL_POST):
-            # Otherwise a handler could pass a call off as another one, which others would check.
+            # Otherwise a handler could disguise a call, and later handlers would check the wrong
+            # one.
             owned = {**owned, **{name: payload[name] for name in _CALL_FIELDS if name in payload}}
         self._owned = owned
         self._denial: HookResult | None = None
@@ -159,11 +160,11 @@ class Verdict:
         """Merge the result of one handler. Return True if it denies, which ends the dispatch.
 
         Args:
-            result: Its result.
-            hook_name: Its name.
-            is_partial: True if it received only some fields of the payload. Its data then
+            result: The result of the handler.
+            hook_name: The name of the handler.
+            is_partial: True if the handler received only some fields of the payload. Its data then
                 replaces these fields and keeps the others.
-            key: Identifies it in `gates`.
+            key: Identifies the handler in `gates`.
 
         Raises:
             InvalidAnswer: The result holds an invalid value. The caller adds a denial instead.
@@ -184,7 +185,8 @@ class Verdict:
         """Keep a copy of a denial, with the current payload if it has none."""
         data = self.payload
         if denial.data is not None:
-            # Add the kernel's own fields, so that it can't be passed off as another session's.
+            # Restore the kernel's own fields, so that the event can't be attributed to another
+            # session.
             before = self.payload if is_partial else {}
             data = {**before, **copy_json(denial.data), **self._owned}
         self._denial = _copy_texts(denial, "deny", data)
@@ -204,7 +206,7 @@ class Verdict:
             )
 
     def _merge(self, result: HookResult, hook_name: str, is_partial: bool, key: int) -> None:
-        # Questions and injections carry the handler's name, even if the handler wrote another.
+        # Questions and injections carry the name of the handler, even if it wrote another name.
         self.ask(result, hook_name, key)
         if result.context_injections:
             self._injections += [
@@ -215,7 +217,7 @@ class Verdict:
             self._injections += _scalar_injection(result, hook_name, self._event)
         if was_modified(result) and result.data is not None:
             before = self.payload
-            # The fields that it keeps need no copy, because no handler has them.
+            # The kept fields need no copy, because no handler has a reference to them.
             kept = before if is_partial else {}
             self.payload = {**kept, **copy_json(result.data), **self._owned}
             if self._event in _ALIASES:
@@ -348,7 +350,7 @@ def was_modified(result: HookResult) -> bool:
 
 
 def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list[ContextInjection]:
-    """Return the injections of a result without control characters and without empty ones.
+    """Return the non-empty injections of a result, without control characters.
 
     The scalar form gets the name of the hook and the event.
     """
@@ -359,7 +361,7 @@ def sanitised_injections(result: HookResult, event: str, hook_name: str) -> list
             continue
         injection = item
         if content != item.content:
-            # A copy, because the result belongs to its emitter.
+            # Change a copy, because the result belongs to the emitter.
             injection = copy(item)
             injection.content = content
         injections.append(injection)

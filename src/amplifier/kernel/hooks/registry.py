@@ -58,7 +58,7 @@ MAX_DEPTH = 32
 NEVER_HIDDEN = frozenset({CONTENT_BLOCK_RESET})
 """Events that reach the reader of a stream although a hook denies them.
 
-They take back text that the reader has. Otherwise it would have a repeated answer twice.
+They retract text that the reader has received. Without them it would show a repeated answer twice.
 """
 
 RECORDED = frozenset(
@@ -79,17 +79,20 @@ _KERNEL_FIELDS = ("timestamp", "session_id", "parent_id", "parent_call_id")
 
 
 class TakeEvent(Protocol):
-    """The way of an event into the stream of a turn."""
+    """A function that puts an event into the stream of a turn."""
 
     def __call__(
         self, event: str, payload: dict[str, JSON], /, *, may_wait: bool
     ) -> Awaitable[None] | None:
-        """Take the final payload of an event, and return the wait for room if there is none."""
+        """Accept the final payload of an event.
+
+        If the buffer is full, return an awaitable for room.
+        """
 
 
 @attrs.frozen(eq=False)
 class _Stream:
-    """The stream of the running turn: its events by name, and their fields. None for all."""
+    """The stream of the running turn: the names of its events and fields, or None for all."""
 
     take: TakeEvent
     stop_waiting: Callable[[], None]
@@ -104,7 +107,7 @@ class _Stream:
 
 @attrs.frozen
 class HookStatistics:
-    """A registry at one moment.
+    """Numbers of a registry at one moment.
 
     Attributes:
         handlers: The number of registered handlers.
@@ -115,9 +118,9 @@ class HookStatistics:
     events: int
 
 
-# The application's registry has no owner. A module's registry is the same object in all but its
-# owner: they share one ``__dict__``, so a module has every handler, and a handler registered
-# through it belongs to the module.
+# The application's registry has no owner. A module's registry differs from it only in the owner:
+# they share one ``__dict__``, so a module sees every handler, and a handler registered through its
+# registry belongs to the module.
 
 
 @final
@@ -166,7 +169,7 @@ class HookRegistry:
             session_id: The id of the session.
             parent_id: The id of its parent, or None.
             watch: Reports handlers that don't react to their cancellation.
-            budget: The time of the session's closing, which handlers share.
+            budget: The time budget of the session's closing, which handlers share.
         """
         self._identity = {"session_id": session_id, "parent_id": parent_id}
         self._child_id = None if parent_id is None else session_id
@@ -259,10 +262,10 @@ class HookRegistry:
         event = registration.event
         handlers = self._handlers.get(event, [])
         index = bisect.bisect_left(handlers, _order(registration), key=_order)
-        # Registrations are equal only if they are identical.
+        # Registrations compare by identity.
         if handlers[index : index + 1] == [registration]:
             del handlers[index]
-        # Event names are open-ended, and empty lists would pile up.
+        # Event names are open-ended, so empty lists would pile up.
         if not handlers:
             self._handlers.pop(event, None)
         self._forget_ready(event)
@@ -285,7 +288,7 @@ class HookRegistry:
         ready = tuple(everywhere)
         if event != EVERY_EVENT:
             ready = tuple(sorted([*handlers, *everywhere], key=_order))
-        # Other names are open-ended, and would pile up.
+        # Only names in the catalogue are cached, because others are open-ended and would pile up.
         if handlers or event in CATALOGUE:
             self._ready[event] = ready
         return ready
@@ -296,8 +299,8 @@ class HookRegistry:
         """Return the names of handlers by event, in running order.
 
         Args:
-            event: An event, which is in the result even without handlers. None lists all that
-                have one.
+            event: An event, which is in the result even without handlers. None lists all events
+                that have handlers.
         """
         if event is not None:
             if not isinstance(event, str):
@@ -340,7 +343,7 @@ class HookRegistry:
         self._defaults = fields
 
     def set_default_timeout(self, seconds: float | None) -> None:
-        """Set the deadline of handlers that are registered without one from now on."""
+        """Set the deadline of handlers that are registered later without one."""
         self._default_timeout = seconds
 
     # ── events ──
@@ -348,18 +351,18 @@ class HookRegistry:
     async def emit(self, event: str, data: Mapping[str, JSON] | None = None) -> HookResult:
         """Call every handler of ``event`` and merge their results.
 
-        It adds no checkpoint. Terminal events are delivered even while the emitter is being
+        This adds no checkpoint. Terminal events are delivered even while the emitter is being
         cancelled.
 
         Returns:
-            The merged result. Its ``data`` is the final payload. Without handlers that is ``data``
-            as it was passed, and the kernel adds nothing to it.
+            The merged result. Its ``data`` is the final payload. Without handlers it is ``data`` as
+            it was passed, without the kernel's fields.
 
         Raises:
             TypeError: The event isn't a str, or the data isn't a mapping.
             HookRecursionError: Handlers emit events in a circle.
             ModelError: The part of the payload that a handler receives is circular or too deep.
-                Handlers before it have been called.
+                Earlier handlers have been called.
         """
         payload = _payload(event, data)
         handlers = self._ready.get(event)
@@ -380,7 +383,7 @@ class HookRegistry:
             if is_denied and event not in NEVER_HIDDEN:
                 return result
             is_closing = self._budget is not None and self._budget.until != math.inf
-            # Terminal events have a deadline of seconds, and must be emitted in any case.
+            # Terminal events have a deadline of seconds, and must always be emitted.
             may_wait = event not in TERMINAL_EVENTS and not is_closing and not _is_inside_terminal()
             final = self._payload_for(
                 self._stream,
@@ -393,14 +396,15 @@ class HookRegistry:
         return result
 
     def record_into(self, events: list[RecordedEvent] | None) -> None:
-        """Append the events of a turn to this list from now on. None stops that.
+        """Append the events of a turn to this list from now on. None stops the recording.
 
         Each is recorded with its name, time, payload, and whether it was denied.
         """
         self._recorded = events
 
-    # The reader of a stream isn't a handler. It can't change, deny or delay a payload, so an event
-    # that no one else receives needs no dispatch, and one without its timestamp needs none made.
+    # The reader of a stream isn't a handler. It can't change, deny or delay a payload. So an event
+    # that has no handlers needs no dispatch, and no timestamp unless the reader requests that
+    # field.
 
     def stream_into(
         self,
@@ -413,15 +417,15 @@ class HookRegistry:
         """Hand the final payload of every event that isn't denied to the stream of a turn.
 
         Args:
-            take: Receives its own payload, after all handlers. None ends it.
-            stop_waiting: Lets emitters continue that wait for room.
-            events: The events that are read. None for all.
-            fields: The fields that are read. None for all.
+            take: Receives its own copy of each payload, after all handlers. None ends the stream.
+            stop_waiting: Wakes emitters that wait for room.
+            events: The names of the events to read. None for all.
+            fields: The names of the fields to read. None for all.
         """
         self._stream = None if take is None else _Stream(take, stop_waiting, events, fields)
 
     def stop_waiting(self) -> None:
-        """Let emitters continue that wait for a reader, because the session closes."""
+        """Wake emitters that wait for a reader, because the session closes."""
         if self._stream is not None:
             self._stream.stop_waiting()
 
@@ -442,7 +446,10 @@ class HookRegistry:
         handlers: tuple[Registration, ...],
         is_terminal: bool,
     ) -> HookResult:
-        """Run the handlers, then report the failed ones to observers, each within the limit."""
+        """Run the handlers, then report failed ones to observers.
+
+        The limit applies to each of the two.
+        """
         owned = self._owned_fields()
         limit = TERMINAL_SECONDS if is_terminal else None
         # The budget has a limit while the session is closing.
@@ -461,15 +468,17 @@ class HookRegistry:
             with Nesting(dispatch.event):
                 result = await dispatch.run(handlers)
         finally:
-            # The tracebacks of the failures lead to the dispatch. If it kept them, that would be
-            # a reference cycle.
+            # The tracebacks of the failures lead to the dispatch, so keeping the failures in it
+            # would be a reference cycle.
             failures, dispatch.failures = dispatch.failures, []
         try:
-            # Failures of observers are only logged. No name here may keep an error, see above.
+            # Failures of observers are only logged. No local variable may keep an error, for the
+            # same reason.
             while failures and not dispatch.event.startswith("hook:"):
                 await self._report(dispatch.event, *failures.pop(0), is_terminal)
         finally:
-            # From Python 3.12 on, a frame in a traceback keeps its callers, so this one too.
+            # From Python 3.12 on, a frame in a traceback keeps its callers, which include this
+            # frame.
             failures.clear()
         return result
 
@@ -541,10 +550,10 @@ class Nesting:
         event: The name of the event.
         outer: The dispatch around it, or None.
         depth: The number of nested dispatches, including this one.
-        is_over: True once it has ended.
+        is_over: True once the dispatch has ended.
 
     Raises:
-        HookRecursionError: It would be nested too deep.
+        HookRecursionError: The dispatch would be nested too deeply.
     """
 
     __slots__ = ("_token", "depth", "event", "is_over", "outer")
@@ -588,7 +597,7 @@ _innermost: ContextVar[Nesting | None] = ContextVar("amplifier_innermost_dispatc
 
 
 def _is_inside_terminal() -> bool:
-    """Return whether a handler of a terminal event is running, such as one that reports a child."""
+    """Return whether this code runs inside a handler of a terminal event."""
     nesting = _innermost.get()
     while nesting is not None:
         if nesting.event in TERMINAL_EVENTS and not nesting.is_over:

@@ -42,7 +42,7 @@ class CancelRequest:
 
     Attributes:
         state: The new state.
-        grace: Seconds until a graceful request turns immediate. None if it never does.
+        grace: Seconds until a graceful request turns immediate. None if it stays graceful.
         reason: The reason that the caller gave, or None.
     """
 
@@ -52,19 +52,20 @@ class CancelRequest:
 
 
 # The token may be used from any thread and from a signal handler. So it takes no lock, since a
-# handler that interrupts its own thread would wait indefinitely, and it reaches the event loop
-# only through `Loop.soon`. Everything that needs the loop happens in `_apply_requests`.
+# signal handler that interrupts the lock's holder would wait indefinitely. It reaches the event
+# loop only through `Loop.soon`. Everything that needs the loop happens in `_apply_requests`.
 
 
 @final
 class CancellationToken:
     """Asks the turns of one session, and of its children, to stop.
 
-    A graceful request lets running tools finish and starts nothing new. An immediate one cancels
-    the turn's scope.
+    A graceful request lets running tools finish and starts nothing new. An immediate request
+    cancels the turn's scope.
 
     Attributes:
-        asked_at: The time of the latest request by the monotonic clock. None without one.
+        asked_at: The time of the latest request by the monotonic clock. None if there was no
+            request.
     """
 
     def __init__(self) -> None:
@@ -121,10 +122,10 @@ class CancellationToken:
         return self._reason
 
     def request_graceful(self, grace: float | None = None, *, reason: str | None = None) -> bool:
-        """Ask the turn to stop at the next good moment.
+        """Ask the turn to stop once its running tools have finished.
 
         Args:
-            grace: Seconds after which the request turns immediate. None for never.
+            grace: Seconds after which the request turns immediate. If None, it stays graceful.
             reason: Shown in events and errors.
 
         Returns:
@@ -159,7 +160,7 @@ class CancellationToken:
         self.request_graceful()
 
     def reset(self) -> None:
-        """Return to none. Running tools are forgotten, children and callbacks stay."""
+        """Return to the state "none". Forget running tools, and keep children and callbacks."""
         self._claims = {}
         self._requests.clear()
         self._tools.clear()
@@ -297,13 +298,13 @@ class CancellationToken:
         budget: TimeBudget | None = None,
         watch: Watchdog | None = None,
     ) -> None:
-        """Connect the token to a session that opens on ``loop``.
+        """Connect the token to a session that opens on the event loop ``loop``.
 
         Args:
             loop: The event loop of the session.
-            spawn: Starts the task of a timer, on trio.
-            notify: Called on the loop after a request, to announce it.
-            budget: The time of the session's closing, which callbacks share.
+            spawn: Starts the task of a timer. Only trio needs it.
+            notify: Called on the loop after a request, so that the session announces it.
+            budget: The time budget of the session's closing, which callbacks share.
             watch: Reports callbacks that don't react to their cancellation.
         """
         self._loop, self._spawn, self._notify = loop, spawn, notify
@@ -317,7 +318,7 @@ class CancellationToken:
         self._end_grace()
 
     def bind(self, scope: anyio.CancelScope) -> None:
-        """Cancel ``scope`` on an immediate request. A turn, or the opening, runs inside it."""
+        """Cancel ``scope``, in which a turn or the opening runs, on an immediate request."""
         self._scope = scope
         if self._claims:
             self._apply_requests()
@@ -328,7 +329,7 @@ class CancellationToken:
         self._end_grace()
 
     def _apply_requests(self) -> None:
-        """Cancel the scope or start its grace, and have the request announced."""
+        """Cancel the scope or start the grace period, and have the request announced."""
         if self.is_immediate:
             if self._scope is not None:
                 self._scope.cancel()

@@ -24,7 +24,7 @@ Fn = TypeVar("Fn", bound=Callable[..., Any])
 _NO_SCOPE = nullcontext()
 
 _TEXT_OF_SCOPES = "Cancelled via cancel scope "
-"""The beginning of the text of a CancelledError by which AnyIO cancels a task."""
+"""The beginning of the message of a CancelledError with which AnyIO cancels a task."""
 
 # Opening, a turn and closing each run in a child task of an AnyIO task group. The group gives
 # the kernel everything that it promises about cancellation, on both backends and with public
@@ -33,24 +33,24 @@ _TEXT_OF_SCOPES = "Cancelled via cancel scope "
 # - A native ``Task.cancel()`` on asyncio hits the waiting caller. The group turns it into the
 #   level-triggered cancellation of the child, waits until the child has unwound, and raises the
 #   caller's own CancelledError. A second one changes nothing.
-# - So a plain ``CancelScope(shield=True)`` holds inside the child. In the caller's task it would
-#   not: asyncio delivers ``Task.cancel()`` through every shield.
+# - So a plain ``CancelScope(shield=True)`` is effective inside the child. In the caller's task it
+# would not be: asyncio delivers ``Task.cancel()`` through every shield.
 # - On trio, Ctrl-C is raised in the main task where it waits, which is the caller again.
 # - Context variables that the work sets aren't seen outside, and nested sessions don't deepen
 #   the stack.
 #
-# Running the work in the caller's task was rejected because it has none of these four. Hiding
-# the child from asyncio, so that the end of ``asyncio.run`` can't cancel it, was rejected
-# because a library has no business there. At the end of the loop the running await of the child
-# raises CancelledError, as in any code, and the child continues with the rest of its work.
+# Running the work in the caller's task was rejected because it has none of these four. Hiding the
+# child from asyncio, so that the end of ``asyncio.run`` can't cancel it, was rejected because a
+# library must not interfere with that. When the loop ends, the pending await in the child raises
+# CancelledError, as it would in any code, and the child continues with its remaining work.
 
 
 @attrs.define(eq=False)
 class _Outcome(Generic[T]):
     """The result of the work, carried from the child to the caller.
 
-    The child never raises: the group would wrap the error, and a KeyboardInterrupt out of a task
-    stops asyncio's loop.
+    The child never raises, because the group would wrap the error, and a KeyboardInterrupt raised
+    by a task stops asyncio's loop.
     """
 
     has_begun: bool = False
@@ -64,18 +64,18 @@ async def run_in_child(
     """Run ``fn(*args)`` in a child task and return its result.
 
     Args:
-        fn: The work. It has its own copy of the caller's context variables.
+        fn: The work. It runs in a copy of the caller's context.
         args: Its arguments.
         name: The name of the task.
-        shield: Let the work finish before a cancellation of the caller is delivered. Everything
-            foreign in it needs a deadline.
+        shield: Let the work finish before a cancellation of the caller is delivered. Every foreign
+            call in the work needs a deadline.
 
     Raises:
-        BaseException: The error of the work. If the caller has been cancelled natively by now, its
-            own CancelledError, so that no native cancel is lost. In that case, the error of the
-            work is its cause.
+        BaseException: The error of the work. If the caller was cancelled natively in the meantime,
+            its own CancelledError is raised, so that no native cancellation is lost, with the error
+            of the work as its cause.
     """
-    # ``_Outcome[T]()`` would go through ``typing``, which takes three times as long.
+    # ``_Outcome[T]()`` goes through ``typing`` and takes three times as long.
     outcome: _Outcome[T] = _Outcome()
     stop: BaseException | None = None
     cancels = pending_cancels()
@@ -88,8 +88,8 @@ async def run_in_child(
             except BaseException as exc:  # noqa: BLE001 — raised below
                 # Trio wraps a KeyboardInterrupt of the waiting caller in a group.
                 stop = exc.exceptions[0] if isinstance(exc, BaseExceptionGroup) else exc
-            # When an asyncio loop ends, it can cancel the child before its first step. Run it
-            # again. `stop` is raised afterwards.
+            # When an asyncio loop ends, it can cancel the child before its first step. In that
+            # case, run it again and raise `stop` afterwards.
             was_cancelled = stop is not None and is_cancellation_type(stop)
             if outcome.has_begun or not (shield and was_cancelled):
                 break
@@ -108,8 +108,8 @@ async def run_in_child(
             await anyio.lowlevel.checkpoint_if_cancelled()
         return cast("T", outcome.value)
     finally:
-        # An exception whose traceback has a frame that leads to it is a reference cycle, which
-        # would keep a closed session until the garbage collector runs.
+        # An exception that a frame in its own traceback refers to is a reference cycle. It would
+        # keep a closed session alive until the garbage collector runs.
         del outcome, stop
 
 
@@ -119,7 +119,8 @@ def _error_comes_first(
     """Return whether the caller raises the error of the work rather than its own interruption."""
     if not is_cancellation_type(stop) or is_cancellation_type(error):
         return False
-    # A scope delivers its cancellation again at the next await. A native one comes once.
+    # A scope delivers its cancellation again at the next await. A native cancellation is delivered
+    # only once.
     return isinstance(error, KeyboardInterrupt) or not is_native(stop, cancels, shield=shield)
 
 
@@ -142,8 +143,8 @@ def is_native(stop: BaseException, cancels: int, *, shield: bool = False) -> boo
         return True
     if running_asyncio_loop() is None:
         return False
-    # A scope around the caller is cancelled, too. AnyIO cancels a task that waits for a group at
-    # most once, and distinguishes its cancellation from a native one by this text.
+    # A scope around the caller is cancelled as well. AnyIO cancels a task that waits for a group at
+    # most once, and this text distinguishes its cancellation from a native one.
     is_from_scope = bool(stop.args) and str(stop.args[0]).startswith(_TEXT_OF_SCOPES)
     return pending_cancels() - cancels > 1 or not is_from_scope
 
@@ -175,7 +176,7 @@ def ki_protected(fn: Fn) -> Fn:
 
 
 def enable_ki_protection() -> None:
-    """Tell trio about the functions marked with `ki_protected`, once it runs."""
+    """Register the functions marked with `ki_protected` with trio, if trio is running."""
     if _to_protect and running_asyncio_loop() is None:
         while _to_protect:
             sys.modules["trio"].lowlevel.enable_ki_protection(_to_protect.pop())

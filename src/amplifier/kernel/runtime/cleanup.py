@@ -1,4 +1,4 @@
-"""The cleanup stack: steps of the closing, run in reverse, each under a deadline."""
+"""The cleanup stack: the steps of the closing, run in reverse order, each under a deadline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .watchdog import Watchdog
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 MIN_SHARE = 0.1
-"""Part of its deadline that each step keeps even if earlier steps are slow."""
+"""Fraction of its deadline that each step keeps even if earlier steps are slow."""
 
 
 @attrs.define(eq=False)
@@ -46,8 +46,8 @@ class CleanupFailure:
     Attributes:
         what: The kind of step, such as "cleanup".
         module: The id of the module, or None for the application.
-        error: The exception of the step.
-        overran: True if its deadline passed.
+        error: The exception that the step raised.
+        overran: True if the deadline of the step passed.
     """
 
     what: str
@@ -64,8 +64,8 @@ class CleanupStack:
     """Registered steps of one session. The last one registered runs first, and each runs once.
 
     Attributes:
-        ran: Steps of the latest closing for ``session.last_stop``: the kind, the owner, the seconds
-            it took, and its failure.
+        ran: The steps of the latest closing, for ``session.last_stop``: the kind and owner of each,
+            the seconds it took, and its failure.
     """
 
     __slots__ = ("_entries", "ran")
@@ -124,10 +124,10 @@ class CleanupStack:
         """Run and remove steps. Collect the failed ones.
 
         Args:
-            failures: Receives one entry for each failed step, including ones interrupted by
+            failures: Receives an entry for each failed step, including steps interrupted by
                 KeyboardInterrupt.
             seconds: The deadline of one step.
-            budget: The time for all steps together.
+            budget: The time budget for all steps together.
             watch: Reports steps that don't react to their cancellation.
             owner: Run only this module's steps, or this one step. None runs all.
 
@@ -147,8 +147,8 @@ class CleanupStack:
                 self.discard(entry)
                 began = time.monotonic()
                 error = DeadlinePassed(0.0)
-                # A newly added step runs only if there is time. Otherwise steps that add steps
-                # would never end.
+                # A step that another step has added runs only if time is left. Otherwise steps that
+                # keep adding steps would never end.
                 if entry in known or not budget.is_used_up:
                     known.discard(entry)
                     share = budget.share(seconds, len(known) + 1, reserve)
@@ -171,7 +171,7 @@ class CleanupStack:
             del interrupt, error
 
     def _log_waiting(self, owner: str | CleanupEntry | None) -> None:
-        """Log the steps that are still to run, because the loop may be stopped before they do."""
+        """Log the remaining steps, because the loop may be stopped before they run."""
         names = ", ".join(map(str, self._waiting(owner)))
         if names:
             logger.warning("the event loop is ending; still to run: %s", names)
@@ -190,8 +190,9 @@ def _failure(entry: CleanupEntry, error: BaseException) -> CleanupFailure:
     text = text_of(error) or type(error).__name__
     logger.error("%s failed: %s", entry, text, exc_info=None if overran else error)
     if not isinstance(error, Exception):
-        # The session keeps the record, and raises the error. The traceback of the raised exception
-        # leads to the session, so keeping the same one would be a reference cycle.
+        # The session both keeps the record and raises the error. The traceback of the raised
+        # exception leads to the session, so the record holds a copy. Otherwise there would be a
+        # reference cycle.
         error = type(error)(*error.args)
     return CleanupFailure(entry.what, entry.module, error, overran)
 
@@ -214,10 +215,10 @@ async def _awaited(cleanup: Awaitable[object]) -> None:
 
 
 def _failure_of_step(exc: BaseException) -> BaseException:
-    """Return the failure that an exception out of a cleanup amounts to.
+    """Return the failure that an exception from a cleanup stands for.
 
-    The scopes around a cleanup are shielded, so a real cancellation is the end of an asyncio
-    loop, which cancels every task. A KeyboardInterrupt is raised when all steps have run.
+    The scopes around a cleanup are shielded, so a real cancellation means that an asyncio loop is
+    ending, which cancels every task. A KeyboardInterrupt is raised when all steps have run.
     """
     if is_cancellation_type(exc):
         text = f"raised {type(exc).__name__} although nothing was cancelled"

@@ -1,4 +1,4 @@
-"""Deadlines for third-party code, and the failures that come out of it."""
+"""Deadlines for third-party code, and the classification of its failures."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 TOLERANCE = 0.01
-"""Part of its time by which a call may be cancelled too early.
+"""Fraction of its time by which a call may be cancelled too early.
 
-Moving the deadline of a scope costs more than most calls. So it stays where it is for a call that
-is due only slightly later.
+Moving the deadline of a scope costs more than most calls. So the deadline stays in place for a call
+that is due only slightly later.
 """
 
 
 class DeadlinePassed(Exception):
     """A call was cancelled at its deadline, or returned after it.
 
-    It stays inside the kernel, which translates it for reports.
+    This exception stays inside the kernel, which translates it for reports.
 
     Attributes:
-        seconds: The time the call was given.
-        where: The await at which it was cancelled, as ``file:line in function``. None when it
+        seconds: The time that the call had.
+        where: The await at which it was cancelled, as ``file:line in function``. None if the call
             returned late.
         has_answer: True if the call returned late.
         answer: The late result.
@@ -74,7 +74,7 @@ def call_foreign(fn: Callable[P, T], /, *args: P.args, **options: P.kwargs) -> T
 def failure_text(error: BaseException) -> str:
     """Return the text of an exception without secrets.
 
-    It goes into events, to applications and, as the reason of a denial, to the model.
+    The text goes into events, to applications and, as the reason for a denial, to the model.
     """
     return redact_text(text_of(error))
 
@@ -92,8 +92,8 @@ async def run_bounded(
     """Await one call into third-party code under a deadline.
 
     Raises:
-        DeadlinePassed: Its deadline passed.
-        Exception: Its own failure, contained.
+        DeadlinePassed: The deadline passed.
+        Exception: The failure of the call, contained.
     """
     deadline = ReusableDeadline(watch)
     try:
@@ -102,22 +102,22 @@ async def run_bounded(
         deadline.close()
 
 
-# Calls one after another share one cancel scope, whose deadline moves from call to call. A fresh
-# scope for each call costs two to four times as much. The scope is opened when the first call has
-# something to await, so calls to sync code cost none.
+# Successive calls share one cancel scope and move its deadline. A fresh scope for each call costs
+# two to four times as much. The scope is opened when the first call returns an awaitable, so calls
+# to sync code need none.
 
 
 class ReusableDeadline:
-    """Runs calls into third-party code one after another, each under its own deadline.
+    """Runs successive calls into third-party code, each under its own deadline.
 
     Dispatch, which is on the hot path, does the steps of `run` itself: `arm`, await, and
     `classify_exception`.
 
     Attributes:
         clock: The clock of the running loop.
-        until: The deadline of the current call, by that clock.
+        until: The deadline of the current call, by the loop's clock.
         started: The time at which the current call started.
-        label: The object of the kernel that is called, or text.
+        label: The kernel object that the call is made for, or a text that describes the call.
         awaited: The awaitable of the current call, or None between calls.
         scope: The shared scope, or None while it isn't open.
         limit: The latest deadline that any call gets.
@@ -149,11 +149,11 @@ class ReusableDeadline:
         self.limit: float = math.inf if limit is None else self.clock() + limit
 
     async def run(self, awaitable: Awaitable[T], seconds: float | None, label: object) -> T:
-        """Await one call. One that succeeds leaves the scope open for the next.
+        """Await one call. After a success, the scope stays open for the next call.
 
         Raises:
-            DeadlinePassed: Its deadline passed.
-            Exception: Its own failure, contained.
+            DeadlinePassed: The deadline passed.
+            Exception: The failure of the call, contained.
         """
         self.label = label
         failure: BaseException | None = None
@@ -213,12 +213,12 @@ class ReusableDeadline:
             self._seconds = max(until - self.started, 0.0)
 
     def classify_exception(self, exc: BaseException, *, is_armed: bool = True) -> Exception:
-        """Return the failure that an exception out of the current call amounts to.
+        """Return the failure that an exception from the current call stands for.
 
         Args:
             exc: The exception.
-            is_armed: Whether the call was given its time with `arm`. If not, it could not wait,
-                so neither a deadline nor a cancellation can have reached it.
+            is_armed: True if `arm` was called for the call. Otherwise it had nothing to await, so
+                neither a deadline nor a cancellation can have reached it.
 
         Returns:
             `DeadlinePassed` if the deadline cancelled the call, otherwise the call's own
@@ -244,26 +244,27 @@ class ReusableDeadline:
         try:
             is_ours = scope.__exit__(type(exc), exc, exc.__traceback__)
         except BaseException as rest:
-            # Trio raises the errors that were in a group beside its Cancelled.
+            # Trio raises the errors that were in a group together with its Cancelled.
             if not isinstance(rest, Exception):
                 raise
             is_ours = True
         self.close()
-        # It may answer its cancellation with an error, or with its own cancellation.
+        # The call may react to its cancellation with an error, or raise a cancellation of its own
+        # making.
         is_made_up = is_cancellation_type(exc) and not is_real_cancellation(exc)
         if is_ours or is_made_up or isinstance(exc, Exception):
             return DeadlinePassed(self._seconds, where)
         return None
 
     def reset_expired(self) -> DeadlinePassed:
-        """Close a scope that expired just as its call returned. The next call opens another."""
+        """Close a scope that expired just as its call returned. The next call opens a new scope."""
         self.close()
         self.until = math.inf
         return DeadlinePassed(self._seconds)
 
     @ki_protected
     def close(self) -> None:
-        """Leave the scope, if it is open, and stop watching."""
+        """Exit the scope if it is open, and stop watching."""
         scope, self.scope = self.scope, None
         if scope is not None:
             scope.__exit__(None, None, None)
@@ -283,14 +284,14 @@ class TimeBudget:
     """Time that several steps share, such as those of the closing of a session.
 
     Attributes:
-        until: The time at which it is used up, on the loop's clock. Infinite for no limit.
+        until: The time at which the budget is used up, by the loop's clock. Infinite for no limit.
     """
 
     until: float = math.inf
 
     @classmethod
     def starting_now(cls, seconds: float | None) -> TimeBudget:
-        """Create a budget that expires in ``seconds``, or never if that is None."""
+        """Create a budget that expires in ``seconds``. With None it never expires."""
         return cls(math.inf if seconds is None else current_time() + seconds)
 
     @property
@@ -310,7 +311,7 @@ class TimeBudget:
         Args:
             seconds: The deadline of the step, or None for no limit.
             steps_left: The number of remaining steps, including this one.
-            reserve: Seconds to keep for each of the others.
+            reserve: Seconds to keep for each later step.
         """
         left = self._left()
         if left == math.inf:

@@ -14,13 +14,13 @@ from amplifier.contracts import Coordinator
 class WaitInfo:
     """The call that an object of the kernel is waiting for.
 
-    Every kernel class whose methods wait has a method ``wait_info`` that returns one. The kernel
-    keeps no list of its tasks. `amplifier.tracing` finds these objects in the chain of awaits of
-    each task.
+    Every kernel class with methods that wait has a method ``wait_info`` that returns this object.
+    The kernel keeps no list of its tasks. `amplifier.tracing` finds these objects in the chain of
+    awaits of each task.
 
     Attributes:
-        coordinator: The coordinator of the session it works for.
-        label: The object of the kernel that is called, or text.
+        coordinator: The coordinator of the session that the call belongs to.
+        label: The kernel object that the call is made for, or a text that describes the call.
         module: The id of the module whose code is called, if the label doesn't name it.
         until: The call's deadline by the loop's clock. Infinite for none, None if not known.
     """
@@ -31,7 +31,7 @@ class WaitInfo:
     until: float | None = None
 
 
-# Packages, not folders: a module may live in a folder of that name.
+# These are names of packages, not of folders: a module may be in a folder with such a name.
 _EVENT_LOOPS = frozenset({"anyio", "trio", "asyncio", "outcome"})
 
 _FRAME_ATTRIBUTES = ("cr_frame", "gi_frame", "ag_frame")
@@ -45,12 +45,12 @@ _MAX_CHAIN = 500
 def where_suspended(awaitable: object, task: object = None) -> str:
     """Return the innermost await of ``awaitable`` as ``file:line in function``.
 
-    On asyncio an asynchronous generator can't be inspected. Then the result is the line that
-    iterates it, marked as such. It is "unknown" if nothing can be seen.
+    An asynchronous generator can't be inspected on asyncio. In this case the result is the line
+    that iterates over it, marked as such. It is "unknown" if there is no visible frame.
 
     Args:
         awaitable: The coroutine that is awaited.
-        task: The backend's task that awaits it. Trio's tasks show generators too.
+        task: The backend's task that awaits it. On trio it makes generators visible.
     """
     location = "unknown"
     shows_generators = hasattr(task, "iter_await_frames")
@@ -85,8 +85,8 @@ def _location(frame: FrameType, line: int | None) -> str:
 def forget_frames(errors: Iterable[BaseException]) -> None:
     """Drop the tracebacks of errors that are kept.
 
-    Their frames lead to the object that keeps them, which is a reference cycle. From Python 3.12
-    on a frame in a traceback also keeps its callers.
+    The frames lead to the object that keeps the errors, which is a reference cycle. From Python
+    3.12 on a frame in a traceback also keeps its callers.
     """
     waiting = list(errors)
     seen: set[int] = set()

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 
-# This file acts differently on each backend, because AnyIO has no equivalent. A request from
-# another thread or from a signal handler must wake the loop, without a task that waits for it.
-# And asyncio has timers without a task. Neither backend is imported here: one that runs is
-# already in ``sys.modules``.
+# This file treats the backends separately, because AnyIO has no equivalent. A request from another
+# thread or from a signal handler must wake the loop although no task waits for it. And on asyncio,
+# timers need no task. Neither backend is imported here: a running one is in ``sys.modules``.
 
 
 def current_raw_task() -> object:
@@ -50,8 +49,8 @@ def exit_details(
 def asyncio_context() -> contextvars.Context:
     """Return a context in which AnyIO recognises asyncio inside a callback.
 
-    A callback has no task to recognise the backend by. Once sniffio is imported, starting a task
-    there fails without this.
+    AnyIO recognises the backend by the current task, and a callback has none. Once sniffio is
+    imported, starting a task in a callback fails without this context.
     """
     context = contextvars.copy_context()
     sniffio = sys.modules.get("sniffio")
@@ -104,22 +103,22 @@ class Loop:
         try:
             self._asyncio_loop.call_soon_threadsafe(fn, context=asyncio_context())
         except NotImplementedError:
-            # A loop that is never called from outside, such as that of a workflow engine.
+            # Some loops, such as those of workflow engines, refuse calls from other threads.
             self._asyncio_loop.call_soon(fn, context=asyncio_context())
         except RuntimeError:
             if not self._asyncio_loop.is_closed():
                 raise
 
     def spawn_timer(self, fn: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start the task of a timer where there is no task group, on trio."""
+        """Start the task of a timer on trio without a task group."""
         sys.modules["trio"].lowlevel.spawn_system_task(fn)
 
 
 def start_timer(seconds: float, fn: Callable[[], None], spawn: Spawn | None) -> Callable[[], None]:
     """Call ``fn`` in ``seconds``, unless the returned function is called first.
 
-    Trio has no timer without a task, so it takes one from ``spawn``. Without ``spawn`` there is
-    no timer on trio.
+    On trio a timer needs a task, which ``spawn`` starts. Without ``spawn`` there is no timer on
+    trio.
     """
     loop = running_asyncio_loop()
     if loop is not None:
@@ -153,6 +152,6 @@ def timestamp() -> str:
     """Return the time of an event, such as ``2026-01-31T12:00:00.000001+00:00``."""
     # Virtual clocks replace time_ns(), but not datetime.now().
     seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-    # Every event has one, and a datetime takes twice as long.
+    # Every event has a timestamp, and using datetime takes twice as long.
     moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{moment}.{nanoseconds // 1000:06}+00:00"

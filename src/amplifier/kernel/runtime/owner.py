@@ -7,8 +7,8 @@ from typing import final
 from amplifier.contracts import OnFailure
 from amplifier.errors import SessionStateError
 
-# Mount points, handlers, contributors and step wrappers each keep the owner beside the
-# registration. Each has a method ``unregister_owner``, which removes the registrations of one
+# The tables of mount points, handlers, contributors and step wrappers keep the owner with each
+# registration. Each table has a method ``unregister_owner``, which removes the registrations of one
 # module, or of all. Undoing a module and closing a session call it on each of them.
 
 
@@ -18,9 +18,9 @@ class Owner:
 
     Attributes:
         name: The id of the module.
-        on_failure: The failure policy of its handlers, unless they are registered with one.
-        is_undone: True once its registrations were removed.
-        is_closed: True once its session has closed.
+        on_failure: The failure policy of handlers that the module registers without one.
+        is_undone: True once the registrations of the module have been removed.
+        is_closed: True once the session has closed.
     """
 
     __slots__ = ("is_closed", "is_undone", "name", "on_failure")
@@ -36,7 +36,7 @@ class Owner:
 
         Args:
             operation: The registration, for the message, such as "a mount".
-            undone_may: Accept it from an undone module while the session is open.
+            undone_may: Allow an undone module to register while the session is open.
 
         Raises:
             SessionStateError: The module was undone, or its session has closed.
@@ -53,5 +53,8 @@ class Owner:
 
 
 def belongs_to(owner: Owner | None, module: str | None) -> bool:
-    """Return whether an owner is this module, or any module at all if that is None."""
+    """Return whether an owner is this module.
+
+    If ``module`` is None, return whether it is a module at all.
+    """
     return owner is not None and module in (None, owner.name)

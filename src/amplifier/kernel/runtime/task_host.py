@@ -37,10 +37,10 @@ MAX_LATE_CALLS = 32
 """Maximum number of late calls kept for the stop report."""
 
 ROUNDS_TO_BEGIN = 2
-"""Rounds of the event loop after which a new task has taken its first step, if it ever will."""
+"""Rounds of the event loop within which a new task takes its first step, if it ever does."""
 
 hosted_by: ContextVar[tuple[TaskHost, ...]] = ContextVar("amplifier_hosted_by", default=())
-"""Sessions in whose structured modules the current task runs."""
+"""Sessions with a structured module in which the current task runs."""
 
 
 class TaskOwner(Coordinator, Protocol):
@@ -50,12 +50,11 @@ class TaskOwner(Coordinator, Protocol):
         """Run the cleanups of one module, one step, or all."""
 
 
-# A structured module is an async context manager that may keep task groups and cancel scopes
-# open. Those must be left in the task that entered them, so each module gets its own task. These
-# tasks and the background tasks live in the session's task group, in shielded scopes: cancelling
-# the code around the session doesn't end them all at once. They end in the order of the cleanup
-# stack, users before services. Only the end of an asyncio loop, which cancels every task, ignores
-# that order.
+# A structured module is an async context manager that may keep task groups and cancel scopes open.
+# These must be exited in the task that entered them, so each module has its own task. These tasks
+# and the background tasks live in the session's task group, in shielded scopes: cancelling the code
+# around the session doesn't end all of them at once. They end in the order of the cleanup stack,
+# users before services. Only an ending asyncio loop, which cancels every task, ignores this order.
 
 
 class TaskHost:
@@ -64,18 +63,18 @@ class TaskHost:
     Attributes:
         cleanups: The cleanup stack of the session.
         group: The session's task group. None outside ``async with session:``.
-        is_shut: True once everything is cleaned up, so that new work would never be stopped.
+        is_shut: True once everything is cleaned up and nothing would stop new work.
         running: The tasks that haven't ended.
-        fatal: Crashes of background tasks that asked to end the session.
-        late: Calls that continued after their cancellation: when that was noticed, the module,
-            the operation, and the seconds it was overdue.
+        fatal: Errors of background tasks that were started with ``fatal`` and have crashed.
+        late: Calls that continued after their cancellation. Each entry has the time of the report,
+            the module, the operation, and the seconds that the call was overdue.
     """
 
     __slots__ = ("_coordinator", "cleanups", "fatal", "group", "is_shut", "late", "running")
 
     def __init__(self, cleanups: CleanupStack, coordinator: TaskOwner) -> None:
         self.cleanups: CleanupStack = cleanups
-        # A strong reference would be a cycle, which only the garbage collector ends.
+        # A strong reference would be a cycle, which only the garbage collector could free.
         self._coordinator = weakref.ref(coordinator)
         self.group: anyio.abc.TaskGroup | None = None
         self.is_shut: bool = False
@@ -95,22 +94,23 @@ class TaskHost:
         return self.group is not None and not self.is_shut
 
     async def leave_group(self, exc: BaseException | None, session_id: str) -> bool:
-        """Exit the task group, which no longer runs anything.
+        """Exit the task group, in which nothing runs anymore.
 
         The exception is handed to the group only if the group's scope was cancelled, by a
         background task that ended the session. Otherwise the group would wrap it (L9).
 
         Returns:
-            True if ``exc`` is only the cancellation by which such a task ended the session.
+            True if ``exc`` is only the cancellation with which such a task ended the session.
         """
         group = self.group
         if group is None:
             return False
         was_ended = group.cancel_scope.cancel_called
-        for task in list(self.running):  # its step of the closing was interrupted
+        for task in list(self.running):  # its cleanup was interrupted
             task.cancel()
         self.group = None
-        # A crash is raised once, even if the caller is cancelled. The cancellation is raised first.
+        # A crash is raised once, even if the caller is cancelled. In that case the cancellation
+        # comes first.
         raised, self.fatal = self.fatal, []
         try:
             try:
@@ -129,7 +129,10 @@ class TaskHost:
             del exc, raised
 
     def spawn(self, fn: Callable[[], Coroutine[Any, Any, None]], name: str | None = None) -> None:
-        """Start work of the kernel alongside the turn. It must end before the session is closed."""
+        """Start work of the kernel alongside the turn.
+
+        The work must end before the session is closed.
+        """
         self._require_group("background work").start_soon(fn, name=name)
 
     def start_soon(
@@ -141,7 +144,7 @@ class TaskHost:
         owner: str | None,
         fatal: bool,
     ) -> None:
-        """Start background work of a module, which is cancelled when the session closes.
+        """Start background work for a module. The work is cancelled when the session closes.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
@@ -162,8 +165,8 @@ class TaskHost:
     ) -> HostTask:
         """Enter ``manager`` in a separate task.
 
-        If that fails or is cancelled, the manager has exited when this raises. The manager of a
-        structured mount is then still on the cleanup stack, and undoing the module exits it.
+        If entering fails or is cancelled, the manager has exited before this raises. The manager of
+        a structured mount then stays on the cleanup stack, and undoing the module exits it.
 
         Raises:
             SessionStateError: The session was opened by hand and has no task group.
@@ -173,7 +176,7 @@ class TaskHost:
         task = HostTask(manager, name, owner, self)
         entry = task.entry = self.cleanups.push(task.leave, owner, what="structured mount")
         self.running[task] = None
-        # TaskGroup.start() is no alternative. It waits indefinitely for a task that is cancelled
+        # TaskGroup.start() isn't an alternative. It waits indefinitely for a task that is cancelled
         # before its first step, and would cancel a module at its ``yield``.
         group.start_soon(task.run, name=f"host of {name}")
         try:
@@ -206,7 +209,7 @@ class TaskHost:
         return self.group
 
     def end_session(self, error: BaseException) -> None:
-        """End the session, which raises the error on exit."""
+        """End the session. It raises the error on exit."""
         self.fatal.append(error)
         if self.group is not None:
             self.group.cancel_scope.cancel()
@@ -214,7 +217,7 @@ class TaskHost:
     async def crashed(
         self, name: str, owner: str | None, error: BaseException, fatal: bool
     ) -> None:
-        """Report a task that raised. End the session if the task asked for that."""
+        """Report a task that raised. End the session if the task was started with ``fatal``."""
         logger.error(
             "background task %r of %s crashed: %s",
             name,
@@ -270,18 +273,18 @@ class TaskHost:
 
 
 def describe_label(label: object) -> tuple[str | None, str]:
-    """Return the module and a description of a deadline's call.
+    """Return the module and a description of a call under a deadline.
 
-    A label is an object of the kernel that has a ``module``, or text.
+    A label is text, or a kernel object with an attribute ``module``.
     """
     return getattr(label, "module", None), str(label)
 
 
 class SessionTask:
-    """A task of the session's group. Only the session ends it, or the end of an asyncio loop.
+    """A task of the session's group. Only the session, or an ending asyncio loop, cancels it.
 
     Attributes:
-        entry: The step of the closing that ends it. None once it has ended.
+        entry: The step of the closing that ends the task. None once the task has ended.
     """
 
     __slots__ = ("_done", "_has_begun", "_host", "_name", "_owner", "_scope", "_what", "entry")
@@ -314,8 +317,8 @@ class SessionTask:
         raise NotImplementedError
 
     async def _crashed(self, exc: BaseException, fatal: bool) -> None:
-        """Report an exception out of foreign code."""
-        # The session's own cancellation doesn't come here, because its scope absorbs it.
+        """Report an exception from foreign code."""
+        # The session's own cancellation doesn't arrive here, because its scope absorbs it.
         if is_real_cancellation(exc):
             logger.warning(
                 "%s was cancelled with every other task, as at the end of the event loop",
@@ -323,13 +326,16 @@ class SessionTask:
             )
             return
         error = _failure_of(exc)
-        # A KeyboardInterrupt ends the session, which raises it. Raised out of a task it would
+        # A KeyboardInterrupt ends the session, which raises it. If the task raised it, it would
         # stop asyncio's loop.
         fatal = fatal or not isinstance(error, Exception)
         await self._host.crashed(self._name, self._owner, error, fatal)
 
     def _forget_entry(self) -> None:
-        """Remove the step that ends the task. It leads back here, which is a reference cycle."""
+        """Remove the step that ends the task.
+
+        The step refers back to the task, which is a reference cycle.
+        """
         self._host.cleanups.discard(self.entry)
         self.entry = None
 
@@ -338,16 +344,16 @@ class SessionTask:
         self._scope.cancel()
 
     async def end(self) -> None:
-        """Cancel the work and wait for its end."""
+        """Cancel the work and wait until it has ended."""
         self.cancel()
         if await self._begins():
             await self._done.wait()
 
     async def _begins(self) -> bool:
-        """Return whether the task has taken its first step, after giving it time to.
+        """Give the task time for its first step, and return whether it has taken it.
 
-        On asyncio a task that is cancelled before its first step never takes it, and waiting for
-        its end would never end.
+        On asyncio a task that is cancelled before its first step never takes it, and never signals
+        its end.
         """
         for _ in range(ROUNDS_TO_BEGIN):
             if not self._has_begun:
@@ -385,16 +391,16 @@ class BackgroundTask(SessionTask):
 
 
 class HostTask(SessionTask):
-    """One structured module in its own task.
+    """A structured module in its own task.
 
-    The outer scope is cancelled if a module has to exit while it is still being entered, which ends
-    the entering. The inner scope is shielded once the module is entered, and cancelled only if the
-    module doesn't exit in time.
+    The outer scope is cancelled if the module has to exit while it is still being entered. The
+    inner scope is shielded once the module has been entered, and is cancelled only if the module
+    doesn't exit in time.
 
     Attributes:
         entered: Set when the module has been entered or has failed to.
         is_inside: True once the module has been entered.
-        value: The result of entering.
+        value: The value that the context manager returned on entry.
     """
 
     __slots__ = ("_error", "_inside", "_left", "_manager", "entered", "is_inside", "value")
@@ -445,7 +451,10 @@ class HostTask(SessionTask):
         return self._owner
 
     async def leave(self) -> None:
-        """Request the module's exit and wait for it. If that is cancelled, cancel the module."""
+        """Request the module's exit and wait for it.
+
+        If the wait is cancelled, cancel the module.
+        """
         self._left.set()
         if not self.entered.is_set():
             self._scope.cancel()

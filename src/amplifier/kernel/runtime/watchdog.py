@@ -17,17 +17,17 @@ UNWIND_GRACE = 1.0
 """Seconds a cancelled call is given to unwind before it is called unresponsive."""
 
 MAX_INTERVAL = 300.0
-"""Maximum number of seconds between two reports of one call."""
+"""Maximum number of seconds between two reports about the same call."""
 
 
 class WatchedCall(Protocol):
     """A call under a deadline, see `deadlines.ReusableDeadline`.
 
     Attributes:
-        label: The object of the kernel that is called, or text.
+        label: The kernel object that the call is made for, or a text that describes the call.
         awaited: The awaitable of the call.
-        started: When it started, on the loop's clock.
-        until: Its deadline, by the loop's clock.
+        started: The time at which the call started, by the loop's clock.
+        until: The deadline of the call, by the loop's clock.
     """
 
     label: object
@@ -41,14 +41,14 @@ class WatchedCall(Protocol):
 
 @attrs.frozen
 class Unresponsive:
-    """A report of one call that continues after its deadline.
+    """A report about a call that continues after its deadline.
 
     Attributes:
-        label: The object of the kernel that was called, or text.
+        label: The kernel object that the call was made for, or a text that describes the call.
         task: The name of the task.
-        where: The await in which it waits, as ``file:line in function``.
-        seconds: The time it was given.
-        overdue: Seconds since its deadline.
+        where: The await at which the call is suspended, as ``file:line in function``.
+        seconds: The time that the call had.
+        overdue: Seconds since the deadline.
     """
 
     label: object
@@ -58,17 +58,17 @@ class Unresponsive:
     overdue: float
 
 
-# Python can't end code that refuses its cancellation. The kernel waits for it, never pretends
-# that it is gone, and reports it: a second after its deadline, and then at growing intervals.
-# There is one timer per session, which runs only while calls with a deadline are active. A timer
-# for each call would cost more than most calls.
+# Python can't end code that ignores its cancellation. The kernel waits for such a call instead of
+# abandoning it, and reports it: a second after its deadline, and then at growing intervals. There
+# is one timer per session, which runs only while calls with a deadline are active. A timer for each
+# call would cost more than most calls.
 
 
 class Watchdog:
-    """Active calls of one session, and the timer over them.
+    """The active calls of one session, and the timer that checks them.
 
     Attributes:
-        is_stopped: True once the session is closed. A timer would keep it alive.
+        is_stopped: True once the session is closed. A timer would keep the session alive.
     """
 
     __slots__ = (
@@ -84,7 +84,8 @@ class Watchdog:
     def __init__(self, report: Callable[[Unresponsive], None]) -> None:
         self._report = report
         self._tasks: dict[WatchedCall, object] = {}
-        # The deadline that was reported, the time of the next report, and the interval to it.
+        # For each call, the reported deadline, the time of the next report, and the interval before
+        # it.
         self._reported: dict[WatchedCall, tuple[float, float, float]] = {}
         self._stop_timer: Callable[[], None] | None = None
         self._wakes_at = math.inf
@@ -92,11 +93,11 @@ class Watchdog:
         self.is_stopped: bool = False
 
     def start(self, spawn: Spawn | None) -> None:
-        """Watch from now on. On trio, timers take their task from ``spawn``."""
+        """Start watching. On trio, ``spawn`` starts the tasks of timers."""
         self._spawn = spawn
         self.is_stopped = False
         if not self._tasks:
-            # The timer of an earlier call isn't needed while no call is active.
+            # No call is active, so a timer left from an earlier call isn't needed.
             self._disarm()
         elif spawn is not None:
             self._disarm()
@@ -110,7 +111,10 @@ class Watchdog:
         self.hasten(call.until)
 
     def hasten(self, until: float) -> None:
-        """Record a deadline. A later one isn't recorded, since waking up early is harmless."""
+        """Set the timer for a deadline, unless it fires earlier anyway.
+
+        Waking up early is harmless.
+        """
         due = until + UNWIND_GRACE
         if due < self._wakes_at and not self.is_stopped:
             self._arm(due, current_time())

@@ -1,4 +1,4 @@
-"""Closing a session: its turn, ``session:end``, every cleanup in reverse, and reports."""
+"""Closing a session: its turn, ``session:end``, all cleanups in reverse order, and reports."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ logger: logging.Logger = logging.getLogger("amplifier.session")
 class Closing:
     """One closing of a session.
 
-    It runs in a shielded child task, but only if there is foreign code to call. One clock,
-    ``deadlines.teardown``, is shared by everything that happens here, including observers of
-    failures.
+    The closing runs in a shielded child task if there is foreign code to call. All its steps share
+    the time ``deadlines.teardown``, including observers of failures.
 
     Args:
         coordinator: The coordinator of the session.
@@ -38,7 +37,7 @@ class Closing:
         status: The status record of the session.
         mount_failures: Modules that could not be used.
         parent: The token of the session that this one was forked from, or None.
-        was_open: False if the opening failed, so that no end is announced.
+        was_open: False if the opening failed. In this case no end is announced.
 
     Attributes:
         failures: Steps that failed or ran out of time.
@@ -70,10 +69,10 @@ class Closing:
         return WaitInfo(coordinator=self._coordinator, label="closing")
 
     def calls_foreign_code(self) -> bool:
-        """Return whether a step calls code that isn't the kernel's.
+        """Return whether a step calls code from outside the kernel.
 
-        If none does, the closing doesn't await anything, so no cancellation can reach it, and it
-        needs no child task.
+        If none does, the closing awaits nothing, so no cancellation can reach it, and it needs no
+        child task.
         """
         coordinator = self._coordinator
         return bool(
@@ -121,8 +120,8 @@ class Closing:
             logger.exception("session %r failed to close: %s", session_id, _in_words(name))
         except BaseException as exc:  # noqa: BLE001 — the other steps must run
             if is_cancellation_type(exc):
-                # Nothing else reaches a shielded child: neither scopes around the session nor
-                # native cancels of the task that closes it.
+                # Nothing else can cancel a shielded child: neither scopes around the session nor
+                # native cancellations of the task that closes it.
                 logger.warning(
                     "session %r was interrupted while it closed (%s): every task was cancelled, "
                     "as at the end of the event loop",
@@ -133,7 +132,7 @@ class Closing:
                 self._interrupt = self._interrupt or exc
 
     async def _end_turn(self) -> None:
-        """Cancel the running turn and wait for it. Nothing may write into a closed session."""
+        """Cancel the running turn and wait for it. No turn may write to a closed session."""
         coordinator, turn = self._coordinator, self._lifecycle.turn
         if turn is not None:
             seconds = self._budget.half(math.inf)
@@ -151,7 +150,7 @@ class Closing:
         coordinator.cancellation.stop_children("the session it was forked from was closed")
 
     async def _announce_requests(self) -> None:
-        """Announce requests to stop that came while no turn was running."""
+        """Announce requests to stop that were made while no turn was running."""
         if self._status.status == "running":
             self._status.status = "completed"
         await self._coordinator.cancellation.announce_requests(self._coordinator.hooks.emit)
@@ -185,14 +184,14 @@ class Closing:
             await self._attempt(report, f"report of {failure.what}")
 
     def _release(self) -> None:
-        """Release everything that reaches beyond the session, and mark it as closed."""
+        """Release resources outside the session, and mark the session as closed."""
         self._coordinator.end_closing()
         if self._parent is not None:
             self._parent.unregister_child(self._coordinator.cancellation)
         self._status.ended_at = datetime.now(UTC)
         try:
             release_loader(self._coordinator)
-        except BaseException as exc:  # noqa: BLE001 — an interrupt in the application's loader
+        except BaseException as exc:  # noqa: BLE001 — an interrupt in the loader
             self._interrupt = self._interrupt or exc
         if self._was_open:
             forget_frames([failure.error for failure in self._mount_failures])
@@ -201,5 +200,5 @@ class Closing:
 
 
 def _in_words(step: str) -> str:
-    """Return the name of a step for the log."""
+    """Return the description of a step for the log."""
     return step.strip("_").replace("_", " ")

@@ -46,8 +46,8 @@ class Lifecycle:
         state: The state.
         turn: The running turn, or None.
         last_turn: The latest turn that has ended, or None.
-        meter: Counts the calls of the session. None without a budget.
-        start_event: The event that announces the first turn. None once it was emitted.
+        meter: The meter that counts the calls of the session. None without a budget.
+        start_event: The event to emit before the first turn. None once it has been emitted.
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Lifecycle:
         """Check that the session can be opened.
 
         Raises:
-            SessionStateError: It is neither new nor closed.
+            SessionStateError: The session is neither new nor closed.
         """
         if self.state not in (State.NEW, State.CLOSED):
             change = f"from {self.state.value} to opening"
@@ -108,7 +108,7 @@ class Lifecycle:
             )
 
     async def wait_settled(self) -> None:
-        """Wait until the opening or closing that another call is running has ended."""
+        """Wait until an opening or closing started by another call has ended."""
         settled = self._settled = self._settled or anyio.Event()
         await settled.wait()
 
@@ -120,7 +120,7 @@ class Lifecycle:
             settled.set()
 
     def end_turn(self, turn: Turn) -> None:
-        """Release the session from a turn that has ended, or that never started."""
+        """Free the session from a turn that has ended or never started."""
         self.turn = None
         if turn.ended:
             self.last_turn = turn
@@ -129,12 +129,12 @@ class Lifecycle:
         turn.finish()
 
 
-# Marks and lifecycles instead of turns and sessions, because a task that a turn leaves behind
-# keeps its context.
+# These hold marks and lifecycles, not turns and sessions, because a task left behind by a turn
+# keeps its context alive.
 inside_turns: ContextVar[tuple[object, ...]] = ContextVar("amplifier_inside_turns", default=())
 """The marks of the turns inside which the current task runs."""
 
 inside_closing_of: ContextVar[tuple[Lifecycle, ...]] = ContextVar(
     "amplifier_inside_closing_of", default=()
 )
-"""Sessions whose closing, or whose announcement of a stop, the current task runs."""
+"""Sessions for which the current task runs the closing, or the announcement of a stop."""

@@ -44,13 +44,13 @@ from ..runtime.frames import WaitInfo
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 _MAX_NAMED = 5
-"""Maximum number of errors of a group that the text of a failure names."""
+"""Maximum number of errors of a group that the text of a failure includes."""
 
 _MAX_DEPTH = 8
-"""Depth to which a plan is compared. A plan may contain itself."""
+"""Maximum depth to which plans are compared, because a plan may contain itself."""
 
 Ready = Callable[[ModuleCoordinator], object]
-"""The on_session_ready of a module, which may be sync."""
+"""The on_session_ready function of a module, sync or async."""
 
 
 @attrs.frozen
@@ -59,11 +59,11 @@ class ModuleFailure:
 
     Attributes:
         module_id: The id of the module.
-        module_type: Its type, such as "tool".
+        module_type: The type of the module, such as "tool".
         phase: ``"mount"``, which includes loading, or ``"ready"``.
-        error: The error, with its cause.
+        error: The error, linked to its cause.
         reason_code: The code of the reason, such as "deadline".
-        instance_id: The name of the provider in the plan, or None.
+        instance_id: The name that the plan gives a provider, or None.
     """
 
     module_id: str
@@ -77,8 +77,8 @@ class ModuleFailure:
 class Loader(Protocol):
     """The part of an application's loader that the kernel calls.
 
-    It returns a `LoadedModule`, or a mount function that takes a coordinator, or an awaitable
-    that returns one of them.
+    It returns a `LoadedModule`, a mount function that takes a coordinator, or an awaitable of
+    either.
     """
 
     def load(self, module_id: str, config: Mapping[str, JSON], *, source_hint: object) -> object:
@@ -86,10 +86,10 @@ class Loader(Protocol):
 
 
 class PlanOnce:
-    """A plan that was read when its session was made, for the opening that follows.
+    """The plan that was read when the session was created, kept for the next opening.
 
-    The application may change its dict in between. It is then read again, which takes ten times as
-    long as looking for a change.
+    The application may change its dict in the meantime. The plan is then read again, which takes
+    ten times as long as the search for a change.
 
     Args:
         config: The dict.
@@ -103,7 +103,7 @@ class PlanOnce:
         self._plan = plan
 
     def plan_for(self, config: object) -> MountPlan | None:
-        """Return the plan, or None if the dict has changed, or may have."""
+        """Return the plan, or None if the dict has changed or may have changed."""
         parts = _parts_of(config)
         is_same = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
         return self._plan if is_same else None
@@ -112,7 +112,7 @@ class PlanOnce:
 def _parts_of(plan: object) -> list[object]:
     """Return all keys and values of a plan, with the length of each dict and list.
 
-    Two plans are equal if the parts of both are the same objects.
+    Two plans are equal if their parts are identical objects.
     """
     parts: list[object] = []
     _add_parts((plan,), parts, 0)
@@ -133,13 +133,14 @@ def _add_parts(values: Iterable[object], parts: list[object], depth: int) -> Non
         elif isinstance(value, str) or not isinstance(value, Collection):
             parts.append(value)
         else:
-            # Another container may have changed inside, so it isn't equal to anything.
+            # The contents of other containers may have changed, so add an object that equals no
+            # other.
             parts.append(object())
 
 
-# Modules are mounted in the order orchestrator, context, providers, tools, hooks. The failures
-# are announced afterwards, so that hook modules also receive the failures of modules before
-# them. Then on_session_ready of each module is called, in the order in which they were mounted.
+# Modules are mounted in the order orchestrator, context, providers, tools, hooks. Failures are
+# announced afterwards, so that hook modules receive even the failures of modules mounted before
+# them. Finally the on_session_ready functions are called in the order of mounting.
 
 
 class Opening:
@@ -171,12 +172,13 @@ class Opening:
 
         Raises:
             ModuleLoadError: The orchestrator, the context or a gate failed.
-            OpeningErrors: In strict mode, several modules failed. One failure is raised as itself.
+            OpeningErrors: In strict mode, several modules failed. A single failure is raised as
+                itself.
         """
         loader = self._loader
         if isinstance(loader, ModuleLoader):
             loader.acquire(self._coordinator)
-            # No other session's resolver would have to be awaited.
+            # Otherwise a resolver of another session might have to be awaited.
             self._loads_at_once = (
                 loader.coordinator is None or loader.coordinator is self._coordinator
             )
@@ -203,7 +205,7 @@ class Opening:
         return WaitInfo(coordinator=self._coordinator, module=module, label=label)
 
     def take_failures(self) -> list[ModuleFailure]:
-        """Return the failures and forget them, because their tracebacks lead to this object."""
+        """Return the failures and drop them here, because their tracebacks lead to this object."""
         failures, self.failures = self.failures, []
         return failures
 
@@ -219,7 +221,7 @@ class Opening:
             yield "hook", spec
 
     def _raise_in_strict_mode(self) -> None:
-        """Raise one failure as itself, and several as a group."""
+        """Raise a single failure as itself, or several as a group."""
         if not self._plan.strict or not self.failures:
             return
         errors = [_opening_error(failure) for failure in self.failures]
@@ -239,7 +241,8 @@ class Opening:
     def _require_provider_in_strict_mode(self) -> None:
         """Record a failure if the plan names providers and all of them declined to be mounted.
 
-        A provider may decline, as without a key. But a session without one answers nothing.
+        A provider may decline, for example without a key, but a session without providers can't
+        answer.
         """
         named = [spec.module for spec in self._plan.providers]
         if not self._plan.strict or not named or self.failures:
@@ -262,7 +265,7 @@ class Opening:
         coordinator = self._coordinator
         view = coordinator.view_for(owner, spec.on_failure)
         try:
-            # A copy, so that a module that changes it doesn't change the plan.
+            # Pass a copy, so that a module can't change the plan.
             config = call_foreign(dict, spec.config)
             if spec.thing is not None:
                 loaded: object = call_foreign(load_thing, kind, spec)
@@ -275,7 +278,7 @@ class Opening:
                 config = getattr(loaded, "config", config)
             ready = await self._mount_loaded(kind, spec, loaded, config, view, owner)
         except Exception as exc:  # noqa: BLE001 — foreign code: contained and undone (L4)
-            # The scope of the modules before it.
+            # The scope is still open if earlier modules succeeded.
             self._deadline.close()
             await coordinator.undo(owner)
             self._record_mount_failure(kind, spec, exc)
@@ -283,13 +286,13 @@ class Opening:
             if ready is not None:
                 self._mounted.append((kind, spec, view, ready))
 
-    # A separate function, because a frame that holds an exception with itself in the traceback is a
-    # reference cycle, which would keep everything that the frame can reach.
+    # This is a separate function because a frame that holds an exception and is in its traceback
+    # forms a reference cycle, which would keep alive everything that the frame refers to.
     def _record_mount_failure(self, kind: str, spec: ModuleSpec, exc: BaseException) -> None:
         """Record and log that a module could not be mounted.
 
         Raises:
-            Exception: The session doesn't open without this module.
+            Exception: The session can't open without this module.
         """
         error = _as_load_error(kind, spec, exc)
         reason = _failure_reason(error)
@@ -297,10 +300,10 @@ class Opening:
         self.failures.append(failure)
         if error is not exc:
             error.__cause__ = error.__cause__ or exc
-        # Without its gate there would be an agent that nothing stops (L7).
+        # Without the gate nothing would stop the agent (L7).
         is_required = kind in ("orchestrator", "context") or spec.on_failure == "deny"
         if self._plan.strict or not is_required:
-            # A strict session raises it later.
+            # A strict session raises the error later.
             log = logger.debug if self._plan.strict else logger.warning
             text = _redacted_traceback(error)
             log("%s %r (%s) is not available:\n%s", kind, spec.module, spec.path, text)
@@ -327,7 +330,7 @@ class Opening:
         )
         if isinstance(loader, ModuleLoader):
             load = partial(load, user=coordinator)
-            # A loader that was made before its session uses the session's resolver.
+            # A loader created before its session uses the resolver of that session.
             if loader.coordinator is None:
                 load = partial(load, coordinator=coordinator)
         loading = call_foreign(load)
@@ -337,10 +340,11 @@ class Opening:
         return loading
 
     def _load_at_once(self, spec: ModuleSpec) -> LoadedModule:
-        """Load a module for which no resolver has to be awaited.
+        """Load a module without awaiting a resolver.
 
         Raises:
-            DeadlinePassed: It took too long. An import can't be interrupted.
+            DeadlinePassed: Loading took too long. This is raised afterwards, because an import
+                can't be interrupted.
         """
         seconds = self._coordinator.deadlines.mount
         clock = self._deadline.clock
@@ -374,7 +378,7 @@ class Opening:
             answer: object = call_foreign(loaded.mount, view, config)
             ready = loaded.on_session_ready
         elif callable(loaded):
-            # An application's loader may return a mount function of the coordinator alone.
+            # An application's loader may return a mount function that takes only the coordinator.
             answer = call_foreign(loaded, view)
         else:
             expected = "expected a LoadedModule or a mount function"
@@ -384,7 +388,7 @@ class Opening:
             )
         label = f"mount of module {spec.module!r}"
         seconds = self._coordinator.deadlines.mount
-        # Most modules mount by a coroutine. The other checks are slower.
+        # Most mount functions are coroutine functions, and the other checks are slower.
         is_coroutine = type(answer) is CoroutineType
         if not is_coroutine and is_structured(answer):
             manager = cast("AbstractAsyncContextManager[object]", answer)
@@ -398,11 +402,11 @@ class Opening:
                     waiting = cast("Awaitable[object]", answer)
                     answer = await self._deadline.run(waiting, seconds, label)
             except DeadlinePassed as late:
-                # Undoing the module then closes the resources that it has opened.
+                # Register a late result, so that undoing the module closes its resources.
                 self._accept_result(kind, late.answer, view, owner)
                 raise
             self._accept_result(kind, answer, view, owner)
-        # The module may have mounted no provider.
+        # Reset it, because the module may not have mounted a provider.
         mounts.instance = None
         return ready
 
@@ -415,8 +419,11 @@ class Opening:
             view.register_cleanup(cast("Cleanup", result))
 
     def _mount_instance(self, kind: str, result: object, owner: str) -> bool:
-        """Mount a returned instance that isn't mounted yet. Return whether it is an instance."""
-        # A hook module returns its cleanup, which is callable like a handler.
+        """Mount a returned instance that isn't mounted yet.
+
+        Return whether the result is an instance.
+        """
+        # The result of a hook module is its cleanup, which is callable like a handler.
         if result is None or kind == "hook":
             return False
         contract = CONTRACTS[cast("ModuleType", kind)]
@@ -460,7 +467,7 @@ class Opening:
             details = {"module_id": spec.module, "error": problem}
             await self._coordinator.hooks.emit(MODULE_ON_SESSION_READY_FAILED, details)
 
-    # A separate function, like `_record_mount_failure`.
+    # This is a separate function for the same reason as `_record_mount_failure`.
     def _record_ready_failure(self, kind: str, spec: ModuleSpec, exc: Exception) -> str:
         """Record and log that on_session_ready failed.
 
@@ -486,7 +493,7 @@ class Opening:
 
 
 def _failure_reason(exc: BaseException) -> str:
-    """Return the reason code of one of our own errors. Foreign errors are ``unknown``."""
+    """Return the reason code of an error of Amplifier, or ``unknown`` for any other error."""
     if isinstance(exc, ModuleLoadError):
         return exc.reason_code
     if isinstance(exc, ModuleNotFoundError):
@@ -518,9 +525,10 @@ def _deadline_error(operation: str, module: str, late: DeadlinePassed) -> Deadli
 
 
 def _as_load_error(kind: str, spec: ModuleSpec, exc: BaseException) -> Exception:
-    """Return the error for people.
+    """Return the error to show to users.
 
-    An error of ours stays as it is. Any other is wrapped in one with the module's name.
+    An error of Amplifier is returned unchanged. Any other is wrapped in an error with the module's
+    name.
     """
     if isinstance(exc, DeadlinePassed):
         error = ModuleLoadError(
@@ -558,7 +566,8 @@ def _opening_error(failure: ModuleFailure) -> Exception:
 def _words(error: BaseException) -> str:
     """Return an error as text with its type and without secrets.
 
-    Of a group, that is the text of the errors inside, because its own names none of them.
+    The text of a group consists of the texts of its errors, because its own message doesn't include
+    them.
     """
     if not isinstance(error, BaseExceptionGroup):
         return failure_words(error)
@@ -579,5 +588,5 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def _redacted_traceback(error: Exception) -> str:
-    """Return a traceback as text, without the credentials that errors of providers may have."""
+    """Return a traceback as text, without the credentials that errors of providers may contain."""
     return redact_text("".join(traceback.format_exception(error)))

@@ -66,7 +66,7 @@ logger: logging.Logger = logging.getLogger("amplifier.session")
 
 @attrs.frozen
 class SessionStatistics:
-    """A session at one moment.
+    """Numbers of a session at one moment.
 
     Attributes:
         state: "new", "opening", "open", "closing" or "closed".
@@ -84,17 +84,17 @@ class SessionStatistics:
 
 
 class AmplifierSession:
-    """One agent: its modules, its turns, its life.
+    """An agent: its modules, its turns and its lifetime.
 
     ``async with AmplifierSession(plan) as session`` opens it. After the block, even on an error,
     nothing of the session remains (L1).
 
     Args:
         config: The mount plan. `amplifier.plan.PlanDict` describes it to type checkers.
-        loader: Finds modules. A new `ModuleLoader` if absent.
-        session_id: Generated if absent.
-        parent_id: The session that this one was forked from.
-        approval_system: Answers hooks that ask the user. Without one they are denied.
+        loader: Finds modules. Without one, the session creates a `ModuleLoader`.
+        session_id: The id of the session. Generated if absent.
+        parent_id: The id of the session that this one was forked from, or None.
+        approval_system: Answers hooks that prompt the user. Without one, their requests are denied.
         display_system: Shows messages of hooks.
         is_resumed: Announce ``session:resume`` instead of ``session:start``.
 
@@ -139,15 +139,15 @@ class AmplifierSession:
         self._parent: AmplifierSession | None = None
         self._loop: Loop | None = None
         self._opened_in: object = None
-        # The turn of the latest text stream, while it runs.
+        # The turn of the latest text stream while this turn is running, or None.
         self._text_turn: TurnStream[str] | None = None
 
     def __repr__(self) -> str:
         turn = "" if self._lifecycle.turn is None else ", turn running"
         return f"<AmplifierSession {self.session_id!r} {self._lifecycle.state.value}{turn}>"
 
-    # The defaults are bound early. When the interpreter ends, the names of the module are gone
-    # before the last session is.
+    # Default arguments keep what the method needs: when the interpreter exits, the globals of the
+    # module disappear before the last session does.
     def __del__(
         self,
         idle: tuple[State, ...] = (State.NEW, State.CLOSED),
@@ -181,9 +181,10 @@ class AmplifierSession:
 
     @property
     def budget(self) -> Budget | None:
-        """The limits and the use of the session.
+        """The limits of the session and its use so far.
 
-        None before it is opened, and without a ``session.budget`` here or above.
+        None before the session is opened, and if neither this session nor a parent has a
+        ``session.budget``.
         """
         meter = self._lifecycle.meter
         return None if meter is None else meter.budget
@@ -192,16 +193,16 @@ class AmplifierSession:
     def last_turn(self) -> TurnReport | None:
         """The report of the latest turn, including a failed one.
 
-        A call that a busy session refuses, or with wrong arguments, isn't a turn.
+        A call that a busy session refuses isn't a turn, nor is a call with wrong arguments.
         """
         latest = self._lifecycle.last_turn
         return None if latest is None else latest.report()
 
     @property
     def last_stop(self) -> StopReport | None:
-        """The report of the latest stop: of the closing, or else of the latest turn.
+        """The report of the latest stop: that of the closing, or else that of the latest turn.
 
-        It lists the parts that were ended, the time each took, and any that didn't stop. None if
+        It lists the parts that were stopped, the time each took, and any that didn't stop. None if
         nothing was stopped.
         """
         coordinator, lifecycle = self.coordinator, self._lifecycle
@@ -209,7 +210,7 @@ class AmplifierSession:
         return StopReport.of(lifecycle.last_turn, closing, coordinator.hosting.late)
 
     async def messages(self) -> list[dict[str, Any]]:
-        """Return the whole conversation, as its context keeps it.
+        """Return the whole conversation as the context module holds it.
 
         Raises:
             SessionStateError: The session isn't open.
@@ -240,7 +241,7 @@ class AmplifierSession:
         """Open the session by hand. `cleanup` must follow. Prefer ``async with``.
 
         Modules that need background work or their own task can't be mounted this way. A second call
-        while the first is running waits for it.
+        waits for the first if that is still running.
 
         Raises:
             SessionStateError: The session is being closed, or another call failed to open it.
@@ -277,7 +278,7 @@ class AmplifierSession:
         tokens = [self.coordinator.cancellation]
         if self._parent is not None:
             tokens.append(self._parent.coordinator.cancellation)
-        # Read it here, because the child starts one round of the event loop later.
+        # Read the tokens here, because the child task starts one round of the event loop later.
         was_stopped = any(token.is_immediate for token in tokens)
         name = f"amplifier open {self.session_id}"
         await run_in_child(self._mount_plan, was_stopped, name=name)
@@ -307,9 +308,10 @@ class AmplifierSession:
         await self._mount_until_stopped(plan, None if was_stopped else token)
 
     async def _mount_until_stopped(self, plan: MountPlan, token: CancellationToken | None) -> None:
-        """Mount everything. A stop of this session or its parent ends that.
+        """Mount everything, unless this session or its parent is asked to stop.
 
-        A token that was set before lets the session open and refuses its turns until it is reset.
+        With a token that was set earlier the session opens, but refuses turns until the token is
+        reset.
         """
         opening = Opening(plan, self.coordinator, self.coordinator.loader)
         try:
@@ -351,7 +353,7 @@ class AmplifierSession:
 
         limits = plan.budget or BudgetLimits()
         if lifecycle.meter is not None:
-            # The session is opened again, and its use continues to count.
+            # The session is being reopened, so its earlier use still counts.
             lifecycle.meter.budget.use_limits(limits)
             return
         coordinator, parent = self.coordinator, None if above is None else above.budget
@@ -372,7 +374,7 @@ class AmplifierSession:
             }
 
     def _lineage(self, is_raw: bool) -> dict[str, Any]:
-        """Return the details of ``session:fork``."""
+        """Return the payload of ``session:fork``."""
         details: dict[str, Any] = {"parent": self.parent_id, "session_id": self.session_id}
         metadata = (self.config.get("session") or {}).get("metadata")
         if metadata:
@@ -405,12 +407,12 @@ class AmplifierSession:
         """Run one turn.
 
         Args:
-            prompt: The text of the user, or a list of texts and of text, image and document
+            prompt: The text of the user, or a list of strings and of text, image and document
                 blocks. See `amplifier.file`.
-            timeout: Seconds for the whole turn, or None for no limit. If left out, the plan's
+            timeout: Seconds for the whole turn, or None for no limit. The default is the plan's
                 ``turn`` deadline.
             result_type: The type of the answer: an attrs class, a dataclass, a TypedDict, a
-                Literal, a union, a pydantic model, or a JSON Schema as a dict. If left out, the
+                Literal, a union, a pydantic model, or a JSON Schema as a dict. Without it, the
                 answer is text.
 
         Returns:
@@ -451,11 +453,11 @@ class AmplifierSession:
 
         Tool calls that have results keep them. An interrupted tool call runs again if its tool
         declares ``repeatable = True``, and never if it declares False. Otherwise the user is
-        prompted. A call that doesn't run again gets a result that reports this.
+        prompted. A call that isn't repeated gets a result that says so.
 
         Args:
             timeout: As for `execute`.
-            result_type: As for `execute`. The conversation doesn't hold the type that the turn
+            result_type: As for `execute`. The conversation doesn't contain the type that the turn
                 started with, so pass it again.
 
         Returns:
@@ -479,7 +481,7 @@ class AmplifierSession:
     ) -> Any:
         """Claim the session for a turn, run it, and release the session.
 
-        The turn of a stream runs in the task that the stream has made for it.
+        The turn of a stream runs in the task that the stream started for it.
         """
         seconds = self._turn_seconds(timeout)
         await self._require_turn(stream)
@@ -515,7 +517,7 @@ class AmplifierSession:
     async def _require_turn(self, stream: TurnStream[Any] | None) -> None:
         """Raise if a turn is already running. Wait for an abandoned text stream first."""
         is_in_time = True
-        # Another waiting caller may have started a text stream by now.
+        # Meanwhile another waiting caller may have started a text stream.
         while is_in_time and (text_turn := self._text_turn) is not None:
             if text_turn is stream or text_turn.is_over:
                 break
@@ -558,10 +560,10 @@ class AmplifierSession:
     ) -> TurnStream[Any]:
         """Run one turn and read its events.
 
-        Enter it with ``async with session.stream(prompt) as events``, and iterate ``events``. The
-        session is busy from entering the block on. Leaving the block early cancels the turn. The
-        iteration raises the errors of `execute`. With a ``result_type`` there are events with the
-        part of the answer that has arrived.
+        Enter the stream with ``async with session.stream(prompt) as events``, and iterate over
+        ``events``. The session is busy from the start of the block. Exiting the block early cancels
+        the turn. The iteration raises the errors of `execute`. With a ``result_type``, some events
+        contain the part of the answer received so far.
         """
         return self._stream(partial(read_prompt, prompt), timeout, _answer_format(result_type))
 
@@ -571,10 +573,10 @@ class AmplifierSession:
         """Run one turn and read its text: ``async for piece in session.stream_text(prompt)``.
 
         The texts of different model calls are separated by a blank line. An answer that isn't
-        streamed comes as one piece. When the stream of an answer breaks and the call is repeated,
-        a line in brackets reports that the answer starts over, and its text comes from the
-        beginning. The iteration raises the errors of `execute`. `TextStream` describes how the turn
-        ends when the loop exits early. The session must have been opened with ``async with``.
+        streamed arrives as one piece. When the stream of an answer breaks and the call is repeated,
+        a line in brackets reports that the answer starts over, and its text follows from the
+        beginning. The iteration raises the errors of `execute`. See `TextStream` for the end of the
+        turn when the loop exits early. The session must have been opened with ``async with``.
         """
 
         def spawn(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -589,7 +591,7 @@ class AmplifierSession:
             self._text_turn = events
 
         async def start() -> None:
-            # Do this before starting another task, since it belongs to the session's group.
+            # Check this before starting a task, since the task belongs to the session's group.
             await self._require_turn(None)
             self._require_own_loop()
             await events.start(spawn)
@@ -631,13 +633,14 @@ class AmplifierSession:
         return TurnStream(run, self.coordinator, answer_format=answer_format, text_only=text_only)
 
     def steer(self, message: str) -> None:
-        """Give the running turn a message of the user.
+        """Add a message of the user to the running turn.
 
-        The model reads it with its next request, and the turn continues until it has. The loop
+        The model receives it with the next request, and the turn doesn't end before that. The loop
         emits ``orchestrator:steering_injected`` when the message is part of the conversation.
 
         Raises:
-            SessionStateError: No turn is running that would read it, or the loop accepts none.
+            SessionStateError: No running turn would read the message, or the orchestrator accepts
+                no messages.
             ValueError: The message isn't text, or is empty.
         """
         steer = self.coordinator.get_capability("session.steer")
@@ -656,12 +659,12 @@ class AmplifierSession:
     # ── cancellation ──
 
     def _announce_requests_soon(self) -> None:
-        """Announce a request alongside the running turn. A closing session does it on its own."""
+        """Announce a request alongside the running turn. The closing announces requests itself."""
         if self.coordinator.hosting.takes_work:
             self.coordinator.hosting.spawn(self._announce_requests)
 
     async def _announce_requests(self) -> None:
-        # The closing waits for this, so a callback can't wait for the closing.
+        # The closing waits for this task, so a callback can't wait for the closing.
         inside_closing_of.set((*inside_closing_of.get(), self._lifecycle))
         with cancel_scope(shield=True):
             await self.coordinator.cancellation.announce_requests(self.coordinator.hooks.emit)
@@ -677,12 +680,13 @@ class AmplifierSession:
     ) -> AmplifierSession:
         """Return an unopened child session with this one's plan under ``overlay``.
 
-        Once opened, the child is stopped with its parent, even when the parent closes, and inherits
-        the parent's deadlines. After that it can't be opened. Its use counts in the parent's
-        budget. With a ``session.budget`` in ``overlay`` it has its own budget as well.
+        Once opened, the child inherits the parent's deadlines, and stops when the parent stops or
+        closes. A child can't be opened after its parent has closed. The use of the child counts
+        against the parent's budget. With a ``session.budget`` in ``overlay``, the child has its own
+        budget as well.
 
         Args:
-            overlay: Merged deeply over this session's plan.
+            overlay: The changes to this session's plan, merged deeply.
             session_id: Generated if absent.
             inherit: False to use the overlay as the whole plan.
 
@@ -693,7 +697,7 @@ class AmplifierSession:
         base = self.config if inherit else {"session": {}}
         section = base["session"]
         if self._lifecycle.meter is not None and "budget" in section:
-            # The parent's budget holds for the child without a copy of it.
+            # The parent's budget applies to the child without a copy in its plan.
             kept = {key: value for key, value in section.items() if key != "budget"}
             base = {**base, "session": kept}
         child = AmplifierSession(
@@ -714,13 +718,13 @@ class AmplifierSession:
 
     @staticmethod
     def _merge_configs(base: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
-        """Merge two plans. This is an older name of `amplifier.plan.merge_plans`."""
+        """Merge two plans. This is an older name for `amplifier.plan.merge_plans`."""
         return merge_plans(base, overlay)
 
     # ── closing ──
 
-    # With a plain bool as the return type, type checkers assume that errors of the block may be
-    # swallowed, and that a function whose last statement is such a block may return None.
+    # If the return type were bool, type checkers would assume that the block may swallow errors,
+    # and that a function ending in such a block may return None.
     @ki_protected
     async def __aexit__(
         self,
@@ -749,11 +753,11 @@ class AmplifierSession:
     async def cleanup(self) -> None:
         """Close the session: ``session:end``, then all cleanups in reverse order.
 
-        It is shielded from cancellation, and every step has a deadline. It may be called again,
-        even while another call is running.
+        The closing is shielded from cancellation, and every step has a deadline. `cleanup` may be
+        called repeatedly, even while another call is running.
 
         Raises:
-            SessionStateError: It was called from inside one of the session's own turns or
+            SessionStateError: The call came from inside one of the session's own turns or
                 structured modules, where it would wait for itself.
             KeyboardInterrupt: It hit a cleanup. The others have run.
         """
@@ -775,10 +779,10 @@ class AmplifierSession:
             )
 
     async def _close(self, was_open: bool) -> None:
-        """Close, or wait until another call has closed."""
-        # A loop that has ended can't continue an opening or closing.
+        """Close the session, or wait until another call has closed it."""
+        # If the loop has ended, no opening or closing can continue.
         is_alive = self._loop is None or not self._loop.has_ended()
-        # A session that was waited for may be opening a second time.
+        # While this call waited, the session may have started to open again.
         while was_open and self._lifecycle.state is State.OPENING and is_alive:
             await self._lifecycle.wait_settled()
         state, name = self._lifecycle.state, f"amplifier close {self.session_id}"
@@ -788,10 +792,10 @@ class AmplifierSession:
         if state is State.CLOSING and is_alive:
             await run_in_child(self._lifecycle.wait_settled, name=name, shield=True)
             return
-        # If the session's loop has ended, it can be closed on any other.
+        # If the session's loop has ended, the session can be closed on any other loop.
         if state is State.OPEN and self._loop is not None and is_alive:
             self._require_own_loop()
-        # Set it before the first await, so that a second caller finds it.
+        # Set the state before the first await, so that a second caller finds it.
         self._lifecycle.state = State.CLOSING
         parent = None if self._parent is None else self._parent.coordinator.cancellation
         closing = Closing(
@@ -809,7 +813,7 @@ class AmplifierSession:
             await closing.close()
 
     async def _leave_group(self, exc: BaseException | None) -> bool:
-        """Leave the session's task group. Only the task that entered it can."""
+        """Exit the session's task group. Only the task that entered the group can do this."""
         hosting, opened_in, here = self.coordinator.hosting, self._opened_in, current_raw_task()
         self._opened_in = None
         if hosting.group is not None and opened_in is not here:

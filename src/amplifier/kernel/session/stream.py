@@ -30,7 +30,7 @@ from ..runtime.loop import current_raw_task, exit_details, task_name
 from ..runtime.task_host import ROUNDS_TO_BEGIN
 from .turn import cancelled_error
 
-if TYPE_CHECKING:  # a twentieth of importing the package, for types only
+if TYPE_CHECKING:  # saves a twentieth of the import time
     from anyio.abc import TaskGroup
 
     from amplifier.models.answers import AnswerFormat, PartialAnswer
@@ -39,29 +39,29 @@ T = TypeVar("T")
 Spawn = Callable[[Callable[[], Coroutine[Any, Any, None]]], object]
 
 MAX_BUFFERED = 256
-"""Maximum number of events waiting to be read. An emitter in the turn waits for room above it.
+"""Maximum number of unread events. Above it, an emitter in the turn waits for room.
 
 Terminal events aren't counted and never wait. Neither do events that code outside the turn emits:
 the consumer may be that code, and would wait for itself.
 """
 
-# Buffers instead of streams, because a task that a turn leaves behind keeps its context.
+# This holds buffers, not streams, because a task left behind by a turn keeps its context alive.
 _inside_streamed: ContextVar[tuple[anyio.Semaphore, ...]] = ContextVar(
     "amplifier_inside_streamed", default=()
 )
-"""Buffers of the streamed turns inside which the current task runs."""
+"""Buffers of the streamed turns in which the current task runs."""
 
 
-# An event takes one way from its emitter to the reader. The registry hands it over in place, when
-# all handlers have run: it is appended to a deque, from which the reader takes everything that is
-# ready without another round of the event loop. Only an emitter that finds the buffer full waits,
-# and a reader that finds it empty. The typed event is made by the reader. A handler would cost a
-# dispatch, and a memory object stream of AnyIO two more rounds and an event for each wait.
+# After all handlers have run, the registry appends an event to a deque. The reader takes all
+# pending events from it without another round of the event loop, and constructs the typed events.
+# An emitter waits only if the buffer is full, and the reader only if it is empty. A handler instead
+# would cost a dispatch. A memory object stream of AnyIO would cost two more rounds, and an event
+# for each wait.
 #
 # A stream is a context manager, not an asynchronous generator. Nothing is ever yielded inside a
-# task group, so exiting the block early is safe: it cancels the turn and returns when the turn has
-# unwound. The turn claims the session in its own task, and entering the block waits for that, so
-# that the next caller finds the session busy.
+# task group, so exiting the block early is safe. It cancels the turn and returns when the turn has
+# unwound. The turn claims the session in its own task, and entering the block waits until it has
+# done so. Thus the next caller finds the session busy.
 
 
 @final
@@ -69,23 +69,23 @@ class TurnStream(Generic[T]):
     """The events of one turn, from ``session.stream`` and ``session.stream_resumed_turn``.
 
     The turn runs while the block of ``async with`` does. ``async for event in events`` inside it
-    yields each event as a `TurnEvent`: text as `TextDelta`, thinking as `ThinkingDelta`, tool
-    calls as `ToolStarted` and `ToolFinished`, the part of a typed answer that has arrived as
-    `ResultDelta`, and the events of a sub-agent as `SubAgentEvent`. `AnswerReset` takes back the
-    streamed text of an answer that broke and starts over.
+    yields each event as a `TurnEvent`: text as `TextDelta`, thinking as `ThinkingDelta`, tool calls
+    as `ToolStarted` and `ToolFinished`, the part of a typed answer received so far as
+    `ResultDelta`, and the events of a sub-agent as `SubAgentEvent`. `AnswerReset` retracts the
+    streamed text of an answer that broke off and starts over.
 
-    The iteration ends with the turn, and raises the turn's error. Leaving the block before that
+    The iteration ends with the turn, and raises the turn's error. Exiting the block before that
     cancels the turn. An error of the block propagates unchanged, even if a scope around the block
     is cancelled. A stream can be entered once.
 
     Args:
-        run: Claims the session, runs the turn and releases the session.
+        run: A function that claims the session, runs the turn and releases the session.
         coordinator: The coordinator of the session.
         answer_format: The format of a typed answer, or None for text.
-        text_only: Only events with text are read, and only the fields that it is made of.
+        text_only: True to read only events with text, and only the fields that the text needs.
 
     Attributes:
-        result: The turn's text, or its value if a type was given, once it has ended.
+        result: The text of the turn, or its value if a type was given. Set once the turn has ended.
         has_turn: Set when the turn has claimed the session, or has ended.
         is_over: True once the turn has fully ended.
         is_left: True once the stream has lost its reader.
@@ -164,7 +164,7 @@ class TurnStream(Generic[T]):
         await self.has_turn.wait()
 
     def leave(self) -> None:
-        """Stop the turn unless it is over, because it has no reader anymore."""
+        """Stop the turn unless it is over, because it no longer has a reader."""
         self.is_left = self._is_abandoned = True
         self._hand_over_interrupt()
         if not self._is_entered:
@@ -219,7 +219,8 @@ class TurnStream(Generic[T]):
     def _require_own_task(self, exc: BaseException | None) -> None:
         if self._entered_in is not current_raw_task():
             self._group = None
-            # Don't cancel the group's scope, which is around the task that entered it.
+            # Don't cancel the scope of the group, because the task that entered the group is inside
+            # it.
             self._turn_scope.cancel()
             here, there = task_name(current_raw_task()), task_name(self._entered_in)
             raise SessionStateError(
@@ -229,8 +230,8 @@ class TurnStream(Generic[T]):
             ) from exc
 
     async def _leave_group(self, group: TaskGroup, exc: BaseException | None) -> bool:
-        """Leave the task group and return whether ``exc`` was only its own cancellation."""
-        # Only a cancellation is handed to the group, which would wrap any other error.
+        """Exit the task group and return whether ``exc`` was only its own cancellation."""
+        # Pass only a cancellation to the group, which would wrap any other error.
         own = exc if exc is not None and is_cancellation_type(exc) else None
         self._group = None
         cancels = pending_cancels()
@@ -281,7 +282,7 @@ class TurnStream(Generic[T]):
             self._news.release()
 
     def _wake_emitters(self) -> None:
-        """Wake the emitters that wait for room. No reader may make any."""
+        """Wake the emitters that wait for room, because no reader may free any."""
         for _ in range(self._room.statistics().tasks_waiting):
             self._room.release()
 
@@ -323,7 +324,7 @@ class TurnStream(Generic[T]):
             self.is_read = self._needs_news = False
 
     def require_reader(self) -> None:
-        """Check that there is no second reader, and that the reader is on the turn's loop."""
+        """Check that there is only one reader, and that it runs on the turn's loop."""
         if self.is_read:
             rule = "a stream has one reader"
             raise SessionStateError(
@@ -332,7 +333,7 @@ class TurnStream(Generic[T]):
         self.require_loop()
 
     def require_loop(self) -> None:
-        """Check that the caller is on the turn's loop."""
+        """Check that the caller runs on the turn's loop."""
         if self._is_entered and self._thread != threading.get_ident():
             rule = "a stream is read on the event loop on which its turn runs"
             raise SessionStateError(f"{rule}; this is another thread")
@@ -359,12 +360,12 @@ class TurnStream(Generic[T]):
             if not is_real_cancellation(exc):
                 self._error = exc
             elif not self.is_left:
-                # If only this task was cancelled, the consumer wouldn't notice.
+                # If only this task was cancelled, the consumer wouldn't receive the cancellation.
                 self._error = cancelled_error(self._coordinator, "its task was cancelled")
             self._hand_over_interrupt()
         finally:
             self.is_over = True
-            # Otherwise the events are those of the turn that keeps the session busy.
+            # Otherwise the events belong to the other turn, which keeps the session busy.
             if self._has_claimed:
                 self._coordinator.hooks.stream_into(None)
             if self._stop_asking is not None:
@@ -372,11 +373,11 @@ class TurnStream(Generic[T]):
             self._end()
 
     def begin(self) -> None:
-        """Take the events from now on, because the turn's task has claimed the session."""
+        """Start receiving events, because the turn's task has claimed the session."""
         hooks = self._coordinator.hooks
         loop = self._coordinator.get("orchestrator")
         if getattr(loop, "reports_pieces", False) is not True:
-            # Our providers report pieces to handlers that request this event by name.
+            # The bundled providers emit pieces only if a handler requests this event by name.
             self._stop_asking = hooks.register(
                 LLM_STREAM_BLOCK_DELTA, _ask_for, name="session.stream"
             )
@@ -386,7 +387,7 @@ class TurnStream(Generic[T]):
             )
         else:
             hooks.stream_into(self._pass_on, self._wake_emitters)
-        # The task has its own context.
+        # Set the variable without resetting it, because the task has its own context.
         _inside_streamed.set((*_inside_streamed.get(), self._room))
         self._has_claimed = True
         self.has_turn.set()
@@ -394,10 +395,10 @@ class TurnStream(Generic[T]):
     def _pass_on(
         self, event: str, data: dict[str, Any], *, may_wait: bool
     ) -> Awaitable[None] | None:
-        """Hand an event over to the reader. Only a full buffer makes its emitter wait."""
+        """Pass an event to the reader. Its emitter waits only if the buffer is full."""
         takes_room = may_wait and self.is_around_caller
         if self.is_left:
-            # The turn is being cancelled, and ends here unless the emitter is shielded.
+            # The turn is being cancelled. This checkpoint ends it unless the emitter is shielded.
             return anyio.lowlevel.checkpoint() if takes_room else None
         if takes_room:
             if not self._room.value:
@@ -427,16 +428,16 @@ class TurnStream(Generic[T]):
 class TextStream:
     """The text of one turn, piece by piece, from ``session.stream_text``.
 
-    The turn starts with the first piece that is read, and the iteration raises its error. Three
-    things stop it and return when it has unwound: the cancellation of a reader that waits for a
-    piece, the end of ``async with session.stream_text("prompt") as pieces``, and `aclose`. A loop
-    that exits with ``break`` or an exception stops it when the stream is collected, on CPython at
-    once unless there is another reference, and the next turn waits for its end. As long as a
-    reference is kept, the next turn raises a `SessionBusyError` that says so. With the session
-    everything ends.
+    The turn starts when the first piece is read, and the iteration raises its error. Three things
+    stop the turn and wait until it has unwound: cancelling a reader that waits for a piece, exiting
+    ``async with session.stream_text("prompt") as pieces``, and `aclose`. If a loop exits with
+    ``break`` or an exception, the turn stops when the stream is garbage-collected. On CPython this
+    happens at once unless there is another reference, and the next turn waits for the end of this
+    one. While a reference exists, the next turn raises a `SessionBusyError` that explains this.
+    Closing the session ends the turn in any case.
 
     Attributes:
-        result: The turn's text, once it has ended.
+        result: The text of the turn. Set once the turn has ended.
     """
 
     # The text can be read without a block, and Python doesn't notify an iterator when its loop
@@ -468,7 +469,7 @@ class TextStream:
                 try:
                     event = await anext(self._events)
                 except (StopAsyncIteration, SessionStateError) as end:
-                    # A handler of the turn, or another task, has closed the text.
+                    # A handler of the turn, or another task, has closed the stream.
                     if self._events.is_left:
                         break
                     if isinstance(end, SessionStateError):
@@ -496,7 +497,7 @@ class TextStream:
     async def aclose(self) -> None:
         """Stop the turn, unless it is over, and wait until it has unwound. Idempotent.
 
-        From inside the turn, such as in a handler of one of its events, it doesn't wait.
+        A call from inside the turn, such as in a handler of one of its events, doesn't wait.
 
         Raises:
             SessionStateError: The turn runs on another event loop.

@@ -52,42 +52,43 @@ if TYPE_CHECKING:  # only typed answers and budgets need these
 logger: logging.Logger = logging.getLogger("amplifier.session")
 
 Prompt = str | list[dict[str, Any]]
-"""The text of the user, or blocks."""
+"""The prompt of the user: text, or a list of blocks."""
 
 current_meter: ContextVar[SessionMeter | None] = ContextVar("amplifier_current_meter", default=None)
 """Meter of the enclosing turn with a budget, if any. A session opened there shares the budget."""
 
-# A method of an orchestrator. The contract leaves open which keywords it accepts.
+# A method of an orchestrator. The contract doesn't fix its keywords.
 Execute = Callable[..., Any]
 
 
 class Turn:
-    """One turn of a session, made for one call of `run`.
+    """One turn of a session.
 
-    It stays in ``session.last_turn`` after its end. Its events are kept unread and are folded into
-    a report only on request.
+    `run` is called once. ``session.last_turn`` keeps the turn after its end. Its events are stored
+    as they are, and folded into a report only on request.
 
     Args:
         coordinator: The coordinator of the session.
         status: The status record of the session, which the turn updates.
-        meter: Counts the calls of the session. None without a budget.
-        start_event: Announced before anything else, in the first turn. None in later ones.
-        prompt: The prompt. None resumes the turn that was interrupted.
+        meter: The meter that counts the calls of the session. None without a budget.
+        start_event: The event to emit before anything else in the first turn. None in later turns.
+        prompt: The prompt. None to resume the interrupted turn.
         seconds: Time for the whole turn, or None for no limit.
         answer_format: The format of a typed answer, or None for text.
 
     Attributes:
-        prompt: The prompt, if it is part of the conversation.
-        events: The events that its report is made of.
+        prompt: The prompt, or None if it isn't part of the conversation.
+        events: The events from which the report is made.
         text: The orchestrator's text, or None without an answer.
         value: The answer: the text, or the value of a typed answer.
-        stop_reason: The reason for an end without a regular answer, or None.
-        error: The text of the error that ended it, or None.
-        began: When it started, on the monotonic clock.
-        ended: When it ended, by the monotonic clock. 0 while it runs.
-        asked: When it was asked to stop, by the monotonic clock. None if it was not.
-        has_announced_start: True if it has announced its start event.
-        mark: Identifies the turn where a reference to it would keep its session alive.
+        stop_reason: The reason why the turn ended without a regular answer, or None.
+        error: The text of the error that ended the turn, or None.
+        began: The time at which the turn started, by the monotonic clock.
+        ended: The time at which the turn ended, by the monotonic clock. 0 while it is running.
+        asked: The time of the request to stop, by the monotonic clock. None without a request.
+        has_announced_start: True once the turn has announced its start event.
+        mark: An object that identifies the turn where a reference to the turn would keep the
+            session alive.
     """
 
     __slots__ = (
@@ -161,8 +162,9 @@ class Turn:
         Raises:
             ExecutionCancelled: The token asked for an immediate stop, or the session was closed.
             ExecutionTimeout: The turn's deadline passed.
-            BudgetError: A call did not fit into the session's budget, or it can't be enforced.
-            ContractError: The orchestrator returned no text.
+            BudgetError: A call didn't fit into the session's budget, or the budget can't be
+                enforced.
+            ContractError: The orchestrator returned something other than text.
             BaseException: An error of the orchestrator, unchanged.
         """
         hooks, prompt = self._coordinator.hooks, self.prompt
@@ -180,7 +182,7 @@ class Turn:
             self.asked = self._coordinator.cancellation.asked_at
             self._note_outcome(exc)
             if _is_interrupt(exc) and not isinstance(exc, KeyboardInterrupt):
-                # A task group of the loop has wrapped it.
+                # A task group in the orchestrator has wrapped the KeyboardInterrupt.
                 raise KeyboardInterrupt from exc
             raise
         finally:
@@ -194,7 +196,7 @@ class Turn:
             self._over.set()
 
     async def cancel_and_wait(self, seconds: float) -> bool:
-        """Cancel the turn, because its session closes, and wait for its end.
+        """Cancel the turn because its session closes, and wait until it has ended.
 
         Returns:
             True if it has ended, False after ``seconds``.
@@ -202,7 +204,7 @@ class Turn:
         self._session_closes = True
         if self._scope is not None:
             self._scope.cancel()
-        # Shielded emitters remain. Their reader may be the code that closes the session.
+        # Wake shielded emitters. Their reader may be the code that closes the session.
         self._coordinator.hooks.stop_waiting()
         self._over = self._over or anyio.Event()
         with cancel_scope(current_time() + seconds):
@@ -329,7 +331,7 @@ class Turn:
     def _require(
         self, execute: Execute, method: str, parameter: str, ability: str, otherwise: str
     ) -> None:
-        """Check that a loop has a parameter. One that takes any keyword may ignore this one."""
+        """Check that an orchestrator has a parameter. One with ``**kwargs`` may ignore it."""
         if parameter not in inspect.signature(execute).parameters:
             raise SessionStateError(
                 f"orchestrator {self._orchestrator_name()} cannot {ability}: its {method} has no "
@@ -338,7 +340,7 @@ class Turn:
             )
 
     def _arguments(self, execute: Execute, prompt: Prompt | None) -> dict[str, Any]:
-        """Return the keywords of the contract that this orchestrator accepts."""
+        """Return those keyword arguments of the contract that this orchestrator accepts."""
         coordinator = self._coordinator
         offered: dict[str, Any] = {
             "context": coordinator.get("context"),
@@ -359,13 +361,13 @@ class Turn:
     # ── the end ──
 
     async def _end_with_answer(self, scope: anyio.CancelScope, answer: object) -> str:
-        """Return the orchestrator's text, or raise the error that explains the stop."""
+        """Return the orchestrator's text, or raise the error for the stop."""
         token, meter = self._coordinator.cancellation, self._meter
-        # Read now, because a handler of the events below may reset the token.
+        # Read the token now, because a handler of the events below may reset it.
         stopped = token.is_immediate
         if not stopped:
             self._raise_refusal(None)
-        # Check the clock, too: asyncio acts on a deadline only at an await.
+        # Check the clock as well, because asyncio enforces a deadline only at an await.
         overran = scope.deadline != math.inf and current_time() >= scope.deadline
         if token.is_cancelled or scope.cancel_called or overran:
             self._status.status = "cancelled"
@@ -397,7 +399,7 @@ class Turn:
 
     async def _end_with_error(self, exc: BaseException) -> None:
         """Record that the orchestrator raised, or that the cancellation came from outside."""
-        # Ctrl-C arrives as a cancellation on asyncio and as itself on trio. Both mean the same.
+        # Ctrl-C arrives as a cancellation on asyncio and as a KeyboardInterrupt on trio.
         stopped = is_cancellation_type(exc) or _is_interrupt(exc)
         if not stopped:
             self._note_failure(exc)
@@ -406,7 +408,7 @@ class Turn:
             await self._announce_cancelled(None if stopped else failure_words(exc))
 
     def _raise_refusal(self, exc: BaseException | None) -> None:
-        """Raise the error of the budget, so that no loop can turn it into an answer."""
+        """Raise the error of the budget, so that no orchestrator can turn it into an answer."""
         meter = self._meter
         refusal = None if meter is None else meter.refusal
         if refusal is None or isinstance(exc, BudgetError):
@@ -417,7 +419,7 @@ class Turn:
         raise refusal from exc
 
     def _read_value(self, text: str, answer_format: AnswerFormat[Any]) -> Any:
-        """Return the value of a typed answer. A graceful stop leaves none."""
+        """Return the value of a typed answer, or raise if the turn was asked to stop."""
         if self._coordinator.cancellation.is_cancelled:
             raise self._cancelled("it was stopped before there was an answer")
         try:
@@ -427,7 +429,7 @@ class Turn:
             raise
 
     def _checked_text(self, answer: object) -> str:
-        """Return the orchestrator's result if it is text that can be written (L9)."""
+        """Return the orchestrator's result if it is text that can be encoded (L9)."""
         module = self._orchestrator_name()
         if not isinstance(answer, str):
             found = f"{answer!r:.80} ({type(answer).__name__})"
@@ -447,7 +449,7 @@ class Turn:
         return answer
 
     def _cancelled(self, reason: str) -> ExecutionCancelled:
-        """Return the error of a turn that was stopped, after noting it in the status."""
+        """Record a stop in the status, and return the error to raise."""
         self._status.status = "cancelled"
         return cancelled_error(self._coordinator, reason)
 
@@ -462,7 +464,7 @@ class Turn:
             self.stop_reason, self.asked = "cancelled", token.asked_at
             self.ended = time.monotonic()
             report = StopReport.of(self, None, self._coordinator.hosting.late)
-            # More events may follow, so the report is folded again on request.
+            # More events may follow, so drop the folded report.
             self._report = None
             parts = [] if report is None else report.parts
             details["stopped"] = [attrs.asdict(part) for part in parts]
@@ -486,16 +488,16 @@ class Turn:
             self.stop_reason = "refused"
         elif isinstance(exc, ExecutionDenied):
             self.stop_reason = "denied"
-            if exc.event == PROMPT_SUBMIT:  # the prompt isn't part of the conversation
+            if exc.event == PROMPT_SUBMIT:  # not part of the conversation
                 self.prompt = None
-        # The text of a cancellation is about scopes and tasks.
+        # The text of a cancellation is about scopes and tasks, so it isn't recorded.
         is_plain_stop = is_cancellation_type(exc) or _is_interrupt(exc)
         if is_plain_stop or isinstance(exc, ExecutionCancelled):
             self.stop_reason = "cancelled"
         self.error = "cancelled" if is_plain_stop else failure_words(exc)
 
     def report(self) -> TurnReport:
-        """Return the report of the turn, which is folded from its events once."""
+        """Return the report of the turn. It is folded from the events once."""
         if self._report is None:
             self._report = TurnReport.of(
                 self.events,
@@ -525,7 +527,7 @@ def cancelled_error(coordinator: ModuleCoordinator, reason: str) -> ExecutionCan
 
 
 def _is_interrupt(exc: BaseException) -> bool:
-    """Return whether this is a KeyboardInterrupt, or a group of only these."""
+    """Return whether this is a KeyboardInterrupt, or a group that contains nothing else."""
     if isinstance(exc, BaseExceptionGroup):
         return exc.split(KeyboardInterrupt)[1] is None
     return isinstance(exc, KeyboardInterrupt)
@@ -534,7 +536,7 @@ def _is_interrupt(exc: BaseException) -> bool:
 def accepted_keywords(execute: Execute) -> frozenset[str] | None:
     """Return the names of the parameters of ``execute``, or None if it takes any keyword.
 
-    The code object answers in half a microsecond. `inspect.signature` takes thirty.
+    Reading the code object takes half a microsecond, `inspect.signature` thirty.
     """
     function = execute.__func__ if isinstance(execute, MethodType) else execute
     if isinstance(function, FunctionType) and not hasattr(function, "__wrapped__"):

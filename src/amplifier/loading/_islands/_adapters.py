@@ -1,4 +1,4 @@
-"""Adapters for the objects of each contract, and for mount functions of modules on an island."""
+"""Adapters for objects of each contract, and for the mount functions of modules on an island."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DATA: Final = (
 )
 _FUNCTIONS: Final = (FunctionType, MethodType, partial, BuiltinFunctionType)
 _CLOSING_SECONDS: Final = 10.0
-"""Time for closing an abandoned stream, as for a cleanup in the kernel."""
+"""Seconds to close an abandoned stream, as for a cleanup in the kernel."""
 _END: Final = object()
 _ISLAND: Final = "_asyncio_island"
 
@@ -76,7 +76,7 @@ _CONTRACTS: Final = (
     Contract("async_resolve", "async_resolve"),
 )
 _ANY: Final = Contract()
-"""For loops, sessions and approval systems, which declare their async methods."""
+"""The contract of loops, sessions and approval systems, which declare their async methods."""
 
 # An adapter runs the async methods of its object on the side that the object comes from. It adapts
 # arguments and results in turn. Data crosses unchanged. An object that returns to its own side is
@@ -178,7 +178,7 @@ class Side:
         self.island = island
         self._is_trio = is_trio
         # Adapters by the identity of their object, so that a cleanup that is both returned and
-        # registered has one adapter on the other side, and so has an instance that is returned
+        # registered has a single adapter on the other side, like an instance that is both returned
         # and mounted. An adapter keeps its object alive.
         self._known: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
@@ -189,7 +189,7 @@ class Side:
     def call_now(self, fn: Callable[[], Any]) -> Any:
         """Call a sync function on trio, or in place for the island.
 
-        To wait for the island would block trio.
+        Waiting for the island would block trio.
         """
         return self.island.call_trio_now(fn) if self._is_trio else fn()
 
@@ -237,7 +237,7 @@ class Side:
     def _object(self, value: object, contract: Contract, names: frozenset[str]) -> object:
         kind = type(value)
         base = Managed if hasattr(kind, "__aenter__") else Adapter
-        # From Python 3.12 on, ``isinstance`` with a Protocol looks at the class only.
+        # From Python 3.12 on, ``isinstance`` with a Protocol examines only the class.
         members = {name: _member(name) for name in names if not name.startswith("_")}
         return type(
             kind.__name__, (base,), {**members, "__slots__": (), "__module__": kind.__module__}
@@ -300,7 +300,7 @@ class Side:
 async def _hold_open(
     manager: AbstractAsyncContextManager[object],
 ) -> AsyncGenerator[object, None]:
-    """Hold a context manager open in a generator. Both need one task for all of their steps."""
+    """Keep a context manager open in a generator. Both have to run in a single task."""
     async with manager as value:
         yield value
 
@@ -313,7 +313,7 @@ async def _throw(generator: AsyncGenerator[object, None], exc: BaseException) ->
 
 
 def _with_members(value: Any, cross: Callable[[object], object]) -> Any:
-    """Return a container with its members adapted, or the container itself if none needs it."""
+    """Return a container with adapted members, or the container itself if none needs an adapter."""
     members = list(value.values()) if isinstance(value, Mapping) else list(value)
     crossed = [
         member if isinstance(member, (*_DATA, Mapping, list, tuple)) else cross(member)
@@ -381,7 +381,8 @@ def on_island(fn: Callable[..., Any], module_id: str) -> Callable[..., Any]:
 def _side_of(coordinator: Any, module_id: str) -> Side:
     """Return the island's side in a session.
 
-    The first asyncio-only module starts the island. It ends after the cleanups of all of them.
+    The first asyncio-only module starts the island, which ends after the cleanups of all such
+    modules.
     """
     here: Side | None = getattr(coordinator, _ISLAND, None)
     if here is not None:
@@ -400,7 +401,7 @@ def _side_of(coordinator: Any, module_id: str) -> Side:
         )
 
     async def end() -> None:
-        # A session that is opened again gets another island.
+        # Remove the island, so that a reopened session starts a new one.
         setattr(coordinator, _ISLAND, None)
         await island.stop()
 

@@ -36,18 +36,18 @@ Post = Callable[[Callable[[], object]], None]
 
 
 class _Call:
-    """A function that runs on one side while a task of the other side waits for its end.
+    """A call that runs on one side while a task of the other side waits for it.
 
     Args:
         fn: The function, sync or async.
         library: The name of the side on which it runs, "asyncio" or "trio".
-        notify: Schedules the report of the end on the waiting side.
+        notify: Schedules the notification of the end on the waiting side.
 
     Attributes:
         name: The name of the function.
         context: The context variables with which it runs.
-        done: Set at its end.
-        value: Its result.
+        done: Set once the call has ended.
+        value: The result of the function.
         error: The exception that ended it, or None.
         is_interrupted: True if the waiting task on trio was cancelled.
     """
@@ -66,9 +66,9 @@ class _Call:
         self._waiting: trio.lowlevel.Task | None = None
 
     async def wait_on_trio(self, tell: Post) -> None:
-        """Wait for the end, and pass on a cancellation in the step in which it comes.
+        """Wait for the end, and pass on a cancellation in the step in which it arrives.
 
-        It is raised only if it ended the call.
+        The cancellation is raised only if it ended the call.
         """
         raised: list[Callable[[], object]] = []
 
@@ -99,7 +99,8 @@ class _Call:
 
     async def live(self) -> None:
         """Run the call in its own task."""
-        # A scope cancels modules as the kernel does on asyncio. Task.cancel() would not.
+        # Use a scope, because the kernel cancels modules that way on asyncio, not with
+        # Task.cancel().
         with cancel_scope() as scope:
             await self.run(scope)
 
@@ -119,7 +120,7 @@ class _Call:
 
 
 class Resident:
-    """A task that makes one call after another, for an async generator.
+    """A task that makes successive calls, for an async generator.
 
     The cancel scopes, task groups and timeouts of a generator belong to the task that opened them.
     A call that is cancelled ends the task. An iterator that can be closed is closed in the last
@@ -136,7 +137,7 @@ class Resident:
         self._is_last = False
 
     def take(self, island: Island, call: _Call) -> None:
-        """Queue a call on its own side. The first one starts the task."""
+        """Queue a call on its own side. The first call starts the task."""
         if self.is_over:
             island.spawn(call, call.context)
             return
@@ -203,8 +204,8 @@ class Island(threading.Thread):
     def is_awaited(self) -> bool:
         """Return whether any task waits for the island, for virtual clocks.
 
-        A call that waits for trio in turn doesn't count, unless it was cancelled. Their number is
-        that of the calls that trio runs for the island.
+        A call that itself waits for trio doesn't count, unless it was cancelled. The number of such
+        calls equals the number of calls that trio runs for the island.
         """
         on_trio = sum(isinstance(work, _Call) for work in self._on_trio)
         return (
@@ -226,10 +227,11 @@ class Island(threading.Thread):
 
         A cancellation of the waiting task, native or by a scope, is passed on. Like a local call,
         the call starts even if the task was cancelled before. Unless it is shielded, it is
-        interrupted at its first wait. So events that a module emits while it unwinds are delivered.
+        interrupted at its first wait. Thus events that a module emits while it unwinds are
+        delivered.
 
         The result of a call in a cancelled scope isn't lost either, because the scope cancels the
-        task again at its next wait. A native cancel, or Ctrl-C, comes only once.
+        task again at its next wait. A native cancellation, or Ctrl-C, is delivered only once.
 
         Raises:
             SessionStateError: The island has stopped, or is stopping.
@@ -302,7 +304,7 @@ class Island(threading.Thread):
         return values[0]
 
     def spawn(self, work: _Call | Resident, context: contextvars.Context) -> None:
-        """Start a task on the side where this is called. The island ends it at the latest."""
+        """Start a task on the side where this is called. It ends with the island at the latest."""
         if not self._is_trio():
             task = asyncio.Task(work.live(), loop=self._loop, name=work.name, context=context)
             self._tasks.add(task)
@@ -326,7 +328,7 @@ class Island(threading.Thread):
         return threading.get_ident() == self._trio_thread
 
     def _post(self, fn: Callable[[], object]) -> None:
-        # The loop may have ended, with all tasks that would be notified.
+        # The loop may have ended, together with all tasks to notify.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(fn)
 
@@ -350,7 +352,8 @@ class Island(threading.Thread):
         """End all tasks of the loop, the loop and its thread, and wait for the thread.
 
         If this is cancelled, it closes the coroutines of tasks that ignore their cancellation.
-        Nothing can end a thread that blocks. It is awaited, and the caller's watchdog reports it.
+        Nothing can end a blocked thread. This method waits for it, and the caller's watchdog
+        reports it.
         """
         self._is_stopping = True
         self._post(self._loop.stop)
@@ -396,7 +399,7 @@ class Island(threading.Thread):
         try:
             run()
         except (SystemExit, KeyboardInterrupt) as exc:
-            # Asyncio raises these out of the loop if a background task of a module raises them.
+            # Asyncio raises these from the loop if a background task of a module raises them.
             logger.error(
                 "a background task of a module on %r raised %s",
                 self,
@@ -412,7 +415,7 @@ class Island(threading.Thread):
         return True
 
     async def _end_tasks(self) -> None:
-        """Cancel every task until it ends. When time is up, close the remaining coroutines."""
+        """Cancel every task until it ends. When the time is up, close the remaining coroutines."""
         me, interval, is_last = asyncio.current_task(), 0.05, False
         while (tasks := asyncio.all_tasks() - {me}) and not is_last:
             is_last = self._is_impatient
@@ -430,7 +433,7 @@ class Island(threading.Thread):
         coroutine: Any = task.get_coro()
         try:
             coroutine.close()
-        # The coroutine awaits anyway, or it is running.
+        # The coroutine awaited again while it was closed, or is running.
         except (RuntimeError, ValueError) as exc:
             logger.error("%r: task %s cannot be closed: %s", self, task.get_name(), exc)
 
@@ -447,7 +450,7 @@ def _spurious(exc: BaseException) -> SpuriousCancellation:
 def _context_for(library: str) -> contextvars.Context:
     """Return a copy of the caller's context variables for code that runs on the other side."""
     context = contextvars.copy_context()
-    # AnyIO reads it before it looks for a loop.
+    # AnyIO reads this variable before it looks for a loop.
     context.run(sniffio.current_async_library_cvar.set, library)
     return context
 
