@@ -544,8 +544,8 @@ BUGS: Final = (
     _hole(
         "cleanups that observers of failures register never run",
         "kernel/session/closing.py",
-        "self._unwind, self._report_failures, self._unwind]",
-        "self._unwind, self._report_failures]",
+        "so `_unwind` runs again.\n            self._unwind,\n",
+        "so `_unwind` runs again.\n",
         "kernel/session/test_closing.py",
         "registered_while_closing",
     ),
