@@ -186,7 +186,7 @@ def test_unusable_skill_is_named_with_reason(project, tmp_path):
     assert "its path has characters that cannot be seen" in reasons[unseen]
     assert "\n" not in unseen
     assert "it is a FIFO" in reasons["fifo"]
-    assert "expected a head" in reasons["headless"]
+    assert "expected front matter" in reasons["headless"]
     assert "outside of" in reasons["link"]
     assert "1025 characters, expected at most 1024" in reasons["long"]
 

@@ -112,8 +112,13 @@ def pattern_of(shown: list[str]) -> re.Pattern[str]:
 
 def fits(shown: list[str], printed: list[str]) -> bool:
     """Whether a command printed what the page shows, and nothing else."""
-    # At a reader's terminal a line of progress stands in its place, and goes.
-    lasting = [line for line in plain(printed) if not line.startswith("examining ")]
+    # At a reader's terminal a line of progress stands in its place, and goes. A machine without
+    # bubblewrap has a warning more.
+    lasting = [
+        line
+        for line in plain(printed)
+        if not line.startswith("examining ") and "commands run without a sandbox" not in line
+    ]
     return pattern_of(shown).fullmatch("".join(f"{line}\n" for line in lasting)) is not None
 
 

@@ -126,13 +126,13 @@ class HookRegistry:
         """Add a handler, like `register`."""
         return self.register(event, handler, priority, name, **options)
 
-    unregister = method_of_native(
+    unregister: Callable[..., Any] = method_of_native(
         KernelHookRegistry, "unregister", "Remove the newest handler of that name."
     )
-    list_handlers = method_of_native(
+    list_handlers: Callable[..., Any] = method_of_native(
         KernelHookRegistry, "list_handlers", "Return the names of handlers by event."
     )
-    set_default_fields = method_of_native(
+    set_default_fields: Callable[..., Any] = method_of_native(
         KernelHookRegistry,
         "set_default_fields",
         "Replace the fields with which every payload starts.",
@@ -309,19 +309,19 @@ class ModuleCoordinator:
 
     # ── attributes for modules ──
 
-    session_id = of_native("session_id", "The session's id.")
-    parent_id = of_native("parent_id", "The parent session's id, in a child.")
-    config = of_native("config", "The mount plan, the same object as the session's.")
-    cancellation = of_native("cancellation", "The session's cancellation token.")
-    mount_points = of_native("mount_points", "The mounted modules by mount point, live.")
-    channels = of_native("channels", "Contributors by channel.")
-    approval_system = of_native("approval_system", "Decides approval requests of hooks.")
-    display_system = of_native("display_system", "Shows messages of hooks.")
-    session_state = of_native("session_state", "A dict for modules to share values.")
-    injection_budget_per_turn = of_native(
+    session_id: property = of_native("session_id", "The session's id.")
+    parent_id: property = of_native("parent_id", "The parent session's id, in a child.")
+    config: property = of_native("config", "The mount plan, the same object as the session's.")
+    cancellation: property = of_native("cancellation", "The session's cancellation token.")
+    mount_points: property = of_native("mount_points", "The mounted modules by mount point, live.")
+    channels: property = of_native("channels", "Contributors by channel.")
+    approval_system: property = of_native("approval_system", "Decides approval requests of hooks.")
+    display_system: property = of_native("display_system", "Shows messages of hooks.")
+    session_state: property = of_native("session_state", "A dict for modules to share values.")
+    injection_budget_per_turn: property = of_native(
         "injection_budget_per_turn", "Tokens per turn before a warning, or None."
     )
-    injection_size_limit = of_native(
+    injection_size_limit: property = of_native(
         "injection_size_limit", "Maximum characters of one injection, or None."
     )
 
@@ -347,7 +347,9 @@ class ModuleCoordinator:
         """The hook registry."""
         return self._hooks
 
-    to_dict = method_of_native(KernelCoordinator, "to_dict", "Return the mounted modules by name.")
+    to_dict: Callable[..., Any] = method_of_native(
+        KernelCoordinator, "to_dict", "Return the mounted modules by name."
+    )
 
     # ── mounting and registering ──
 
@@ -357,7 +359,7 @@ class ModuleCoordinator:
         mounted: Awaitable[None] = self._native.mount(mount_point, module, name)
         return mounted
 
-    unmount = method_of_native(
+    unmount: Callable[..., Any] = method_of_native(
         KernelCoordinator, "unmount", "Unmount a module at once. Awaiting the result is optional."
     )
 
@@ -368,13 +370,13 @@ class ModuleCoordinator:
         """
         return self._hooks if mount_point == "hooks" else self._native.get(mount_point, name)
 
-    register_capability = method_of_native(
+    register_capability: Callable[..., Any] = method_of_native(
         KernelCoordinator, "register_capability", "Offer a value under ``name``."
     )
-    get_capability = method_of_native(
+    get_capability: Callable[..., Any] = method_of_native(
         KernelCoordinator, "get_capability", "Return the value registered under ``name``, or None."
     )
-    register_contributor = method_of_native(
+    register_contributor: Callable[..., Any] = method_of_native(
         KernelCoordinator, "register_contributor", "Call ``callback()`` on each collection."
     )
 
@@ -409,7 +411,7 @@ class ModuleCoordinator:
             return HookResult(action=processed.action, reason=processed.reason)
         return processed if result.action == "modify" else published_result(processed)
 
-    reset_turn = method_of_native(
+    reset_turn: Callable[..., Any] = method_of_native(
         KernelCoordinator, "reset_turn", "Start counting injections of a new turn."
     )
 
@@ -487,11 +489,13 @@ class AmplifierSession:
         state = " open" if self.initialized else ""
         return f"<amplifier_core.AmplifierSession {self.session_id!r}{state}>"
 
-    session_id = of_native("session_id", "The session's id.")
-    parent_id = of_native("parent_id", "The parent session's id, in a child.")
-    config = of_native("config", "The mount plan, the same object that was passed in.")
-    is_resumed = of_native("is_resumed", "True if the first turn announces ``session:resume``.")
-    initialized = of_native("initialized", "True while the session is open.")
+    session_id: property = of_native("session_id", "The session's id.")
+    parent_id: property = of_native("parent_id", "The parent session's id, in a child.")
+    config: property = of_native("config", "The mount plan, the same object that was passed in.")
+    is_resumed: property = of_native(
+        "is_resumed", "True if the first turn announces ``session:resume``."
+    )
+    initialized: property = of_native("initialized", "True while the session is open.")
 
     @property
     def coordinator(self) -> ModuleCoordinator:

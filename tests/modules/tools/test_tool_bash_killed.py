@@ -166,7 +166,7 @@ async def test_cancellation_at_any_time_leaves_nothing():
 async def test_whole_group_ends_without_supervisor(monkeypatch):
     monkeypatch.setattr(_confinement, "can_supervise", lambda: False)
     monkeypatch.setattr(
-        _command, "_KILLING", 0.2
+        _command, "_KILL_SECONDS", 0.2
     )  # a zombie that init is slow to reap counts as a member here
     desk = await Desk.open(None, tool_bash, timeout=0.4, kill_grace=0.2)
     for way in ("a pipeline", "ignored signals"):

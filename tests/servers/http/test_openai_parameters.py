@@ -403,7 +403,7 @@ async def test_agent_tool_name_is_refused():
     async with serving() as client:
         answer = await client.ask("POST", CHAT, {"messages": [USER], "tools": [taken]})
         assert (answer.status, answer.json()["error"]["param"]) == (400, "tools")
-        assert "'risky' of its own" in answer.error
+        assert "its own tool 'risky'" in answer.error
 
 
 async def test_results_without_prompt_or_call_are_refused():
