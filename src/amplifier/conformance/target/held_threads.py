@@ -24,7 +24,8 @@ class HeldThreads:
     """
 
     def __init__(self) -> None:
-        self.count = self.begun = 0
+        self.count: int = 0
+        self.begun: int = 0
         self._gate = threading.Event()
         self._running = 0
         self._changed = threading.Condition()
