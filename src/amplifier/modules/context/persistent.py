@@ -1,4 +1,4 @@
-"""context-persistent: like context-simple, but messages are on disk when `add_message` returns."""
+"""context-persistent: like context-simple, and messages are on disk when `add_message` returns."""
 
 from __future__ import annotations
 

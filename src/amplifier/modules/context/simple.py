@@ -1,4 +1,4 @@
-"""context-simple: the conversation in memory. Requests contain as much of it as fits.
+"""context-simple: the conversation in memory, shown to the model as far as it fits.
 
 All messages are kept until `clear` or `set_messages`. A compaction only changes the view.
 """

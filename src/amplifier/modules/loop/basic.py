@@ -1,4 +1,4 @@
-"""loop-basic: calls the model and runs its tools until the model answers, without streaming."""
+"""loop-basic: calls the model and runs its tools until it answers. Answers arrive whole."""
 
 from __future__ import annotations
 

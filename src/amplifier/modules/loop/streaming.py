@@ -1,4 +1,4 @@
-"""loop-streaming: the plain loop, but each piece of an answer is passed on as it arrives."""
+"""loop-streaming: the plain loop, which passes on each piece of an answer as it arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module tool-recall, with which the model reads messages that compaction has left out."""
+"""tool-recall: lets the model read messages that were compacted out of its requests."""
 
 from __future__ import annotations
 

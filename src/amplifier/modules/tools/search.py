@@ -1,4 +1,4 @@
-"""The module tool-search, which finds text in files, and files by name, in allowed directories."""
+"""tool-search: find text in files, and files by name, inside the allowed directories only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module tool-task, which hands a task to an agent of the plan, run in a child session."""
+"""tool-task: hand a task to an agent of the plan, which works on it in a child session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The module tool-todo, which keeps the model's list of tasks, one list per session."""
+"""tool-todo: the model's list of tasks, one per session."""
 
 from __future__ import annotations
 

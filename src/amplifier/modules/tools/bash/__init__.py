@@ -1,4 +1,4 @@
-"""The module tool-bash, which runs a command in a shell and leaves none of its processes behind."""
+"""tool-bash: run a command in a shell, and leave no process of it behind."""
 
 from ._confinement import sandbox_here
 from ._tool import BashTool, mount

@@ -1,4 +1,4 @@
-"""The module tool-mcp: tools of MCP servers, which run as child processes or answer over HTTP."""
+"""tool-mcp: the tools of MCP servers, which run as child processes or answer over HTTP."""
 
 from ..._shared.processes import ProcessTree, ServiceProcess
 from ._mount import login_of, mount, on_session_ready

@@ -1,4 +1,4 @@
-"""The module tool-web, which reads public web pages and nothing that only this machine reaches."""
+"""tool-web: read pages of the public web, but nothing that only this machine can reach."""
 
 from ._tool import WebFetchTool, mount
 
